@@ -1,36 +1,37 @@
-"""The transformer: architecture, objectives, training, decoding, checkpoints.
+"""Define, train, decode, probe and store transformers in PyTorch.
 
-The core is an evening's reading, in this order:
+Read the core in this order:
 
-    config        what a model is, and how it is trained
-    batch         what it reads and is to predict
-    positions     where a token stands
-    masks         who may attend to whom
+    config        sizes of a model, settings of its training
+    batch         the tensors that a model reads and predicts
+    positions     sinusoidal and rotary positions
+    masks         which tokens may attend to which
     attention     queries, keys and values
     architecture  block, stack, and the model made of stacks
     objectives    from rows of tokens to a batch
     loss          cross-entropy of the output layer
 
-and then ``training/optimise``. ``plain`` holds the formulas of what is written for speed, in
-``kernels`` (attention, products) and ``loss``; ``draws`` is all randomness but torch's own,
-``precision`` says where bf16 pays, ``tokens`` names what stands in every vocabulary, ``rows`` lays
-sequences out as rows; ``decoding`` what a trained model is asked, ``probing`` what it knows;
-``interchange`` models on disk. The core imports none of these rooms. A trainer is started as
-``python -m model.training.run JOB.json``. The package stands alone: it imports torch, numpy,
-pyarrow, safetensors and tokenizers, and nothing of the other packages.
+then ``training/optimizers``. ``kernels`` and ``loss`` are written for speed; ``reference`` has the
+same formulas in plain code. ``keyed_randomness`` holds all randomness except torch's own,
+``precision`` decides where bf16 is used, ``special_tokens`` names the ids that every vocabulary
+has, and ``padding`` turns sequences into padded rows. ``decoding`` generates and scores text,
+``probing`` tests what a model has learned, and ``interchange`` reads and writes checkpoints; the
+core imports none of these subpackages. ``python -m model.training.run JOB.json`` starts a training
+process. The package imports torch, numpy, pyarrow, safetensors and tokenizers, and no other package
+of this repository.
 """
 
 import os
 
-# Threads that wait for each other spin a moment, then sleep. Waking one takes as long as many an
-# operation of a step of decoding: with half of these rounds it took a twelfth longer, with twice as
-# many it takes a twelfth less. But two trainings side by side would then lose a quarter of their
-# speed, where they lose a tenth now; with the library's 300,000 a step took ten times as long where
-# others want the same cores. It counts only if set before torch loads its OpenMP library.
+# OpenMP threads that wait for each other spin briefly, then sleep. Waking a thread takes as long as
+# many an operation of a decoding step: half as many rounds made a step 1/12 slower, twice as many
+# 1/12 faster. But with twice as many, two concurrent trainings would be a quarter slower instead of
+# a tenth; with the library's default of 300,000 a step takes ten times as long when other processes
+# want the same cores. The variable only has an effect if it is set before torch loads OpenMP.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
-# Without this, MKL schedules dynamically and the last bits of a matrix product may differ from run
-# to run on one and the same machine: conditional numerical reproducibility fixes the schedule, and
-# (STRICT, where the processor supports it) makes products independent of the number of threads.
+# Without this, MKL schedules dynamically, and the last bits of a matrix product may differ between
+# runs on the same machine. Conditional numerical reproducibility fixes the schedule; STRICT, where
+# the processor supports it, makes products independent of the number of threads.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

@@ -1,8 +1,8 @@
-"""The transformer (Vaswani et al. 2017): feed-forward, block, stack, and the model made of stacks.
+"""Define the transformer (Vaswani et al. 2017): feed-forward layer, block, stack and whole model.
 
 Shapes: B sequences, T tokens, d model size, H heads, D head size, V vocabulary.
-A decoder-only model is one causal stack, an encoder-only model one bidirectional stack, an
-encoder-decoder both, the second with cross-attention.
+A decoder-only model is one causal stack and an encoder-only model one bidirectional stack. An
+encoder-decoder has both; its decoder has cross-attention.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
 from model.masks import AttentionMask, MaskSpec
 from model.positions import RotaryCosSin, compute_rotary_cos_sin, compute_sinusoids
 
-#: All but SwiGLU, which is no function of one input.
+#: Every activation except SwiGLU, which takes two inputs.
 ACTIVATION_MODULES: dict[str, nn.Module] = {
     "gelu": nn.GELU(),
     "gelu_tanh": nn.GELU("tanh"),
@@ -36,7 +36,7 @@ ACTIVATION_MODULES: dict[str, nn.Module] = {
 
 
 class FeedForward(nn.Module):
-    """Position-wise: activation(x W1 + b1) W2 + b2, or SwiGLU, (silu(x Wg) * x W1) W2."""
+    """Compute activation(x W1 + b1) W2 + b2 at each position, or SwiGLU: (silu(x Wg) * x W1) W2."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class FeedForward(nn.Module):
 
 
 def make_norm_layer(config: ModelConfig) -> nn.Module:
-    """Layer norm, gamma (x - mean) / std + beta, or RMS norm, gamma x / rms.
+    """Build layer norm, gamma (x - mean) / std + beta, or RMS norm, gamma x / rms.
 
-    RMS norm: Zhang, Sennrich 2019.
+    RMS norm: Zhang & Sennrich 2019.
     """
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.d_model, eps=config.norm_eps)
@@ -66,7 +66,7 @@ def make_norm_layer(config: ModelConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where asked for, feed-forward; each with residual and norm.
+    """Apply self-attention, optional cross-attention and feed-forward, each with residual and norm.
 
     Post-norm is the original, norm(x + sublayer(x)); pre-norm is x + sublayer(norm(x)).
     """
@@ -88,8 +88,15 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         memory_mask: AttentionMask = None,
     ) -> Tensor:
-        """x (B, T, d) to (B, T, d); ``memory`` (B, Tk, d) is the encoder's output, ``real`` what
-        of it may be seen."""
+        """Transform x (B, T, d) to (B, T, d).
+
+        Args:
+            x: hidden states, (B, T, d).
+            mask: which positions of x may attend to which.
+            rotation: cosines and sines of rotary positions, if the model uses them.
+            memory: output of the encoder, (B, Tk, d), for cross-attention.
+            memory_mask: which positions of ``memory`` may be attended to.
+        """
         x = self.add_residual(x, self.attention_norm, lambda h: self.attention(h, mask, rotation))
         if memory is not None:
             x = self.add_residual(
@@ -100,21 +107,21 @@ class Block(nn.Module):
     def add_residual(
         self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """What the sublayer makes of x, added to it, with the norm where the config wants it."""
+        """Add the sublayer's output to x, with the norm before the sublayer or after the sum."""
         if self.is_pre_norm:
             return x + self.dropout(sublayer(norm(x)))
         return norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
 class Stack(nn.Module):
-    """Blocks, one over the other; with pre-norm a last norm on top."""
+    """Apply the blocks in sequence; with pre-norm, a final norm follows."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, has_cross_attention: bool) -> None:
         super().__init__()
         self.causal = causal
-        # What FlexAttention's kernel takes: heads of 16 and more, without dropout.
+        # FlexAttention's kernel needs heads of size 16 or more, and no dropout.
         self.supports_flex_attention = config.head_dim >= 16 and not config.attention_dropout
-        self.recompute = False  # keep a block's input for the backward pass, not what is inside
+        self.recompute = False  # save only each block's input for the backward pass
         self.blocks = nn.ModuleList(
             Block(config, has_cross_attention) for _ in range(config.n_layers)
         )
@@ -128,9 +135,14 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: MaskSpec | None = None,
     ) -> Tensor:
-        """x (B, T, d) to (B, T, d); the masks are lowered once for all layers.
+        """Transform x (B, T, d) to (B, T, d); build the kernel masks once for all layers.
 
-        ``memory`` (B, Tk, d) is the encoder's output, ``memory_mask`` what may be seen of it.
+        Args:
+            x: embedded tokens, (B, T, d).
+            mask: which positions of x may attend to which.
+            rotation: cosines and sines of rotary positions, if the model uses them.
+            memory: output of the encoder, (B, Tk, d), for cross-attention.
+            memory_mask: which positions of ``memory`` may be attended to.
         """
         attention_mask = mask.to_kernel_mask(x, x, self.supports_flex_attention)
         cross_mask: AttentionMask = None
@@ -145,7 +157,19 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embeddings, one or two stacks, and the output layer."""
+    """A transformer: embeddings, one or two stacks, and the output layer.
+
+    Attributes:
+        config: sizes and kinds of the layers.
+        encoder: bidirectional stack, or None for a decoder-only model.
+        decoder: causal stack, or None for an encoder-only model.
+        transform: layers between the last state and the output layer, often the identity.
+        head: output layer; shares the embedding's weight if embeddings are tied.
+        cross_entropy: function that computes the loss from hidden states and targets.
+        objective: objective of the training; a prefix LM reads its prompts bidirectionally.
+        is_trained_on_pairs: True if the model learned source-target pairs. It then maps a source to
+            a target, and does not continue a text.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -181,27 +205,31 @@ class Transformer(nn.Module):
             for name, architecture in ARCHITECTURE_BY_OBJECTIVE.items()
             if architecture == config.architecture
         )
-        self.objective: Objective | None = next(
-            trainable_objectives
-        )  # a prefix LM's prompts are read both ways
-        self.is_trained_on_pairs = (
-            False  # trained on pairs, it answers a source and goes on with no text
-        )
+        self.objective: Objective | None = next(trainable_objectives)
+        self.is_trained_on_pairs = False
         initialise_weights(self)
 
     def forward(self, batch: Batch) -> Tensor:
-        """What the output layer reads, (B, T, d): the states, transformed where it does that."""
+        """Compute the output layer's input, (B, T, d), from the last states."""
         hidden = self.transform(self.compute_hidden_states(batch))
-        return self.dropout(hidden) if self.config.labels else hidden  # as BERT's classifiers
+        return self.dropout(hidden) if self.config.labels else hidden  # like BERT's classifiers
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """The output layer: scores of the next token, or of labels, (..., V), from ``hidden``
-        (..., d)."""
+        """Score the next tokens, or the labels: logits (..., V) from ``hidden`` (..., d)."""
         return self.head(hidden)[..., : self.config.output_size]  # type: ignore[no-any-return]
 
     def compute_loss_sum(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
-        """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
-        hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
+        """Sum weight x cross-entropy over the batch, in nats.
+
+        Args:
+            batch: tokens with targets and weights.
+            z_loss: weight of the squared log-partition, see
+                ``model.loss.sum_linear_cross_entropy``.
+
+        Raises:
+            ValueError: The batch has no targets or no weights.
+        """
+        hidden = self(batch)  # first: a sharded model then gathers the output layer's weights
         hidden, *targets_and_weights = map(
             batch.select_predicted, (hidden, *batch.require_targets_and_weights())
         )
@@ -212,16 +240,22 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def compute_token_losses(self, batch: Batch) -> Tensor:
-        """The cross-entropy of each target, (B, T), in nats, unweighted and without gradient; 0
-        where none is predicted."""
-        hidden, (targets, _) = self(batch), batch.require_targets_and_weights()
-        predicted_hidden, predicted_targets = (
-            batch.select_predicted(hidden),
-            batch.select_predicted(targets),
-        )
-        output_weights = self.head.weight, self.head.bias
+        """Compute the unweighted cross-entropy of each target in nats, without gradients.
+
+        Returns:
+            (B, T) float32; 0 at positions outside ``batch.predicted_positions``.
+
+        Raises:
+            ValueError: The batch has no targets or no weights.
+        """
+        hidden = self(batch)
+        targets, _ = batch.require_targets_and_weights()
         predicted_losses = compute_token_cross_entropy(
-            predicted_hidden, *output_weights, predicted_targets, self.config.output_size
+            batch.select_predicted(hidden),
+            self.head.weight,
+            self.head.bias,
+            batch.select_predicted(targets),
+            self.config.output_size,
         )
         if batch.predicted_positions is None:
             return predicted_losses
@@ -231,7 +265,7 @@ class Transformer(nn.Module):
         return all_losses.view(targets.shape)
 
     def compute_hidden_states(self, batch: Batch) -> Tensor:
-        """States of the last layer, (B, T, d)."""
+        """Compute the states of the last layer, (B, T, d)."""
         if self.decoder is None:
             return self._run_stack(self.encoder, batch)
         if self.encoder is None and batch.source is None:
@@ -241,11 +275,15 @@ class Transformer(nn.Module):
         return self._run_stack(self.decoder, batch, self.encode_source(batch), memory_mask)
 
     def encode_source(self, batch: Batch) -> Tensor:
-        """The encoder's states of the batch's source, (B, S, d)."""
+        """Compute the encoder's states of ``batch.source``, (B, S, d).
+
+        Raises:
+            ValueError: The model has no encoder, or the batch has no source.
+        """
         if self.encoder is None:
-            raise ValueError("A decoder-only model reads no source: it has no encoder.")
+            raise ValueError("A decoder-only model has no encoder and cannot read a source.")
         if batch.source is None:
-            raise ValueError("An encoder-decoder needs a source.")
+            raise ValueError("An encoder-decoder needs a source, but the batch has none.")
         source_layout = {"segments": batch.source_segments, "positions": batch.source_positions}
         return self._run_stack(
             self.encoder,
@@ -261,8 +299,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         assert stack is not None
         x, rotation = self.embed_tokens(batch.ids, batch.positions, batch.token_types)
-        # Padding stands behind the text, where no real token of a causal stack looks: without a
-        # mask of its own attention keeps the kernel that is causal by itself.
+        # Padding follows the text, so no real token of a causal stack attends to it. Without a
+        # padding mask, attention can use the kernel's own causal path.
         attention_mask = None if stack.causal else batch.attention_mask
         mask = MaskSpec(stack.causal, batch.prefix, attention_mask, batch.segments)
         return stack(x, mask, rotation, memory, memory_mask)  # type: ignore[no-any-return]
@@ -270,13 +308,25 @@ class Transformer(nn.Module):
     def embed_tokens(
         self, ids: Tensor, positions: Tensor | None, token_types: Tensor | None = None
     ) -> tuple[Tensor, RotaryCosSin | None]:
-        """Embeddings (B, T, d) of tokens at ``positions``, by default 0 ... T-1, and the rotation
-        of queries and keys, where positions are rotary."""
+        """Embed tokens and compute the rotation of their positions.
+
+        Args:
+            ids: token ids, (B, T).
+            positions: (B, T) or (1, T); None means 0 ... T-1.
+            token_types: (B, T) for models with type embeddings; None means 0 everywhere.
+
+        Returns:
+            Embeddings (B, T, d), and the rotation of queries and keys if positions are rotary, else
+            None.
+
+        Raises:
+            ValueError: ``positions`` is None and the sequence exceeds the context.
+        """
         if positions is None:
             if ids.shape[1] > self.config.context:
                 raise ValueError(
                     f"A sequence of {ids.shape[1]} tokens exceeds the context of "
-                    f"{self.config.context}: cut it, or score it in windows."
+                    f"{self.config.context} tokens: truncate it, or score it in windows."
                 )
             positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)  # (1, T)
         x = self.embedding(ids)
@@ -297,7 +347,7 @@ class Transformer(nn.Module):
         return self.dropout(self.embedding_norm(x)), rotation
 
     def count_parameters(self) -> dict[str, int]:
-        """Parameters by group; the groups add up to ``total``. A tied head counts 0."""
+        """Count the parameters by group, and their ``total``. A tied head counts 0."""
         counts_by_group = dict.fromkeys(
             ("embedding", "positions", "attention", "feed_forward", "norms", "head"), 0
         )
@@ -320,7 +370,7 @@ def _get_parameter_group(parameter_name: str) -> str:
 
 
 def initialise_weights(model: Transformer) -> None:
-    """All weights, as in GPT-2 (Radford et al. 2019).
+    """Initialise all weights as in GPT-2 (Radford et al. 2019).
 
     Matrices and embeddings are normal with standard deviation 0.02, biases 0, norms 1. The two or
     three matrices of a block that write to the residual stream are scaled down by the square root
@@ -332,10 +382,9 @@ def initialise_weights(model: Transformer) -> None:
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     for stack in filter(None, (model.encoder, model.decoder)):
-        named_parameters = stack.named_parameters()
         residual_weights = [
             parameter
-            for name, parameter in named_parameters
+            for name, parameter in stack.named_parameters()
             if name.endswith(("out.weight", "down.weight"))
         ]
         for weight in residual_weights:

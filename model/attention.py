@@ -1,4 +1,4 @@
-"""Multi-head attention: queries, keys and values of the states, and what is made of them.
+"""Multi-head attention: project states to queries, keys and values, attend, and combine the heads.
 
 Shapes: B sequences, T tokens, d model size, H heads, Hkv key-value heads, D head size.
 """
@@ -16,21 +16,19 @@ from model.positions import RotaryCosSin, apply_rotary
 
 
 class Attention(nn.Module):
-    """Attention over the sequence itself, or over ``memory`` (cross-attention).
+    """Attend over the sequence itself, or over ``memory`` (cross-attention).
 
-    ``kernel`` (q, k, v, mask, dropout) computes softmax(q k^T / sqrt(D)) v; in six lines:
-    ``plain.attention``.
+    ``kernel`` (q, k, v, mask, dropout) computes softmax(q k^T / sqrt(D)) v;
+    ``reference.compute_attention`` is the formula in plain code.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = (
-            config.n_heads,
-            config.kv_head_count,
-            config.head_dim,
-        )
+        self.heads = config.n_heads
+        self.kv_heads = config.kv_head_count
+        self.head_dim = config.head_dim
         self.query_width, kv_width = config.query_width, config.kv_head_count * config.head_dim
-        # Queries, keys and values in one matrix: one product instead of three.
+        # One matrix for queries, keys and values: one product instead of three.
         self.qkv = kernels.Linear(config.d_model, self.query_width + 2 * kv_width, bias=config.bias)
         self.out = kernels.Linear(self.query_width, config.d_model, bias=config.bias)
         self.dropout = config.attention_dropout
@@ -43,7 +41,7 @@ class Attention(nn.Module):
         rotation: RotaryCosSin | None = None,
         memory: Tensor | None = None,
     ) -> Tensor:
-        """x (B, Tq, d) to (B, Tq, d); memory is (B, Tk, d)."""
+        """Attend from x (B, Tq, d) to x or ``memory`` (B, Tk, d); return (B, Tq, d)."""
         if memory is None:
             q, k, v = self.project_qkv(x, rotation)
         else:
@@ -53,26 +51,25 @@ class Attention(nn.Module):
     def project_qkv(
         self, x: Tensor, rotation: RotaryCosSin | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, D), keys and values (B, Hkv, T, D) of one sequence; where positions
-        are rotary, queries and keys are turned by them."""
+        """Compute queries (B, H, T, D) and keys and values (B, Hkv, T, D), rotated if asked."""
         q, k, v = self._split_heads(self.qkv(x), self.heads, self.kv_heads, self.kv_heads)
         if rotation is not None:
             q, k = apply_rotary(q, *rotation), apply_rotary(k, *rotation)
         return q, k, v
 
     def project_queries(self, x: Tensor) -> Tensor:
-        """The queries alone, (B, H, Tq, D)."""
+        """Compute only the queries, (B, H, Tq, D)."""
         (q,) = self._split_heads(self._project_with_rows(x, slice(self.query_width)), self.heads)
         return q
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values alone, (B, Hkv, Tk, D), of the encoder's states (B, Tk, d)."""
+        """Compute keys and values, (B, Hkv, Tk, D) each, from the encoder's states (B, Tk, d)."""
         projected = self._project_with_rows(memory, slice(self.query_width, None))
         k, v = self._split_heads(projected, self.kv_heads, self.kv_heads)
         return k, v
 
     def attend_and_project(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """The heads' outputs, concatenated and combined: (B, Tq, d)."""
+        """Attend, concatenate the heads and apply the output projection: (B, Tq, d)."""
         dropout = self.dropout if self.training else 0.0
         head_outputs = self.kernel(q, k, v, mask, dropout)  # (B, H, Tq, D)
         return self.out(head_outputs.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
@@ -82,8 +79,6 @@ class Attention(nn.Module):
         return self.qkv.kernel(x, self.qkv.weight[weight_rows], bias)
 
     def _split_heads(self, projected: Tensor, *head_counts: int) -> list[Tensor]:
-        """y (B, T, all heads x D) to one (B, H, T, D) for each number of heads."""
-        parts = projected.unflatten(-1, (-1, self.head_dim)).split(
-            head_counts, dim=2
-        )  # (B, T, H, D) each
-        return [part.transpose(1, 2) for part in parts]
+        """Split ``projected`` (B, T, all heads x D) into one (B, H, T, D) for each head count."""
+        heads = projected.unflatten(-1, (-1, self.head_dim))  # (B, T, all heads, D)
+        return [part.transpose(1, 2) for part in heads.split(head_counts, dim=2)]

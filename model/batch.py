@@ -1,4 +1,4 @@
-"""A batch: what the model reads, and what it is to predict."""
+"""Define a batch: the tensors that a model reads, and the tokens that it predicts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences of T tokens. All (B, T) unless said otherwise; what is None is not there.
+    """B sequences of T tokens. Tensors are (B, T) unless stated otherwise; None means absent.
 
-    ids: what the decoder reads, or an encoder-only model.
-    targets: what to predict at each position. weights: float, 0 where nothing is predicted.
-    predicted: (N,) places among all B x T outside which weights are 0, none twice; None: all.
-    segments: which document a token belongs to, where attention must not cross documents.
-    token_types: which sentence of several a token is of (BERT's segments), 0 if not given.
-    positions: of the tokens in their sequence, 0 ... T-1 if not given.
-    prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
-    keys: the padding mask, True where ``ids`` is a real token; padding stands behind the text.
-    source: (B, S) what the encoder of an encoder-decoder reads. source_keys, source_segments,
-        source_positions: (B, S), of its tokens. It has segments where the target has: a token
-        of the target sees of the source its own segment.
+    Attributes:
+        ids: input of the decoder, or of an encoder-only model.
+        targets: the token to predict at each position.
+        weights: float weight of each target; 0 where nothing is predicted.
+        predicted_positions: (N,) distinct indices into the B x T positions; all other positions
+            have weight 0. None means all positions.
+        segments: document number of each token, where attention must not cross documents.
+        token_types: sentence number of each token (BERT's segments); None means 0.
+        positions: position of each token in its sequence; None means 0 ... T-1.
+        prefix: (B,) lengths of the prefixes that the whole sequence can attend to (prefix LM).
+        attention_mask: padding mask, True where ``ids`` is a real token; padding follows the text.
+        source: (B, S) input of the encoder of an encoder-decoder.
+        source_attention_mask: (B, S) padding mask of ``source``.
+        source_segments: (B, S), present if ``segments`` is: a target token attends to the source
+            tokens of its own segment.
+        source_positions: (B, S) position of each source token.
     """
 
     ids: Tensor
@@ -42,22 +47,27 @@ class Batch:
     source_positions: Tensor | None = None
 
     def require_targets_and_weights(self) -> tuple[Tensor, Tensor]:
-        """Targets and weights; ValueError where it has none."""
+        """Return targets and weights.
+
+        Raises:
+            ValueError: The batch has no targets or no weights.
+        """
         if self.targets is None or self.weights is None:
-            raise ValueError("A batch without targets and weights has no loss.")
+            raise ValueError("The batch has no targets or no weights, so it has no loss.")
         return self.targets, self.weights
 
     def select_predicted(self, x: Tensor) -> Tensor:
-        """x (B, T, ...) at the places ``predicted``, (N, ...); where that is None x itself."""
-        return (
-            x
-            if self.predicted_positions is None
-            else x.flatten(0, 1).index_select(0, self.predicted_positions)
-        )
+        """Select x (B, T, ...) at ``predicted_positions``, (N, ...); if that is None, return x."""
+        if self.predicted_positions is None:
+            return x
+        return x.flatten(0, 1).index_select(0, self.predicted_positions)
 
     def with_predicted_positions(self) -> Batch:
-        """The same with ``predicted``: where weights are not 0, and as many other places as make it
-        some sixths of all, so that a training has few shapes. None where that is all."""
+        """Return the batch with ``predicted_positions`` set to the positions of non-zero weight.
+
+        Further positions pad their number to a multiple of one sixth of all, so that a training
+        sees few shapes. If that would be all positions, ``predicted_positions`` is None.
+        """
         is_unweighted = self.require_targets_and_weights()[1].flatten() == 0
         count_multiple = -(-len(is_unweighted) // 6)
         count = -(-int((~is_unweighted).sum()) // count_multiple) * count_multiple
@@ -67,7 +77,7 @@ class Batch:
         return replace(self, predicted_positions=positions)
 
     def split_into_micro_batches(self, count: int) -> list[Batch]:
-        """Equal micro-batches, in order, ``sparse``."""
+        """Split into ``count`` equal micro-batches, in order, with ``predicted_positions`` set."""
         full_batch = replace(self, predicted_positions=None)
         chunks = {k: v.chunk(count) for k, v in vars(full_batch).items() if v is not None}
         return [
@@ -76,7 +86,7 @@ class Batch:
         ]
 
     def map_tensors(self, transform: Callable[[Tensor], Tensor]) -> Batch:
-        """The same of what ``change`` makes of its tensors."""
+        """Return a batch with ``transform`` applied to each tensor."""
         return Batch(**{k: transform(v) for k, v in vars(self).items() if v is not None})
 
     def to_device(self, device: torch.device) -> Batch:

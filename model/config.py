@@ -1,7 +1,7 @@
-"""The two configs of the package: what the model is, and how it is trained.
+"""Define the two configs of the package: ``ModelConfig`` and ``TrainConfig``.
 
-Both are frozen dataclasses that check themselves; a value that cannot work raises a ValueError of
-one sentence. ``__pydantic_config__`` makes pydantic, where a caller uses it, refuse unknown keys.
+Both are frozen dataclasses that check themselves; an invalid value raises a ValueError of one
+sentence. ``__pydantic_config__`` makes pydantic refuse unknown keys where a caller uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ParallelMode = Literal["ddp", "fsdp"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
-#: Beyond any transformer there is: what is larger is a slip of the pen, and no machine holds it.
+#: Larger than in any existing transformer: a greater value is a typing mistake.
 WidthInt = Annotated[int, Range(1, 2**17)]
 SmallCount = Annotated[int, Range(1, 4096)]
 
@@ -43,32 +43,42 @@ SmallNonNegativeCount = Annotated[int, Range(0, 1024)]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes and kinds of a transformer.
+    """Sizes and kinds of the layers of a transformer.
 
-    ``vocab_size`` counts the tokens, ``n_layers`` the blocks of a stack, and ``n_heads`` the heads
-    of a block's queries; ``d_model`` is the width of what goes through the blocks. ``architecture``
-    says which stacks there are. ``norm`` is the kind of the norms, and ``norm_position`` where they
-    stand, before what a block adds or behind it. ``positions`` is how order is told, ``rope_theta``
-    the base of rotary positions' wavelengths (Su et al. 2021). ``activation`` is the feed-forward
-    layers'. With ``bias`` linear layers and layer norms have one, and with ``tie_embeddings`` the
-    output layer is the table of embeddings. ``norm_eps`` is added under a norm's root.
-
-    ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
-    attention, Ainslie et al. 2023). ``d_head`` is the size of a head's queries, keys and values;
-    None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a third
-    matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the longest
-    sequence the model attends over, in tokens. ``vocab_multiple`` pads the tables of embeddings and
-    output to a multiple of it, which a GPU multiplies faster (64); no token is behind the padding,
-    and none is predicted. As in BERT, ``embedding_norm`` normalises the embeddings' sum,
-    ``head_transform`` puts a matrix, the activation and a norm before the output layer, and
-    ``head_bias`` gives that a bias. ``attention_dropout`` is the share of attention's weights that
-    training leaves out, ``dropout`` of all else. ``scale_embeddings`` multiplies token embeddings
-    by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which the sinusoids would drown else; None:
-    where positions are sinusoidal.
-
-    ``token_types`` sentences that an encoder tells apart by an embedding of their own (BERT's
-    segment embeddings); 0: none. With ``labels`` the output layer scores these in place of the
-    vocabulary, and ``head_transform`` is a matrix and tanh (BERT's pooler).
+    Attributes:
+        vocab_size: number of tokens in the vocabulary.
+        vocab_multiple: pads the embedding and output tables to a multiple of this, which a GPU
+            multiplies faster (64). The padding is never read or predicted.
+        context: longest sequence that the model attends over, in tokens.
+        d_model: width of the hidden states.
+        n_layers: blocks in a stack.
+        n_heads: query heads in a block.
+        n_kv_heads: key-value heads; None means one for each query head, fewer are shared
+            (grouped-query attention, Ainslie et al. 2023).
+        d_head: size of a head's queries, keys and values; None means d_model / n_heads.
+        d_ff: inner size of the feed-forward layer; None means 4 x d_model, or for SwiGLU, which has
+            a third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020).
+        architecture: which stacks the model has.
+        norm: kind of the norms.
+        norm_position: norm before each sublayer (pre) or after the residual sum (post).
+        positions: how the model represents order.
+        activation: activation of the feed-forward layers.
+        bias: whether linear layers and layer norms have a bias.
+        tie_embeddings: whether the output layer shares the embedding table.
+        dropout: share of activations that training drops outside attention.
+        attention_dropout: share of attention weights that training drops.
+        scale_embeddings: whether token embeddings are multiplied by sqrt(d_model) (Vaswani et al.
+            2017, section 3.4), which keeps them from being drowned by sinusoids; None means only if
+            positions are sinusoidal.
+        rope_theta: base of the wavelengths of rotary positions (Su et al. 2021).
+        norm_eps: number added under the root of a norm.
+        embedding_norm: whether the sum of the embeddings is normalised, as in BERT.
+        head_transform: whether a matrix, the activation and a norm precede the output layer, as in
+            BERT; with ``labels`` a matrix and tanh (BERT's pooler).
+        head_bias: whether the output layer has a bias.
+        token_types: number of sentence types that an encoder embeds (BERT's segment embeddings); 0
+            means none.
+        labels: labels that the output layer scores instead of the vocabulary.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -113,34 +123,38 @@ class ModelConfig:
                 )
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
-                f"Rotary positions need an even head size, not {self.head_dim}: d_head, or "
-                f"d_model / n_heads."
+                f"Rotary positions need an even head size, not {self.head_dim}: change d_head, or "
+                "d_model / n_heads."
             )
         if self.head_transform and self.activation == "swiglu" and not self.labels:
-            raise ValueError("head_transform needs an activation of one input, not swiglu.")
+            raise ValueError(
+                "head_transform needs an activation with one input: swiglu has two, choose another."
+            )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
         if self.token_types and self.architecture != "encoder":
-            raise ValueError(f"token_types are for an encoder, not for a {self.architecture}.")
+            raise ValueError(f"token_types need the architecture encoder, not {self.architecture}.")
         if self.labels:
             self._check_label_settings()
 
     def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
-            raise ValueError("labels are read off one stack: an encoder's or a decoder's.")
+            raise ValueError("labels need an encoder or a decoder, not an encoder_decoder.")
         if self.tie_embeddings:
-            raise ValueError("An output layer of labels is no embedding: untie it.")
+            raise ValueError(
+                "With labels, the output layer cannot be tied: set tie_embeddings to false."
+            )
         if not 2 <= len(set(self.labels)) == len(self.labels):
-            raise ValueError("labels must be at least 2 names, none of them twice.")
+            raise ValueError("labels must be at least 2 different names, without repetition.")
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the tables of embeddings and output."""
+        """Rows of the embedding and output tables, padding included."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def output_size(self) -> int:
-        """What the output layer scores: labels, or the words of the vocabulary."""
+        """Number of scores of the output layer: labels, or tokens of the vocabulary."""
         return len(self.labels) or self.vocab_size
 
     @property
@@ -149,7 +163,7 @@ class ModelConfig:
 
     @property
     def query_width(self) -> int:
-        """All heads of the queries side by side."""
+        """Width of all query heads together."""
         return self.n_heads * self.head_dim
 
     @property
@@ -158,7 +172,7 @@ class ModelConfig:
 
     @property
     def embedding_scale(self) -> float:
-        """What token embeddings are multiplied by."""
+        """Factor of the token embeddings."""
         configured = self.scale_embeddings
         is_scaled = self.positions == "sinusoidal" if configured is None else configured
         return math.sqrt(self.d_model) if is_scaled else 1.0
@@ -175,40 +189,57 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a model is trained.
+    """Settings of a training.
 
-    ``steps`` are the optimizer's, and ``optimizer`` is which. ``schedule`` is how the learning rate
-    goes from warm-up to the end. ``beta1`` and ``beta2`` are AdamW's (Loshchilov & Hutter 2019),
-    and ``clip`` is the norm that a gradient is cut to. ``seed`` decides weights, order of the rows,
-    masks and dropout. ``device`` auto is a GPU where there is one; ``validate_every`` is in steps.
-
-    ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
-    equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
-    ``min_lr_ratio`` is the share of ``learning_rate`` the schedule ends at. ``decay_fraction`` is
-    the last share of the steps in which ``wsd`` (warm-up, stable, decay) decays; ``constant`` never
-    does. With ``muon`` the matrices of the blocks follow Muon (Jordan et al. 2024), scaled so that
-    ``learning_rate`` and ``weight_decay`` mean what they mean for AdamW, and all else follows
-    AdamW; ``momentum`` is Muon's. ``z_loss`` weighs the squared log-partition (PaLM). ``precision``
-    auto is bf16 autocast where the device has bf16 matrix units, else fp32. The ``objective`` must
-    suit the architecture: causal and prefix are a decoder's, mlm an encoder's, span_corruption and
-    seq2seq an encoder-decoder's. ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves
-    the number to torch. Where ``compile`` is not set, training is compiled on a GPU, if Triton is
-    installed, but not with ``fsdp``. ``recompute`` keeps only the blocks' inputs for the backward
-    pass and computes the rest again (Chen et al. 2016): a third more work, far less memory. With
-    ``document_mask`` the causal objective keeps the documents of a row apart, as mlm and
-    span_corruption always do.
-
-    ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
-    machine, or one on the CPU. ``parallel`` is how: with ``ddp`` each holds the whole model, with
-    ``fsdp`` (FSDP2) a part of it. With every validation the model writes ``samples`` texts of
-    ``sample_tokens`` tokens, from the begin-of-text token or, an encoder-decoder, from corrupted
-    validation rows.
-
-    A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
-    than ``spike`` times (at least 1; 0: never) its running mean; ``divergence`` says whether
-    training then stops, or skips the step. Checkpoints are left every ``checkpoint_every`` steps
-    and, ``log_spaced``, at 1, 2, 4, 8, … With each a state is saved, from which a killed training
-    goes on, and another one every ``state_every`` steps (0: none); ``keep_states`` of them stay.
+    Attributes:
+        objective: what is learned. It must suit the architecture: causal and prefix need a decoder,
+            mlm an encoder, span_corruption and seq2seq an encoder-decoder.
+        steps: number of optimizer steps.
+        batch_size: sequences in one optimizer step.
+        accumulation: number of equal micro-batches that a batch is split into; it changes the
+            memory needed, but not the mathematics.
+        learning_rate: highest learning rate.
+        warmup: steps of linear warm-up.
+        schedule: how the learning rate changes after the warm-up.
+        min_lr_ratio: final learning rate as a share of ``learning_rate``.
+        decay_fraction: last share of the steps, in which ``wsd`` (warm-up, stable, decay) decays;
+            ``constant`` never decays.
+        beta1: AdamW's decay rate of the mean gradient (Loshchilov & Hutter 2019).
+        beta2: AdamW's decay rate of the mean squared gradient.
+        momentum: Muon's momentum.
+        weight_decay: decoupled weight decay.
+        clip: highest norm of the gradient; larger gradients are scaled down to it.
+        z_loss: weight of the squared log-partition (PaLM).
+        optimizer: ``muon`` trains the matrices of the blocks with Muon (Jordan et al. 2024), scaled
+            so that ``learning_rate`` and ``weight_decay`` mean the same as for AdamW, and all other
+            parameters with AdamW.
+        precision: ``auto`` is bf16 autocast where the device has bf16 matrix units, else fp32.
+        device: ``auto`` is a GPU if there is one.
+        compile: whether to compile the model; None compiles on a GPU if Triton is installed, but
+            not with ``fsdp``.
+        seed: determines weights, order of the rows, masks and dropout.
+        checkpoint_every: steps between checkpoints.
+        log_spaced: whether to write checkpoints at steps 1, 2, 4, 8, ... as well.
+        state_every: steps between further training states, from which an interrupted training
+            resumes; 0 saves states only with checkpoints.
+        keep_states: number of states to keep.
+        validate_every: steps between validations.
+        validation_sequences: sequences to validate on; 0 means all.
+        document_mask: whether the causal objective separates the documents of a row, as mlm and
+            span_corruption always do.
+        recompute: whether to save only the blocks' inputs for the backward pass and to recompute
+            the rest (Chen et al. 2016): a third more work, far less memory.
+        parallel: with ``ddp`` each process holds the whole model, with ``fsdp`` (FSDP2) a part of
+            it.
+        processes: processes that share each batch; 0 means one for each GPU, or one on the CPU.
+        samples: texts to generate at each validation, from the begin-of-text token or, for an
+            encoder-decoder, from corrupted validation rows.
+        sample_tokens: tokens of each generated text.
+        divergence: whether to stop at a divergent step, or to skip it. A step diverges if its loss
+            or gradient is not finite, or if ``spike`` says so.
+        spike: a step diverges if its gradient norm is more than this many times the running mean;
+            at least 1, or 0 to disable this.
+        threads: CPU threads; 0 uses torch's default.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -260,11 +291,13 @@ class TrainConfig:
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
-                "Muon needs whole matrices, which fsdp cuts: set parallel to ddp, or optimizer to "
-                "adamw."
+                "Muon needs whole matrices, but fsdp shards them: set parallel to ddp, or "
+                "optimizer to adamw."
             )
         if self.document_mask and self.objective != "causal":
-            raise ValueError(f"document_mask is for the causal objective, not {self.objective}.")
+            raise ValueError(
+                f"document_mask needs the objective causal, not {self.objective}: set it to false."
+            )
         if self.warmup > self.steps:
             raise ValueError(
                 f"warmup {self.warmup} is longer than the training, {self.steps} steps: set warmup "
@@ -274,7 +307,7 @@ class TrainConfig:
             Range(1.0, 1e6).check_value("spike", self.spike)
 
 
-#: Which architecture each objective trains.
+#: The architecture that each objective trains.
 ARCHITECTURE_BY_OBJECTIVE: dict[Objective, Architecture] = {
     "causal": "decoder",
     "prefix": "decoder",
@@ -283,18 +316,19 @@ ARCHITECTURE_BY_OBJECTIVE: dict[Objective, Architecture] = {
     "seq2seq": "encoder_decoder",
 }
 
-#: The share of a text that span corruption hides, and the mean span (Raffel et al. 2020, 3.3.4).
+#: The share of a text that span corruption replaces, and the mean length of a span in tokens
+#: (Raffel et al. 2020, section 3.3.4).
 CORRUPTION_RATE, MEAN_SPAN_LENGTH = 0.15, 3.0
 
 
 def count_corrupted_spans(token_count: int) -> int:
-    """How many spans are hidden in ``length`` tokens; each needs a sentinel."""
+    """Return the number of corrupted spans in ``token_count`` tokens; each needs a sentinel."""
     return max(1, round(max(1, round(token_count * CORRUPTION_RATE)) / MEAN_SPAN_LENGTH))
 
 
-#: Settings that change no batch and, but for rounding and the draws of dropout, nothing of what a
-#: step does with it: a training goes on from a state that was made with others. ``precision`` is
-#: not among them, for rounding is what it sets.
+#: Settings that do not change the batches and, apart from rounding and dropout draws, the result of
+#: a step: a training may resume from a state that was saved with other values. ``precision`` is not
+#: among them, because it determines the rounding.
 BATCH_INVARIANT_SETTINGS = frozenset(
     (
         "accumulation",
@@ -315,7 +349,7 @@ BATCH_INVARIANT_SETTINGS = frozenset(
     )
 )
 
-#: Settings by which the rate of a step may depend on how many are still to come; see
+#: Settings that relate the learning rate of a step to the number of steps that follow; see
 #: ``training.schedule``.
 SCHEDULE_SETTINGS = ("schedule", "steps", "min_lr_ratio", "decay_fraction")
 
@@ -323,7 +357,11 @@ Config = TypeVar("Config", ModelConfig, TrainConfig)
 
 
 def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Config:
-    """The config of type ``cls`` from a JSON object; ValueError names an unknown key."""
+    """Build a config of type ``config_class`` from a JSON object.
+
+    Raises:
+        ValueError: ``settings`` is not an object, or has an unknown key or an invalid value.
+    """
     if not isinstance(settings, dict):
         raise ValueError(
             f"{config_class.__name__} must be a JSON object, not {type(settings).__name__}."
@@ -339,7 +377,7 @@ def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Co
 
 
 def config_to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
-    """The config as a JSON object with every key."""
+    """Convert a config to a JSON object with every key."""
     settings = asdict(config)
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""How a config refuses values that cannot be: one sentence, with the key."""
+"""Check the types and ranges of a config's fields; errors name the field in one sentence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 @cache
 def _get_type_hints(config_class: Any, with_annotations: bool) -> dict[str, Any]:
-    """They are strings that Python evaluates anew each time."""
+    """Cache the type hints, which Python would evaluate from strings on each call."""
     return get_type_hints(config_class, include_extras=with_annotations)
 
 
 def check_field_types(config: object) -> None:
-    """Values come from JSON: refuse a wrong type here, where the key is known."""
+    """Check the type of each field, since values come from JSON.
+
+    Lists become tuples, and integers in float fields become floats.
+
+    Raises:
+        ValueError: A value has the wrong type, or is not one of the allowed names.
+    """
     config_class: Any = type(config)
     for name, hint in _get_type_hints(config_class, False).items():
         if name == "__pydantic_config__":
@@ -25,7 +31,7 @@ def check_field_types(config: object) -> None:
         if get_origin(hint) is tuple:
             if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
                 raise ValueError(f"{name} must be a list of names, not {value!r}.")
-            object.__setattr__(config, name, tuple(value))  # JSON has lists
+            object.__setattr__(config, name, tuple(value))  # JSON only has lists
             continue
         if choices and all(isinstance(choice, str) for choice in choices):
             if value not in choices:
@@ -36,33 +42,41 @@ def check_field_types(config: object) -> None:
             allowed += (int,)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join(
-                config_class.__name__ for config_class in tuple(choices) or (hint,)
+                allowed_type.__name__ for allowed_type in tuple(choices) or (hint,)
             )
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
         if hint is float:
             try:
-                object.__setattr__(config, name, float(value))  # the same whether 0 or 0.0
+                object.__setattr__(config, name, float(value))  # 0 and 0.0 are the same setting
             except OverflowError:
                 raise ValueError(f"{name} is too large.") from None
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a number of a config may be, in its annotation: ``check_ranges`` holds it to that."""
+    """Allowed range of a numeric field, given in the field's annotation.
+
+    Attributes:
+        low: lowest allowed value.
+        high: highest allowed value.
+        strictly_positive: ``low`` is 0 and is itself not allowed.
+        exclude_high: ``high`` itself is not allowed.
+    """
 
     low: float
     high: float = math.inf
-    strictly_positive: bool = False  # low is 0, and too low
-    exclude_high: bool = False  # high is too high
+    strictly_positive: bool = False
+    exclude_high: bool = False
 
     def check_value(self, name: str, value: float) -> None:
+        """Raise ValueError if ``value`` is out of range; ``name`` is the field in the message."""
         if self.strictly_positive and not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be a positive number, not {value}.")
         if not self.low <= value <= self.high or (self.exclude_high and value == self.high):
             raise ValueError(f"{name} must be between {self.low} and {self.high}, not {value}.")
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """For pydantic, where a caller lists the settings with it."""
+        """Add the range to pydantic's JSON schema, for callers that list settings with pydantic."""
         json_schema: dict[str, Any] = handler(schema)
         json_schema["exclusiveMinimum" if self.strictly_positive else "minimum"] = self.low
         if self.high < math.inf:
@@ -71,7 +85,7 @@ class Range:
 
 
 def check_field_ranges(config: object) -> None:
-    """Refuse numbers out of the ranges of their annotations; a number that is None has none."""
+    """Raise ValueError if a number is outside the range in its field's annotation; skip None."""
     config_class: Any = type(config)
     for name, hint in _get_type_hints(config_class, True).items():
         value = getattr(config, name)

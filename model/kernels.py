@@ -1,4 +1,4 @@
-"""Attention and matrix products by the kernel that is fastest for their shapes and device."""
+"""Compute attention and matrix products with the fastest kernel for their shapes and device."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.utils.flop_counter import register_flop_formula
 from model import reference
 from model.masks import AttentionMask
 
-# Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
-# times at head size 32: it runs on the matrix units, the fused kernel's small blocks do not. For a
-# single query, the step of a decoder, it does at every length and in fp32 too.
+# Up to this many keys, plain products beat the fused kernel on the CPU in bf16, by a factor of two
+# to three at head size 32: they run on the matrix units, unlike the fused kernel's small blocks.
+# For a single query (a decoding step) they are faster at every length, in fp32 too.
 CPU_PLAIN_ATTENTION = 512
 
 
 def dispatch_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0
 ) -> Tensor:
-    """What ``plain.attention`` computes."""
+    """Compute the same as ``reference.compute_attention``, with the fastest kernel."""
     is_grouped = q.shape[1] != k.shape[1]
     if mask is not None and not isinstance(mask, Tensor | str):
         return _get_flex_attention(q.device.type)(q, k, v, block_mask=mask, enable_gqa=is_grouped)
     is_short_bf16 = q.dtype == torch.bfloat16 and k.shape[2] <= CPU_PLAIN_ATTENTION
     if q.device.type == "cpu" and (is_short_bf16 or q.shape[2] == 1):
-        # Compiled this takes 0.96 of a training step; eagerly more operations take longer.
+        # Compiled, halves take 0.96 of the time of a training step; eagerly they take longer.
         if isinstance(mask, str) and torch.compiler.is_compiling():
             return _attend_causally_in_halves(q, k, v, dropout)
         return reference.compute_attention(q, k, v, mask, dropout)
@@ -43,8 +43,10 @@ def dispatch_attention(
 
 
 def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    """Causal attention, the first half of the queries over the first half of the keys alone: a
-    quarter less to compute."""
+    """Attend causally, with the first half of the queries over the first half of the keys only.
+
+    This saves a quarter of the work.
+    """
     half = q.shape[2] // 2
     first_output = reference.compute_attention(
         q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout
@@ -58,16 +60,15 @@ def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) 
 
 @functools.cache
 def _get_flex_attention(device_type: str) -> Any:
-    """A kernel only once it is compiled; on the CPU it serves to check the masks."""
+    """Return FlexAttention, compiled on a GPU; the uncompiled form only serves to check masks."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention) if device_type == "cuda" else flex_attention
 
 
-# On the CPU torch multiplies fp32 by MKL. oneDNN, the library of its other products, took 0.7 to
-# 0.9 of the time on an AMD EPYC with AVX-512 for most layers' outputs and their inputs' gradients;
-# for the weight's MKL was mostly the faster. Below this many multiplications the way there takes
-# longer.
+# On the CPU torch multiplies fp32 matrices with MKL. On an AMD EPYC with AVX-512, oneDNN took 0.7
+# to 0.9 of MKL's time for most layers' outputs and gradients of inputs; for gradients of weights
+# MKL was mostly faster. Below this many multiplications the overhead of calling oneDNN is larger.
 CPU_ONEDNN_PRODUCT = 1 << 20
 HAS_ONEDNN = (
     torch.backends.mkldnn.is_available()
@@ -78,7 +79,7 @@ HAS_ONEDNN = (
 
 
 class Linear(nn.Linear):
-    """``nn.Linear``; ``kernel`` (x, weight, bias) computes its product, plainly ``F.linear``."""
+    """``nn.Linear`` with a replaceable product: ``kernel`` (x, weight, bias)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -89,30 +90,26 @@ class Linear(nn.Linear):
 
 
 def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What ``F.linear`` computes: x weight^T + bias, (..., m) of x (..., n) and weight (m, n)."""
+    """Compute x weight^T + bias, like ``F.linear``: (..., m) from x (..., n) and weight (m, n)."""
     packed_weights = None if torch.compiler.is_compiling() else _active_packed_weights.get()
-    if (
-        packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight)
-    ):  # first, for steps are short
+    # Check the packed weights first, since decoding steps are short.
+    if packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight):
         packed_entry = packed_weights.get(_get_weight_key(weight))
         if packed_entry is not None:
             return _call_onednn_linear(x, packed_entry[1], bias)
     if not _should_use_onednn(x, weight):
         return F.linear(x, weight, bias)
     use_custom_op = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    result: Tensor = (_multiply_as_custom_op if use_custom_op else _multiply_packed_weight)(
-        x, weight, bias
-    )
+    multiply = _multiply_as_custom_op if use_custom_op else _multiply_packed_weight
+    result: Tensor = multiply(x, weight, bias)
     return result
 
 
 def multiply_transposed(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """x weight^T, without gradient: in ``out``, or in memory of its own where oneDNN makes it."""
-    return (
-        apply_linear(x, weight)
-        if _should_use_onednn(x, weight)
-        else torch.mm(x, weight.t(), out=out)
-    )
+    """Compute x weight^T without gradients, in ``out`` or, if oneDNN computes it, in new memory."""
+    if _should_use_onednn(x, weight):
+        return apply_linear(x, weight)
+    return torch.mm(x, weight.t(), out=out)
 
 
 def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:
@@ -120,7 +117,7 @@ def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:
 
 
 def _should_use_onednn(x: Tensor, weight: Tensor) -> bool:
-    # A compiled program is one for all sizes: a choice by size would be another for each choice.
+    # A compiled program serves all sizes: a choice by size would compile one for each outcome.
     is_large_enough = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
     return (
         HAS_ONEDNN
@@ -131,20 +128,21 @@ def _should_use_onednn(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-#: By where and how it lies, each weight, and as oneDNN's products read it fastest. The weight is
-#: kept for its place: no other comes to lie there.
+#: Address, shape and strides of a weight.
 WeightKey = tuple[int, torch.Size, tuple[int, ...]]
+#: The weight and its copy in oneDNN's layout. Keeping the weight prevents reuse of its address.
 PackedWeights = dict[WeightKey, tuple[Tensor, Tensor]]
 _active_packed_weights: ContextVar[PackedWeights | None] = ContextVar("packed", default=None)
 
 
 @contextmanager
 def reuse_packed_weights(packed_weights: PackedWeights) -> Iterator[None]:
-    """Within, oneDNN lays each weight out for its products once, for the number of rows of the
-    first, and keeps it in ``packed``, which serves as long as no weight changes.
+    """Within the context, let oneDNN pack each weight once and reuse it from ``packed_weights``.
 
-    It takes as much memory again as the weights, and the time of some ten products; a step of
-    decoding then took 0.94 of its time with 5 million parameters, 0.95 with 124.
+    The packed copies are valid as long as no weight changes. They are laid out for the number of
+    rows of the first product. They take as much memory as the weights, and packing takes as long as
+    about ten products; a decoding step then took 0.94 of its time with 5 million parameters, 0.95
+    with 124 million.
     """
     reset_token = _active_packed_weights.set(packed_weights)
     try:
@@ -158,7 +156,7 @@ def _get_weight_key(weight: Tensor) -> WeightKey:
 
 
 def _multiply_packed_weight(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product as torch's compiler makes it of constant weights."""
+    """Multiply as torch's compiler does with constant weights."""
     packed_weights = _active_packed_weights.get()
     if packed_weights is not None and weight.is_contiguous():
         key, row_count = _get_weight_key(weight), x.numel() // x.shape[-1]
@@ -175,8 +173,11 @@ def _call_onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 
 @torch.library.custom_op("hallmark::linear", mutates_args=(), device_types="cpu")
 def _multiply_as_custom_op(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``_onednn`` as an operation of our own: alone it has no gradient, and the compiler takes it
-    with no weight that may change. Being one costs 30 microseconds a call."""
+    """Wrap the oneDNN product as a custom operation, which has a gradient and can be compiled.
+
+    The product alone has no gradient, and the compiler rejects it for weights that may change. The
+    custom operation costs 30 microseconds a call.
+    """
     return _multiply_packed_weight(x, weight, bias)
 
 
@@ -187,7 +188,7 @@ def _allocate_linear_output(x: Tensor, weight: Tensor, bias: Tensor | None) -> T
 
 @register_flop_formula(torch.ops.hallmark.linear)
 def _count_linear_flops(x_shape: torch.Size, weight_shape: torch.Size, *_: Any, **__: Any) -> int:
-    """What torch's counter counts for it, by shapes."""
+    """Count the operations for torch's FLOP counter."""
     return 2 * x_shape.numel() * weight_shape[0]
 
 
@@ -196,7 +197,7 @@ def _save_inputs_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor)
 
 
 def _compute_linear_gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-    """dL/dx = g W, dL/dW = g^T x, dL/db = the sum of g."""
+    """Compute dL/dx = g W, dL/dW = g^T x, dL/db = the sum of g over rows."""
     x, weight = ctx.saved_tensors
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad
     grad_rows = grad_output.flatten(0, -2)  # (N, m)

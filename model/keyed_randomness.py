@@ -1,4 +1,4 @@
-"""Randomness that depends on nothing but its key: the same key, the same draws, on any machine."""
+"""Draw randomness that depends only on a key: the same key gives the same draws on any machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ UInt64 = NDArray[np.uint64]
 
 
 def make_generator(key: int, row: int = 0, position: int = 0) -> np.random.Generator:
-    """A counter-based generator (Salmon et al. 2011) of its own for each key, and for each place of
-    a row: how much is drawn for one moves no other."""
+    """Make a counter-based generator (Salmon et al. 2011) for one key, row and position.
+
+    The generators are independent: the number of draws from one does not change another.
+    """
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, row, position]))
 
 
 def mix_bits(x: UInt64) -> UInt64:
-    """splitmix64's output function (Steele et al. 2014): a bijection that spreads every bit."""
+    """Spread every bit by splitmix64's output function, a bijection (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -24,7 +26,7 @@ def mix_bits(x: UInt64) -> UInt64:
 
 
 def combine_into_key(*integers: int | UInt64) -> UInt64:
-    """One 64-bit key from several integers, order counting; arrays broadcast."""
+    """Combine several integers into one 64-bit key; their order matters, and arrays broadcast."""
     key = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for integer in integers:
@@ -34,11 +36,16 @@ def combine_into_key(*integers: int | UInt64) -> UInt64:
 
 
 def permute_indices(indices: Int64, n: int, key: int | UInt64) -> Int64:
-    """The image of ``index`` (all below n) under the permutation of 0 ... n-1 that ``key`` names.
+    """Map ``indices`` by the permutation of 0 ... n-1 that ``key`` determines.
 
-    A balanced Feistel network of six rounds over the smallest 4^k >= n is a bijection there;
-    walking its cycle until the value is below n makes it one of 0 ... n-1 (Black, Rogaway 2002).
-    It costs no memory, and any position can be asked for on its own.
+    A balanced Feistel network of six rounds permutes 0 ... 4^k-1, for the smallest 4^k >= n.
+    Applying it until the value is below n gives a permutation of 0 ... n-1 (Black & Rogaway 2002).
+    This needs no table, and any index can be mapped on its own.
+
+    Args:
+        indices: integers below ``n``.
+        n: size of the permuted range.
+        key: seed of the permutation.
     """
     half = max(1, ((n - 1).bit_length() + 1) // 2)
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)

@@ -1,4 +1,4 @@
-"""Cross-entropy of the output layer, chunk by chunk, without the full table of logits."""
+"""Compute the cross-entropy of the output layer in chunks, without the full table of logits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch.nn import functional
 
 from model import kernels
 
-# Rows per chunk so that one chunk's logits take about this many bytes. On the CPU they then stay
-# in cache: with 4,096 words and bf16 the layer is about three times as fast as in one piece.
+# Bytes of one chunk's logits. On the CPU such a chunk stays in the cache: with a vocabulary of
+# 4,096 and bf16 the layer is about three times as fast as in one piece.
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
 
 
 def count_chunk_rows(vocab_size: int, device_type: str) -> int:
-    """How many rows of fp32 logits make a chunk."""
+    """Return the number of rows of fp32 logits in one chunk."""
     return max(1, CHUNK_BYTES.get(device_type, 8 << 20) // (4 * vocab_size))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Loss and both gradients in the forward pass, so that no chunk's logits are kept or redone."""
+    """Compute the loss and its gradients in the forward pass, one chunk of logits at a time."""
 
     @staticmethod
     def forward(
@@ -49,7 +49,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_b: Tensor | None = None
             if needs_gradient and bias is not None:
                 grad_b = torch.zeros_like(bias, dtype=torch.float32)
-            # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
+            # Reuse the buffers: on the CPU, allocating memory costs more than some of the products.
             product_buffer = torch.empty(
                 min(chunk_size, len(x)), len(w), dtype=matmul_dtype, device=x.device
             )
@@ -65,15 +65,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if bias is not None:
                     logits += bias.detach()
                 if vocab_size < len(w):
-                    logits[:, vocab_size:] = -torch.inf  # padding of the vocabulary: chance 0
+                    logits[:, vocab_size:] = -torch.inf  # padding of the vocabulary
                 target_logits, max_logits = logits.gather(1, y), logits.amax(1, keepdim=True)
                 p = torch.softmax(logits, 1, out=probability_buffer[:n])
-                # log Z from the likeliest word's p, which cannot underflow: no second exponential.
+                # log Z from the highest probability, which cannot underflow; this saves a second
+                # exponential.
                 log_z = max_logits - p.amax(1, keepdim=True).log()
                 total += ((log_z - target_logits + z_loss * log_z.square()) * scale).sum()
                 if not needs_gradient:
                     continue
-                # d/dlogits of (log Z - chosen + z log^2 Z) = p (1 + 2 z log Z) - onehot
+                # d/dlogits of (log Z - target_logit + z log^2 Z) = p (1 + 2 z log Z) - onehot
                 grad = p
                 grad.mul_(scale * (1 + 2 * z_loss * log_z) if z_loss else scale)
                 grad.scatter_add_(1, y, -scale)
@@ -110,13 +111,24 @@ def compute_token_cross_entropy(
     targets: Tensor,
     vocab_size: int | None = None,
 ) -> Tensor:
-    """Cross-entropy of each target, (...) float32 in nats, for ``hidden`` (..., d); see below."""
+    """Compute the cross-entropy of each target in nats, without gradients.
+
+    Args:
+        hidden: (..., d) states of the last layer.
+        weight: output layer, (V, d).
+        bias: (V,) or None.
+        targets: (...) token ids.
+        vocab_size: rows of ``weight`` that are tokens, by default all; the rest is padding.
+
+    Returns:
+        float32 of the shape of ``targets``.
+    """
     x, y = hidden.flatten(0, -2), targets.flatten()
     losses = torch.empty(len(y), dtype=torch.float32, device=x.device)
     chunk_size = count_chunk_rows(weight.shape[0], x.device.type)
     for start in range(0, len(y), chunk_size):
         chunk = slice(start, start + chunk_size)
-        logits = kernels.apply_linear(x[chunk], weight, bias)[:, :vocab_size].float()  # (n, words)
+        logits = kernels.apply_linear(x[chunk], weight, bias)[:, :vocab_size].float()  # (n, V)
         losses[chunk] = functional.cross_entropy(logits, y[chunk], reduction="none")
     return losses.view(targets.shape)
 
@@ -130,18 +142,21 @@ def sum_linear_cross_entropy(
     z_loss: float = 0.0,
     vocab_size: int | None = None,
 ) -> Tensor:
-    """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
+    """Sum weight x cross-entropy of ``hidden @ weight.T + bias`` over all targets, in nats.
+
+    The memory needed is that of one chunk of logits.
 
     Args:
         hidden: (..., d) states of the last layer.
-        weight, bias: output layer, (V, d) and (V,) or None.
+        weight: output layer, (V, d).
+        bias: (V,) or None.
         targets: (...) token ids.
-        weights: (...) float; 0 leaves a position out.
-        z_loss: weight of log^2 Z, which keeps the logits' scale in bounds (Chowdhery et al. 2022).
-        words: rows of the output layer that are words, by default all; the rest is padding.
+        weights: (...) float; 0 excludes a position.
+        z_loss: weight of log^2 Z, which bounds the scale of the logits (Chowdhery et al. 2022).
+        vocab_size: rows of ``weight`` that are tokens, by default all; the rest is padding.
 
     Returns:
-        float32 scalar. Memory is that of one chunk of logits, not of all.
+        float32 scalar.
     """
     has_trainable_input = any(
         tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)

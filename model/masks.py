@@ -1,4 +1,4 @@
-"""Who may attend to whom: one description, lowered to what the attention kernel takes."""
+"""Describe which tokens may attend to which, and build the mask that the attention kernel takes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-#: What attention takes: None, all see all; "causal", the lower triangle, which no one need build;
+#: None: every query attends to every key; "causal": the lower triangle, built by the kernel itself;
 #: a bool tensor (B or 1, 1, Tq, Tk), True = may attend; or FlexAttention's blocks.
 AttentionMask = Union[Tensor, "BlockMask", Literal["causal"], None]
 
 
 @dataclass(frozen=True)
 class MaskSpec:
-    """The positions a query may attend to; what is given is combined with *and*.
+    """The positions that a query may attend to; all given conditions must hold.
 
-    causal: the sequence mask, keys no later than the query.
-    prefix: (B,) lengths; the keys of the prefix are visible to the whole sequence in spite of
-        ``causal`` (prefix LM: full attention within the prefix, causal after it).
-    keys: (B, Tk) bool, the padding mask: True where the key is a real token.
-    segments: (B, Tq) int, queries see the keys of their own segment only (documents in a row).
-    key_segments: (B, Tk) int, those of the keys where they are not the queries' (cross-attention).
-    query_positions: (B, Tq) int, where queries stand among the keys (decoding with a cache);
-        default 0 ... Tq-1.
+    Attributes:
+        causal: a query attends only to keys that are not later (sequence mask).
+        prefix: (B,) prefix lengths; the whole sequence attends to the prefix in spite of ``causal``
+            (prefix LM: full attention within the prefix, causal after it).
+        key_mask: (B, Tk) bool padding mask, True where the key is a real token.
+        segments: (B, Tq) int; a query attends only to keys of its own segment (documents in a row).
+        key_segments: (B, Tk) int segments of the keys, if they differ from the queries'
+            (cross-attention).
+        query_positions: (B, Tq) int positions of the queries among the keys (decoding with a
+            cache); default 0 ... Tq-1.
     """
 
     causal: bool = False
@@ -39,15 +41,20 @@ class MaskSpec:
 
     @property
     def is_only_causal(self) -> bool:
-        """Whether a kernel's own causal path says it all, so that no mask need be built."""
+        """Whether the kernel's own causal path is enough, so that no mask must be built."""
         other_masks = (self.prefix, self.key_mask, self.segments, self.query_positions)
         return self.causal and all(mask is None for mask in other_masks)
 
     def to_kernel_mask(
         self, x: Tensor, memory: Tensor, allow_flex_attention: bool
     ) -> AttentionMask:
-        """The mask of the tokens x (B, Tq, d) over ``memory`` (B, Tk, d), as is fastest on their
-        device; ``blocks``: whether FlexAttention could take it."""
+        """Build the form of the mask that is fastest on the device.
+
+        Args:
+            x: hidden states of the queries, (B, Tq, d).
+            memory: hidden states of the keys, (B, Tk, d).
+            allow_flex_attention: whether FlexAttention supports the layer.
+        """
         batch_size, query_count, key_count = *x.shape[:2], memory.shape[1]
         if self.is_only_causal:
             return "causal"
@@ -56,14 +63,14 @@ class MaskSpec:
         return self.build_dense_mask(query_count, key_count, x.device)
 
     def can_skip_blocks(self, query_count: int, key_count: int) -> bool:
-        """Whether FlexAttention's blocks save something; a dense mask has no flash kernel."""
+        """Whether FlexAttention's blocks save work; a dense mask has no flash kernel."""
         hides_keys = any(mask is not None for mask in (self.prefix, self.key_mask, self.segments))
         return hides_keys and query_count % 128 == 0 and key_count % 128 == 0
 
     def build_dense_mask(
         self, query_count: int, key_count: int, device: torch.device
     ) -> Tensor | None:
-        """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
+        """Build a bool mask (B or 1, 1, Tq, Tk), True = may attend; None if nothing is masked."""
         key_positions = torch.arange(key_count, device=device)
         mask: Tensor | None = None
         if self.causal:
@@ -85,8 +92,10 @@ class MaskSpec:
     def build_block_mask(
         self, batch_size: int, query_count: int, key_count: int, device: torch.device
     ) -> BlockMask:
-        """The mask for FlexAttention (Dong et al. 2024), which skips blocks of 128 x 128 that
-        nobody may attend to. Making them takes a dense mask for a moment."""
+        """Build the mask for FlexAttention (Dong et al. 2024), which skips masked 128 x 128 blocks.
+
+        Building it temporarily takes the memory of a dense mask.
+        """
         from torch.nn.attention.flex_attention import create_block_mask
 
         key_segments = self.segments if self.key_segments is None else self.key_segments

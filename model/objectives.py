@@ -1,7 +1,8 @@
-"""Objectives: pure functions from packed tokens to one frozen Batch.
+"""Build batches: one pure function for each training objective, from token rows to a ``Batch``.
 
-The trainer never asks which. Draws hang on a ``key``, on the row's number, counted from ``first``,
-and on a document's place in it, not on other rows: a batch may be made in parts.
+The trainer does not know which objective it trains. Random draws depend only on a ``key``, the
+row's number (counted from ``first_row``) and a document's place in the row: a batch can be built in
+parts.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from model.config import CORRUPTION_RATE, Objective, count_corrupted_spans
 from model.keyed_randomness import make_generator
 from model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
-FIRST_TEXT_ID = PAD_ID + 1  # ids from here on are text, as far as an objective knows
+FIRST_TEXT_ID = PAD_ID + 1  # objectives treat ids from here on as text
 TokenRows = NDArray[np.int64]
-SourceTarget = tuple[Sequence[int], Sequence[int]]  # source and target
+SourceTarget = tuple[Sequence[int], Sequence[int]]
 
 
 def build_causal_batch(token_rows: TokenRows, *, document_mask: bool = False) -> Batch:
-    """Next-token prediction with teacher forcing: the gold history, never the model's own guess.
+    """Build a batch for next-token prediction with teacher forcing.
 
-    The targets are the row shifted by one; the last position, padding and whatever predicts
-    padding weigh 0. With ``document_mask`` no attention crosses the start of a document and
-    positions count from there: a document's logits are those it would have alone.
+    The targets are the row shifted by one. The last position and every position that is, or would
+    predict, padding have weight 0. With ``document_mask`` attention does not cross the start of a
+    document and positions count from there: a document's logits are the same as if it were alone.
     """
     ids = torch.from_numpy(token_rows)
     targets = torch.full_like(ids, PAD_ID)
@@ -44,26 +45,36 @@ def build_causal_batch(token_rows: TokenRows, *, document_mask: bool = False) ->
 
 
 def segment_documents(is_document_start: Tensor) -> tuple[Tensor, Tensor]:
-    """Segment ids and positions within the document, (B, T) each; ``starts``: where one begins.
+    """Compute segment ids and positions within the document, (B, T) each.
 
-    A row that goes on with the previous row's document begins with segment 0, at position 0.
+    A row that continues the previous row's document begins with segment 0, at position 0.
+
+    Args:
+        is_document_start: (B, T) bool, True at the first token of a document.
     """
     segments = is_document_start.cumsum(1)
-    index = torch.arange(is_document_start.shape[1], device=is_document_start.device).expand_as(
-        is_document_start
-    )
+    index = torch.arange(is_document_start.shape[1], device=is_document_start.device)
+    index = index.expand_as(is_document_start)
     document_begin = torch.where(is_document_start, index, 0).cummax(1).values
     return segments, index - document_begin
 
 
 def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64]) -> Batch:
-    """Prefix LM: the first ``lengths`` (B,) tokens are seen in full, the rest predicted. ValueError
-    where a prefix is longer than its row."""
+    """Build a prefix-LM batch: attend fully to each row's prefix, and predict the rest.
+
+    Args:
+        token_rows: (B, T) token ids.
+        prefix_lengths: (B,) tokens in each prefix.
+
+    Raises:
+        ValueError: A prefix is longer than its row.
+    """
     is_out_of_range = (prefix_lengths < 0) | (prefix_lengths > token_rows.shape[1])
     if is_out_of_range.any():
         i = is_out_of_range.argmax()
         raise ValueError(
-            f"Row {i} has {token_rows.shape[1]} tokens, its prefix {prefix_lengths[i]}."
+            f"Row {i} has {token_rows.shape[1]} tokens, but a prefix of {prefix_lengths[i]}: a "
+            "prefix cannot be longer than its row."
         )
     batch = build_causal_batch(token_rows)
     prefix_tensor = torch.from_numpy(prefix_lengths)
@@ -73,7 +84,7 @@ def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64])
 
 
 def build_random_prefix_batch(token_rows: TokenRows, key: int, first_row: int = 0) -> Batch:
-    """Prefix LM with a length drawn for each row, uniform over 1 ... T-1."""
+    """Build a prefix-LM batch with a prefix length drawn for each row, uniform over 1 ... T-1."""
     length_limit = max(2, token_rows.shape[1])
     lengths = [
         make_generator(key, first_row + i).integers(1, length_limit) for i in range(len(token_rows))
@@ -90,12 +101,13 @@ def build_mlm_batch(
     vocab_size: int,
     mask_rate: float = 0.15,
 ) -> Batch:
-    """Masked LM (Devlin et al. 2019): predict 15 % of each row's places, chosen at random.
+    """Build a batch for masked LM (Devlin et al. 2019): predict 15 % of each row's positions.
 
-    Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text and
-    padding weigh 0: a row of few tokens may predict none. No attention crosses the start of a
-    document, and positions count from there, as in texts that the model is asked about later. These
-    begin with begin-of-text, as does every row: it replaces a token of one that goes on a document.
+    80 % of the selected tokens become ``mask_id``, 10 % a random token, 10 % stay. Begin-of-text
+    and padding have weight 0, so a row of few tokens may predict none. Attention does not cross the
+    start of a document, and positions count from there, as in the texts that the model scores
+    later. Those texts begin with begin-of-text, so every row does, too: it replaces the first token
+    of a row that continues a document.
     """
     token_rows, width = token_rows.copy(), token_rows.shape[1]
     token_rows[:, 0] = END_OF_TEXT_ID
@@ -103,8 +115,8 @@ def build_mlm_batch(
         make_generator(key, first_row + i).random((3, width)) for i in range(len(token_rows))
     ]
     selection_draws, replacement_draws, token_draws = np.stack(uniforms, 1)  # (B, T) each
-    selection_draws[:, 0] = 1.0  # not the begin
-    last_index = max(1, round(mask_rate * width)) - 1  # of as many places in each row
+    selection_draws[:, 0] = 1.0  # never select the begin-of-text token
+    last_index = max(1, round(mask_rate * width)) - 1  # the same number of positions in each row
     is_selected = (
         selection_draws <= np.partition(selection_draws, last_index, axis=1)[:, last_index, None]
     )
@@ -129,32 +141,28 @@ def build_mlm_batch(
 def build_span_corruption_batch(
     token_rows: TokenRows, key: int, first_row: int = 0, *, sentinels: Sequence[int]
 ) -> Batch:
-    """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
+    """Build a batch for span corruption (Raffel et al. 2020): predict spans replaced by sentinels.
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
-    document 15 % of the tokens fall into spans of 3 on average, never two of them side by side.
-    The documents of a row are pairs of their own, without their begin-of-text tokens; a row without
-    text weighs 0. ValueError where there are fewer sentinels than spans.
+    document 15 % of the tokens are in spans of 3 on average, which are never adjacent. Each
+    document of a row is a pair, without its begin-of-text token; a row without text has weight 0.
+
+    Raises:
+        ValueError: A document has more spans than there are sentinels.
     """
     pairs: list[list[SourceTarget]] = []
     for i, token_row in enumerate(token_rows):
         document_begins = [0, *np.flatnonzero(token_row == END_OF_TEXT_ID)]
-        texts = [
-            has_text[has_text >= FIRST_TEXT_ID].tolist()
-            for has_text in np.split(token_row, document_begins[1:])
-        ]
-        pairs.append(
-            [
-                corrupt_spans(
-                    has_text,
-                    _draw_spans(len(has_text), make_generator(key, first_row + i, begin)),
-                    sentinels,
-                )
-                for begin, has_text in zip(document_begins, texts, strict=True)
-                if has_text
-            ]
-            or [([], [])]
-        )
+        row_pairs: list[SourceTarget] = []
+        parts = np.split(token_row, document_begins[1:])
+        for begin, part in zip(document_begins, parts, strict=True):
+            text = part[part >= FIRST_TEXT_ID].tolist()
+            if text:
+                spans = _draw_spans(len(text), make_generator(key, first_row + i, begin))
+                row_pairs.append(corrupt_spans(text, spans, sentinels))
+        pairs.append(row_pairs or [([], [])])
+    # Few shapes for a training: sources are as long as a row, targets a multiple of an eighth of
+    # it.
     # So that a training has few shapes: sources as long as a row, targets some eighths of it.
     batch = build_packed_pairs_batch(pairs, token_rows.shape[1], max(1, token_rows.shape[1] // 8))
     has_text = torch.from_numpy(token_rows >= FIRST_TEXT_ID).any(1, keepdim=True)
@@ -164,9 +172,16 @@ def build_span_corruption_batch(
 def corrupt_spans(
     tokens: Sequence[int] | TokenRows, spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Source and target of one sequence whose ``spans`` [begin, end) are cut out, in order."""
+    """Replace each of the ``spans`` [begin, end), in order, by a sentinel.
+
+    Returns:
+        The source with sentinels, and the target: each sentinel followed by the tokens of its span.
+
+    Raises:
+        ValueError: There are more spans than sentinels.
+    """
     if len(spans) > len(sentinels):
-        raise ValueError(f"{len(spans)} spans need as many sentinels, not {len(sentinels)}.")
+        raise ValueError(f"{len(spans)} spans need {len(spans)} sentinels, not {len(sentinels)}.")
     source: list[int] = []
     target: list[int] = []
     copied_until = 0
@@ -180,14 +195,20 @@ def corrupt_spans(
 def build_seq2seq_batch(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> Batch:
-    """Pairs: source s; target t with the end symbol; decoder input t shifted right behind a start.
+    """Build a batch of source-target pairs for an encoder-decoder.
 
-    Start and end are both <|endoftext|>, as at the two ends of a packed document. Each side is
-    padded to its longest sequence; empty sources get one start symbol, so that there is a key.
-    ValueError where a source is without its target, or a target without its source.
+    The target ends with an end symbol; the decoder's input is the target shifted right by a start
+    symbol. Both symbols are <|endoftext|>, as at the two ends of a packed document. Each side is
+    padded to its longest sequence. An empty source becomes one start symbol, so that there is a
+    key.
+
+    Raises:
+        ValueError: The numbers of sources and targets differ.
     """
     if len(sources) != len(targets):
-        raise ValueError(f"There are {len(sources)} sources and {len(targets)} targets, no pairs.")
+        raise ValueError(
+            f"Pairs need as many sources as targets, not {len(sources)} and {len(targets)}."
+        )
     batch = build_packed_pairs_batch([[pair] for pair in zip(sources, targets, strict=True)])
     return replace(
         batch, segments=None, positions=None, source_segments=None, source_positions=None
@@ -197,8 +218,12 @@ def build_seq2seq_batch(
 def build_packed_pairs_batch(
     pair_rows: Sequence[Sequence[SourceTarget]], source_multiple: int = 1, target_multiple: int = 1
 ) -> Batch:
-    """As ``seq2seq``, of the pairs of a row side by side: each is predicted as it would be alone,
-    positions count from its own beginnings. Both widths are multiples of a step."""
+    """Build a batch like ``build_seq2seq_batch``, with several pairs in each row.
+
+    Each pair is predicted as if it were alone: attention stays within a pair, and positions count
+    from its start. The widths of source and target are multiples of ``source_multiple`` and
+    ``target_multiple``.
+    """
     source = _pack_sequences(
         [
             [list(source_ids) or [END_OF_TEXT_ID] for source_ids, _ in pair_row]
@@ -236,23 +261,36 @@ def make_objective_function(
     vocab_size: int,
     find_token_id: Callable[[str], int | None],
 ) -> Callable[[TokenRows, int, int], Batch]:
-    """The function (rows, key, first) -> Batch that a config names, for rows of ``context`` tokens.
+    """Return the function (token_rows, key, first_row) -> Batch of an objective.
 
-    ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
-    and so on, one for each span of a row; ValueError where the tokenizer lacks them.
+    Args:
+        objective: name of the objective.
+        document_mask: whether the causal objective separates documents.
+        context: tokens in a row.
+        vocab_size: tokens in the vocabulary.
+        find_token_id: looks up a special token, None if absent: masked LM needs <|mask|>, span
+            corruption <|sentinel_0|> and so on, one for each span of a row.
+
+    Raises:
+        ValueError: The tokenizer lacks the special tokens, or the settings contradict each other.
     """
     if objective == "causal":
         return lambda token_rows, key, first_row: build_causal_batch(
             token_rows, document_mask=document_mask
         )
     if document_mask:
-        raise ValueError(f"document_mask is for the causal objective, not {objective}.")
+        raise ValueError(
+            f"document_mask needs the objective causal, not {objective}: set it to false."
+        )
     if objective == "prefix":
         return build_random_prefix_batch
     if objective == "mlm":
         mask_id = find_token_id("<|mask|>")
         if mask_id is None:
-            raise ValueError("Masked LM needs a tokenizer made for it, and this has no <|mask|>.")
+            raise ValueError(
+                "The objective mlm needs the special token <|mask|>, which this tokenizer lacks: "
+                "use a tokenizer that was trained for mlm."
+            )
         return partial(build_mlm_batch, mask_id=mask_id, vocab_size=vocab_size)
     if objective == "seq2seq":
         raise ValueError("The objective seq2seq learns from pairs, not from packed text.")
@@ -266,39 +304,37 @@ def make_objective_function(
             if count_corrupted_spans(length) <= max(1, len(sentinels))
         )
         raise ValueError(
-            f"Span corruption of {context} tokens needs a tokenizer with {sentinel_count} "
-            f"special tokens, "
-            f"<|sentinel_0|> and so on, and it has {len(sentinels)}; "
-            f"{count_corrupted_spans(max_context)} are enough "
-            f"for a context of {max_context}."
+            f"Span corruption of {context} tokens needs a tokenizer with {sentinel_count} special "
+            f"tokens (<|sentinel_0|> and so on), but this one has {len(sentinels)}; "
+            f"{count_corrupted_spans(max_context)} are enough for a context of {max_context}."
         )
     return partial(build_span_corruption_batch, sentinels=sentinels)
 
 
 def _draw_spans(length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Random disjoint spans, with at least one token before, between and after them."""
+    """Draw random disjoint spans, with at least one token before, between and after them."""
     corrupted_count = max(1, round(length * CORRUPTION_RATE))
     span_total = min(count_corrupted_spans(length), corrupted_count, length - corrupted_count - 1)
     if span_total < 1:
         return []
-    span_lengths, gap_lengths = (
-        _draw_composition(corrupted_count, span_total, rng),
-        _draw_composition(length - corrupted_count, span_total + 1, rng),
-    )
+    span_lengths = _draw_composition(corrupted_count, span_total, rng)
+    gap_lengths = _draw_composition(length - corrupted_count, span_total + 1, rng)
     edges = np.cumsum(np.stack((gap_lengths[:-1], span_lengths), 1).ravel()).reshape(-1, 2)
     return [(int(begin), int(end)) for begin, end in edges]
 
 
 def _draw_composition(total: int, part_count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """``total`` as a sum of ``parts`` positive integers, every way equally likely."""
+    """Write ``total`` as a sum of ``part_count`` positive integers, every way equally likely."""
     cuts = np.sort(rng.choice(max(1, total - 1), part_count - 1, replace=False)) + 1
     return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
 
 
 def _pack_sequences(sequence_rows: Sequence[Sequence[Sequence[int]]], width_multiple: int) -> Batch:
-    """The sequences of each row, none of them empty, with their segments, positions and padding
-    mask; as wide as the longest, rounded up to a multiple of ``step``. Padding belongs to a row's
-    last sequence: what sees nothing has no state."""
+    """Concatenate the non-empty sequences of each row, with segments, positions and padding mask.
+
+    The width is that of the longest row, rounded up to a multiple of ``width_multiple``. Padding
+    belongs to a row's last segment, because a token that attends to nothing has no state.
+    """
     lengths = [[len(sequence) for sequence in sequence_row] for sequence_row in sequence_rows]
     shape = len(sequence_rows), -(-max(map(sum, lengths)) // width_multiple) * width_multiple
     ids, (is_start, attention_mask) = np.full(shape, PAD_ID), np.zeros((2, *shape), bool)

@@ -1,4 +1,4 @@
-"""Sequences of tokens as rows of a batch: checked, grouped by length, padded."""
+"""Turn token sequences into rows of a batch: check them, group them by length, and pad them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from model.special_tokens import PAD_ID, TokenIds
 
 
 def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """The numbers of the sequences that are not empty, those of like length together, the longest
-    first; padded, they have at most ``batch_tokens``, or are one."""
+    """Yield batches of indices of the non-empty sequences, grouped by length, longest first.
+
+    A padded batch has at most ``batch_tokens`` tokens, or is a single sequence.
+    """
     order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: lengths[i])
     while order:
         batch_size = max(1, batch_tokens // lengths[order[-1]])
@@ -24,7 +26,11 @@ def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterat
 def pad_rows(
     sequences: Sequence[TokenIds], device: torch.device, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
+    """Pad sequences on the right.
+
+    Returns:
+        Ids (B, T), and a bool mask (B, T) that is True at real tokens.
+    """
     lengths = np.array([len(sequence) for sequence in sequences])
     ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
     for padded_row, sequence in zip(ids, sequences, strict=True):
@@ -34,34 +40,36 @@ def pad_rows(
 
 
 def check_token_ids(sequence: TokenIds, vocab_size: int, description: str) -> NDArray[np.int64]:
-    """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
+    """Return the ids of a sequence as an array (T,).
 
-    ``name``: what the sentence calls the sequence.
+    Raises:
+        ValueError: They are not integers, or outside the vocabulary. ``description`` names the
+            sequence in the message.
     """
     ids = np.array(sequence)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise ValueError(f"{description} is no list of token ids: {str(sequence)[:100]}.")
+        raise ValueError(f"{description} is not a list of token ids: {str(sequence)[:100]}.")
     invalid_ids = ids[(ids < 0) | (ids >= vocab_size)]
     if len(invalid_ids):
         raise ValueError(
-            f"Token id {invalid_ids[0]} is outside the model's vocabulary of {vocab_size}: "
+            f"Token id {invalid_ids[0]} is outside the model's vocabulary of {vocab_size} tokens: "
             "was the text encoded with another tokenizer?"
         )
     return ids.astype(np.int64)
 
 
 class NanScoresError(ValueError):
-    """What a model computed are no numbers."""
+    """The model computed scores that are not numbers (NaN)."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The model's scores are not numbers (NaN): its weights are damaged, or it diverged "
-            "while it was trained."
+            "The model's scores are not numbers (NaN): its weights are damaged, or its training "
+            "diverged."
         )
 
 
 def check_no_nan(log_probs: Tensor) -> Tensor:
-    """The same; NotNumbersError where the model has given NaN."""
+    """Return ``log_probs``; raise NanScoresError if any is NaN."""
     if log_probs.isnan().any():
         raise NanScoresError
     return log_probs

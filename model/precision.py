@@ -1,4 +1,4 @@
-"""In which precision a device multiplies matrices."""
+"""Choose the precision in which a device multiplies matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """auto is bf16 where the device multiplies bf16 matrices in hardware."""
+    """Return the dtype of a precision; "auto" is bf16 if the device has bf16 matrix units."""
     if precision == "auto":
         if device.type == "cuda":
             is_supported = torch.cuda.is_bf16_supported(including_emulation=False)

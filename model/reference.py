@@ -1,8 +1,9 @@
-"""The plain form of what runs fast: what the tests hold the fast forms against.
+"""Define the plain forms of the fast kernels, as a reference for tests and for inspection.
 
-``with plain(model):`` is the switch. Attention then goes by its formula, the loss by a full table
-of logits, products by ``F.linear``; and the weights that attention gave each key are there to be
-looked at. ``write`` is what ``decoding.generate`` does, one text at a time and without a cache.
+Within ``use_reference_kernels(model)`` attention follows its formula, the loss uses a full table of
+logits, products use ``F.linear``, and the attention weights are available.
+``generate_without_cache`` does the same as ``decoding.generation``, one text at a time and without
+a cache.
 """
 
 from __future__ import annotations
@@ -26,34 +27,42 @@ if TYPE_CHECKING:
 def compute_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, (B, H, Tq, D).
+    """Compute softmax(q k^T / sqrt(D)) v.
 
-    q is (B, H, Tq, D); k and v are (B, Hkv, Tk, D), Hkv dividing H: each key-value head serves as
-    many heads of queries. ``dropout`` is the share of weights that become 0.
+    Args:
+        q: queries, (B, H, Tq, D).
+        k: keys, (B, Hkv, Tk, D); Hkv divides H, and H / Hkv query heads share a key-value head.
+        v: values, (B, Hkv, Tk, D).
+        mask: which queries may attend to which keys.
+        dropout: share of the weights that become 0.
+
+    Returns:
+        (B, H, Tq, D).
     """
     weights = compute_attention_weights(q, k, mask).to(v.dtype)  # (B, H, Tq, Tk)
     return F.dropout(weights, dropout) @ repeat_kv_heads(v, q)
 
 
 def compute_attention_weights(q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
-    """softmax(q k^T / sqrt(D)), (B, H, Tq, Tk): rows sum to 1."""
+    """Compute softmax(q k^T / sqrt(D)), (B, H, Tq, Tk): rows sum to 1."""
     scores = (q * q.shape[-1] ** -0.5) @ repeat_kv_heads(k, q).transpose(-2, -1)
     if mask is not None:
-        # Not -inf: a query that sees nothing (padding) gets a mean of all, never a NaN. Beside this
-        # number every score is nothing; added it takes the CPU a quarter of what filling in does.
+        # Not -inf: a query that may attend to nothing (padding) gets the mean of all values, not
+        # NaN. Any score is negligible next to this number; on the CPU, adding it takes a quarter of
+        # the time of filling it in.
         lowest_score = torch.finfo(scores.dtype).min
         scores = scores + (~to_bool_mask(mask, scores)).to(scores.dtype) * lowest_score
     return scores.softmax(-1)
 
 
 def repeat_kv_heads(keys_or_values: Tensor, queries: Tensor) -> Tensor:
-    """Keys or values x (B, Hkv, Tk, D), one for each of the heads of q (B, H, Tq, D)."""
+    """Repeat ``keys_or_values`` (B, Hkv, Tk, D) for each head of ``queries`` (B, H, Tq, D)."""
     repeats = queries.shape[1] // keys_or_values.shape[1]
     return keys_or_values.repeat_interleave(repeats, dim=1) if repeats > 1 else keys_or_values
 
 
 def to_bool_mask(mask: AttentionMask, scores: Tensor) -> Tensor:
-    """The mask as bool, which broadcasts to the scores (B, H, Tq, Tk): True = may attend."""
+    """Convert a mask to bool that broadcasts to ``scores`` (B, H, Tq, Tk): True = may attend."""
     if isinstance(mask, str):
         return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if isinstance(mask, Tensor):
@@ -76,7 +85,7 @@ def sum_cross_entropy(
     z_loss: float = 0.0,
     vocab_size: int | None = None,
 ) -> Tensor:
-    """The loss by its definition; arguments as in ``model.loss.sum_linear_cross_entropy``."""
+    """Compute the loss by its definition; arguments as in ``sum_linear_cross_entropy``."""
     logits = F.linear(hidden, weight, bias).float()[..., :vocab_size]
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     penalty = z_loss * logits.logsumexp(-1).square().flatten()
@@ -93,9 +102,12 @@ def generate_without_cache(
     stop: Collection[int] = (0,),
     forbid: Collection[int] = (1,),
 ) -> list[int]:
-    """The first text that ``generate`` writes after a prompt of a decoder: each token from the
-    whole window, read anew."""
-    from model.batch import Batch  # here and below: what attention itself need not know
+    """Generate the first text that ``generate`` writes after a decoder's prompt.
+
+    Each token is computed from the whole window again.
+    """
+    # Imported here, because ``kernels`` imports this module.
+    from model.batch import Batch
     from model.decoding.cache import make_prefix_lengths
     from model.decoding.context_windows import compute_default_stride, compute_window_start
     from model.decoding.inference_mode import evaluation_mode
@@ -121,9 +133,10 @@ def generate_without_cache(
 
 @contextmanager
 def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
-    """Within, the model computes by the plain forms, to the same values but for rounding.
+    """Within the context, compute with the plain forms; values are equal apart from rounding.
 
-    Gives the weights (B, H, Tq, Tk) of every attention as it was last called, by its module.
+    Yields:
+        The weights (B, H, Tq, Tk) of the last call of each attention layer, by module.
     """
     from model.attention import Attention
     from model.kernels import Linear
@@ -139,9 +152,9 @@ def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor
     layers = [module for module in model.modules() if isinstance(module, Attention | Linear)]
     kernels = [layer.kernel for layer in layers], model.cross_entropy
     for layer in layers:
-        layer.kernel = (
-            partial(attend_and_record, layer) if isinstance(layer, Attention) else F.linear
-        )
+        layer.kernel = F.linear
+        if isinstance(layer, Attention):
+            layer.kernel = partial(attend_and_record, layer)
     model.cross_entropy = sum_cross_entropy
     try:
         yield weights_by_layer

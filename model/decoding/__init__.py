@@ -1,4 +1,4 @@
-"""What a trained model is asked: texts, log-probabilities, embeddings, attention weights.
+"""Use a trained model: generate texts, score tokens, extract embeddings and attention weights.
 
-Imports the core of ``model`` and its plain forms. Changes no weight.
+This package imports the core of ``model`` and its reference kernels. It changes no weights.
 """

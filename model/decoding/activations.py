@@ -1,4 +1,4 @@
-"""Inside the model: the state of each token at each layer, and what each head attends to."""
+"""Extract activations: the state of each token at each layer, and the attention of each head."""
 
 from __future__ import annotations
 
@@ -28,12 +28,18 @@ def compute_contextual_embeddings(
     layer: int = -1,
     batch_tokens: int = 16_384,
 ) -> list[Float32]:
-    """Contextual embeddings of each token at a layer, (len(sequence), d) each.
+    """Compute the contextual embeddings of each token at a layer, (len(sequence), d) each.
 
-    ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
-    sees both sides, also that of an encoder-decoder, and a prefix LM, which reads all that it is
-    given so; other decoders see the left alone. A sequence longer than the context is a ValueError,
-    and so is a layer that is not there.
+    Encoders and prefix LMs read the text in both directions, other decoders only to the left.
+
+    Args:
+        model: for an encoder-decoder, its encoder is used.
+        sequences: token ids of each text.
+        layer: 0 is the input embedding, 1 the first block's output, -1 the last block's.
+        batch_tokens: most tokens per forward pass, padding included.
+
+    Raises:
+        ValueError: A sequence is longer than the context, or the layer does not exist.
     """
     layer_count = model.config.n_layers
     if layer not in range(-layer_count - 1, layer_count + 1):
@@ -49,37 +55,36 @@ def compute_contextual_embeddings(
         ids, attention_mask = pad_rows(
             [tokens[i] for i in batch_indices], model.embedding.weight.device
         )
-        states = (
-            compute_layer_states(model, ids, attention_mask)[layer].float().cpu().numpy()
-        )  # (B, T, d)
+        layer_states = compute_layer_states(model, ids, attention_mask)[layer]
+        states = layer_states.float().cpu().numpy()  # (B, T, d)
         for i, sequence_states in zip(batch_indices, states, strict=True):
             results[i] = sequence_states[: len(tokens[i])].copy()
     return results
 
 
 def compute_layer_states(model: Transformer, ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
-    """The embeddings and what each block makes of them, (B, T, d) each, in the stack that reads
-    texts ``ids`` (B, T), padded to the right where not ``real``: the encoder where there is one."""
+    """Compute the embeddings and the output of each block, (B, T, d) each.
+
+    The states are those of the encoder, or of the decoder of a decoder-only model.
+
+    Args:
+        ids: (B, T), padded on the right.
+        attention_mask: (B, T) bool, True at real tokens.
+    """
     stack = model.encoder or model.decoder
     assert stack is not None
     with record_layer_states(stack) as layers:
         if model.encoder is not None and model.decoder is not None:
             model.encode_source(Batch(ids, source=ids, source_attention_mask=attention_mask))
         else:
-            model.compute_hidden_states(
-                Batch(
-                    ids,
-                    attention_mask=attention_mask,
-                    prefix=make_prefix_lengths(model, attention_mask.sum(1)),
-                )
-            )
+            prefix = make_prefix_lengths(model, attention_mask.sum(1))
+            model.compute_hidden_states(Batch(ids, attention_mask=attention_mask, prefix=prefix))
     return layers
 
 
 @contextmanager
 def record_layer_states(stack: Stack) -> Iterator[list[Tensor]]:
-    """Within, gives the states (B, T, d) that go through the stack: the embeddings, then what each
-    block makes of them."""
+    """Within the context, record the input of the stack and the output of each block, (B, T, d)."""
     layer_states: list[Tensor] = []
     first_block = stack.blocks[0]
     hooks = [
@@ -102,18 +107,26 @@ def record_layer_states(stack: Stack) -> Iterator[list[Tensor]]:
 def extract_attention_weights(
     model: Transformer, sequence: Sequence[int], *, source: Sequence[int] | None = None
 ) -> dict[str, list[Float32]]:
-    """Attention weights by stack, one (H, Tq, Tk) per layer: heads, queries, keys.
+    """Extract the attention weights of each stack, one (H, Tq, Tk) per layer.
 
-    A row sums to 1 over its keys; in a decoder it is 0 behind its query, but for a prefix LM, which
-    reads all that it is given in both directions. The stacks are those that
-    the model has: "encoder", "decoder", and of an encoder-decoder "cross" too, from the target to
-    its source. There the encoder reads ``source``, and the decoder the sequence as its target,
-    which begins with the start symbol; without a source both read the sequence. What is empty or
-    longer than the context is a ValueError, and a source that nothing reads.
+    Rows sum to 1 over the keys. In a decoder the weights of later keys are 0, except in a prefix
+    LM, which reads the whole sequence in both directions.
+
+    Args:
+        sequence: the text; for an encoder-decoder the target, which begins with the start symbol.
+        source: input of the encoder of an encoder-decoder; None means the sequence.
+
+    Returns:
+        Weights by stack: "encoder" and "decoder" if the model has them, and "cross", from target to
+        source, for an encoder-decoder.
+
+    Raises:
+        ValueError: The sequence or the source is empty or longer than the context, or a source is
+            given to a model of one stack.
     """
     is_encoder_decoder = model.encoder is not None and model.decoder is not None
     if source is not None and not is_encoder_decoder:
-        raise ValueError("Only an encoder-decoder reads a source.")
+        raise ValueError("Only an encoder-decoder reads a source: omit it for this model.")
     device, inputs = model.embedding.weight.device, []
     for name, ids in (("The sequence", sequence), ("The source", source)):
         if ids is not None and not len(ids):
@@ -122,11 +135,8 @@ def extract_attention_weights(
         inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
     prefix_lengths = make_prefix_lengths(model, [len(sequence)])
     with use_reference_kernels(model) as weights_by_module:
-        model.compute_hidden_states(
-            Batch(
-                inputs[0], source=inputs[1] if is_encoder_decoder else None, prefix=prefix_lengths
-            )
-        )
+        source_ids = inputs[1] if is_encoder_decoder else None
+        model.compute_hidden_states(Batch(inputs[0], source=source_ids, prefix=prefix_lengths))
     modules_by_stack: dict[str, list[torch.nn.Module]] = {}
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:

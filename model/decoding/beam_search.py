@@ -1,6 +1,7 @@
-"""Beam search, apart from any model: it asks a scorer for log-probabilities.
+"""Search for the most probable continuations with a beam, independently of any model.
 
-One search, or many side by side: each is what it would be alone.
+The search asks a scorer for log-probabilities. Several searches can run together; each gives the
+same result as if it were alone.
 """
 
 from __future__ import annotations
@@ -32,20 +33,29 @@ StoppingRule = Literal["textbook", "transformers"]
 
 
 class NextTokenScorer(Protocol):
-    """Log-probabilities of the next token of every live hypothesis of B searches."""
+    """Scores the next tokens of all live hypotheses of B searches."""
 
     def score_first_tokens(self) -> Tensor:
-        """(B, V), before the first token of each search."""
+        """Return log-probabilities (B, V) of the first token of each search."""
 
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        """(n, V) for n hypotheses: row ``parents[i]`` of the last answer, extended by
-        ``tokens[i]``."""
+        """Return log-probabilities (n, V) of the next tokens of n hypotheses.
+
+        Hypothesis i extends row ``parent_rows[i]`` of the last result by ``tokens[i]``.
+        """
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Generated ids, with the end symbol if complete; the log-probability of each in nats, and
-    their sum; and the score it is ranked by: that sum divided by the length's normaliser."""
+    """A result of the search.
+
+    Attributes:
+        ids: generated tokens, with the end symbol if complete.
+        log_probs: log-probability of each token in nats.
+        log_prob: their sum.
+        score: the sum divided by the normaliser of the length; hypotheses are ranked by it.
+        complete: whether an end symbol ended it.
+    """
 
     ids: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -55,7 +65,7 @@ class Hypothesis:
 
 
 def make_length_normaliser(kind: LengthNormalisation, alpha: float = 0.6) -> Callable[[int], float]:
-    """What a sum of log-probabilities over ``length`` tokens is divided by.
+    """Return the function of the length that a sum of log-probabilities is divided by.
 
     mean: the length; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
     """
@@ -81,25 +91,26 @@ def decode_with_beam_search(
     sources: Sequence[Sequence[int]] | None = None,
     batch_rows: int = 512,
 ) -> list[list[Hypothesis]]:
-    """Search behind each prompt, or for each source: see ``beam_search``; result [prompt][rank].
+    """Search for continuations of each prompt, or targets of each source; result [prompt][rank].
 
-    A prompt's result does not depend on the others, but for the last bits of its scores.
+    A prompt's result does not depend on the others, except for the last bits of its scores. For the
+    settings of the search see ``run_beam_search``.
 
     Args:
         stop: token ids that complete a hypothesis.
-        forbid: token ids that are in none; the others keep the probabilities that they have.
+        forbid: token ids that no hypothesis contains; the others keep their probabilities.
         sources: as in ``generate``.
         batch_rows: most hypotheses scored together.
 
     Raises:
-        ValueError: an empty prompt, one that is too long with what is to be written, an id outside
-            the vocabulary, a setting out of range.
+        ValueError: A prompt is empty, or too long together with the new tokens; an id is outside
+            the vocabulary; a setting is out of range.
     """
     check_prompts(model, prompts, sources, max_new_tokens)
     check_prompts_fit_context(model, prompts, max_new_tokens)
     check_token_ids(list(stop), model.config.vocab_size, "stop")
     results: list[list[Hypothesis]] = [[] for _ in prompts]
-    # Like lengths together, so that little of what is read is padding.
+    # Group prompts of similar length, so that little padding is read.
     order = sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
     searches_per_batch = max(1, batch_rows // max(1, width))
     for begin in range(0, len(order), searches_per_batch):
@@ -135,16 +146,16 @@ def run_beam_search(
     alpha: float = 0.6,
     stopping: StoppingRule = "textbook",
 ) -> list[list[Hypothesis]]:
-    """Of each search the best hypotheses, at most ``width``, best first.
+    """Return the best hypotheses of each search, at most ``width``, best first.
 
-    stopping "textbook" (Jurafsky, Martin): each hypothesis is extended by every token and the best
-    k are kept; one that produces an end symbol, of ``stop``, is complete and takes its place in
-    the beam with it, so the width shrinks by one; the search ends when it is 0. Hypotheses cut off
-    by ``max_new_tokens`` are returned as incomplete.
+    stopping "textbook" (Jurafsky & Martin): each hypothesis is extended by every token and the best
+    k are kept. One that produces an end symbol of ``stop`` is complete and keeps its place in the
+    beam, so the width shrinks by one; the search ends when it is 0. Hypotheses cut off by
+    ``max_new_tokens`` are returned as incomplete.
 
-    stopping "transformers": complete hypotheses leave the beam to a list of the best ``width``,
-    the width stays, and the search ends when no live one can beat that list at its present length
-    (``generate`` with early_stopping=False, length_penalty 0 for "none" and 1 for "mean").
+    stopping "transformers": complete hypotheses move from the beam to a list of the best ``width``,
+    the width stays, and the search ends when no live hypothesis can beat that list at its present
+    length (``generate`` with early_stopping=False, length_penalty 0 for "none" and 1 for "mean").
     """
     if width < 1 or max_new_tokens < 1:
         raise ValueError("width and max_new_tokens must be at least 1.")
@@ -183,14 +194,16 @@ def run_beam_search(
 
 
 def count_candidate_extensions(width: int, stop: Collection[int]) -> int:
-    """How many extensions the rule of transformers looks at: ``width`` remain even if each
-    hypothesis is completed by every end symbol."""
+    """Count the extensions that the rule of transformers considers.
+
+    ``width`` of them remain even if each hypothesis is completed by every end symbol.
+    """
     return max(2, 1 + len(set(stop))) * width
 
 
 @dataclass(frozen=True)
 class _LiveHypothesis:
-    """A hypothesis that may go on: from ``row`` of the scorer's last answer."""
+    """A hypothesis that can be extended, from ``row`` of the scorer's last result."""
 
     row: int
     ids: tuple[int, ...] = ()
@@ -198,13 +211,13 @@ class _LiveHypothesis:
     log_prob: float = 0.0
 
 
-#: The best log-probabilities of each row, best first, and the tokens that have them.
+#: The best log-probabilities of each row, best first, and their tokens.
 TopTokens = tuple[list[list[float]], list[list[int]]]
 
 
 @dataclass
 class _BeamSearch:
-    """One of the searches. ``complete`` holds at the end also what was cut off."""
+    """One of the searches. At the end, ``complete`` also contains hypotheses that were cut off."""
 
     width: int
     stop: Collection[int]
@@ -219,11 +232,11 @@ class _BeamSearch:
             for hypothesis in extensions
             if is_last_step or hypothesis.ids[-1] in self.stop
         ]
-        self.live = (
-            []
-            if is_last_step
-            else [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
-        )
+        self.live = []
+        if not is_last_step:
+            self.live = [
+                hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop
+            ]
 
     def step_like_transformers(self, top_tokens: TopTokens, is_last_step: bool) -> None:
         extensions = self._extend_live_hypotheses(
@@ -234,15 +247,11 @@ class _BeamSearch:
             for hypothesis in extensions[: self.width]
             if is_last_step or hypothesis.ids[-1] in self.stop
         ]
-        self.complete += [
-            self._to_scored_hypothesis(hypothesis) for hypothesis in complete_extensions
-        ]
-        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)[
-            : self.width
-        ]
-        self.live = [
-            hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop
-        ][: self.width]
+        self.complete += map(self._to_scored_hypothesis, complete_extensions)
+        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)
+        self.complete = self.complete[: self.width]
+        live = [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
+        self.live = live[: self.width]
         if is_last_step or (
             self.live
             and len(self.complete) == self.width
@@ -251,7 +260,7 @@ class _BeamSearch:
             self.live = []
 
     def _extend_live_hypotheses(self, top_tokens: TopTokens, limit: int) -> list[_LiveHypothesis]:
-        """The best extensions of the live hypotheses by one token, ``most`` of them, best first."""
+        """Return the ``limit`` best extensions of the live hypotheses by one token, best first."""
         candidates = [
             (hypothesis.log_prob + token_log_prob, hypothesis, token, token_log_prob)
             for hypothesis in self.live
@@ -283,8 +292,10 @@ class _BeamSearch:
 
 
 class CachedModelScorer:
-    """Scores of a model behind prompts, or for sources, with a cache: a row for each hypothesis,
-    a token's slot in it its position."""
+    """Scores continuations of prompts, or targets of sources, with a model and a cache.
+
+    The cache has a row for each hypothesis; a token's slot in it is its position.
+    """
 
     def __init__(
         self,
@@ -303,7 +314,7 @@ class CachedModelScorer:
 
     def score_first_tokens(self) -> Tensor:
         self.step_count = 0
-        self.filled_slots = np.array([len(prompt) for prompt in self.prompts])  # slots, of each row
+        self.filled_slots = np.array([len(prompt) for prompt in self.prompts])  # of each row
         self.cache = allocate_cache(
             self.model, len(self.filled_slots), int(self.filled_slots.max()) + self.max_new_tokens
         )
@@ -316,9 +327,8 @@ class CachedModelScorer:
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         if self.step_count == self.max_new_tokens:
             raise ValueError(
-                f"The scorer was made for {self.max_new_tokens} new tokens: give it and the "
-                f"search the "
-                f"same max_new_tokens."
+                f"The scorer was created for {self.max_new_tokens} new tokens: give it and the "
+                "search the same max_new_tokens."
             )
         self.step_count += 1
         device = self.model.embedding.weight.device

@@ -1,4 +1,4 @@
-"""Decoding with a cache: the same blocks, over the keys and values of what was read before.
+"""Run the decoder with a cache of the keys and values of earlier tokens.
 
 Shapes: B sequences, T tokens, Hkv key-value heads, D head size.
 """
@@ -27,9 +27,9 @@ class LayerCache:
         self.keys, self.values = keys, values
 
     def write_tokens(self, keys: Tensor, values: Tensor, slots: Tensor | slice) -> None:
-        """Put the keys and values (B, Hkv, T, D) of new tokens at ``slots``.
+        """Write the keys and values (B, Hkv, T, D) of new tokens at ``slots``.
 
-        A slice puts all rows at the same place; a tensor (B,) puts one token per row.
+        A slice writes all rows at the same slots; a tensor (B,) writes one token per row.
         """
         if isinstance(slots, slice):
             self.keys[:, :, slots] = keys
@@ -42,12 +42,15 @@ class LayerCache:
 
 @dataclass
 class KeyValueCache:
-    """What decoding keeps between steps.
+    """Keys and values that decoding keeps between steps.
 
-    layers: one per layer of the decoder. length: filled slots that attention looks at.
-    slots: where the tokens read next go (see LayerCache.write).
-    memory: the encoder's keys and values per layer, made once, for cross-attention; memory_keys
-    is the padding mask of the source, (B, S).
+    Attributes:
+        layers: cache of each decoder layer.
+        filled_length: number of slots that attention looks at.
+        slots: where the next tokens are written (see ``LayerCache.write_tokens``).
+        source_keys_values: keys and values of the encoder's states in each layer, for
+            cross-attention.
+        source_attention_mask: padding mask of the source, (B, S).
     """
 
     layers: list[LayerCache]
@@ -57,7 +60,7 @@ class KeyValueCache:
     source_attention_mask: Tensor | None = None
 
     def select_rows(self, row_indices: Tensor) -> None:
-        """Keep the given rows, repeated or in another order as they say."""
+        """Keep the given rows in the given order; rows may repeat."""
         self.layers = [
             LayerCache(layer.keys[row_indices], layer.values[row_indices]) for layer in self.layers
         ]
@@ -69,17 +72,15 @@ class KeyValueCache:
 
 
 def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValueCache:
-    """An empty cache for ``rows`` sequences of up to ``capacity`` tokens."""
+    """Allocate an empty cache for ``row_count`` sequences of up to ``capacity`` tokens."""
     assert model.decoder is not None
     shape = (row_count, model.config.kv_head_count, capacity, model.config.head_dim)
     weight = model.embedding.weight
     device_type, dtype = weight.device.type, weight.dtype
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
-    tensor_options: Any = {
-        "dtype": dtype,
-        "device": weight.device,
-    }  # not as the weight, which may be a shard
+    # Not like the weight, which may be a shard.
+    tensor_options: Any = {"dtype": dtype, "device": weight.device}
     layers = [
         LayerCache(torch.zeros(shape, **tensor_options), torch.zeros(shape, **tensor_options))
         for _ in model.decoder.blocks
@@ -90,22 +91,28 @@ def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValu
 def make_prefix_lengths(
     model: Transformer, prompt_lengths: Sequence[int] | Tensor
 ) -> Tensor | None:
-    """For ``Batch.prefix``: how many tokens of each sequence are its prompt, of a prefix LM, which
-    reads them in both directions; None for every other model."""
+    """Return the prompt lengths for ``Batch.prefix`` if the model is a prefix LM, else None.
+
+    A prefix LM reads its prompts in both directions.
+    """
     if model.objective != "prefix":
         return None
     return torch.as_tensor(prompt_lengths, device=model.embedding.weight.device)
 
 
 def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -> Tensor:
-    """As ``model(batch)``, (B, T, d), of tokens that go to the cache's slots and see the filled.
+    """Compute ``model(batch)``, (B, T, d), for tokens that are written to the cache's slots.
 
-    A source is read where the batch has one; the cache keeps what cross-attention needs of it. Of a
-    model in shards every process reads the same; a block is gathered while it is its turn.
+    The tokens attend to the filled slots. If the batch has a source, it is read, and the cache
+    keeps its keys and values for cross-attention. For a sharded model every process must read the
+    same batch; each block is gathered only for its own computation.
+
+    Raises:
+        ValueError: The model is an encoder-decoder, and neither batch nor cache has a source.
     """
     assert model.decoder is not None
     blocks = cast(list[Block], model.decoder.blocks)
-    _gather_or_release_shards(model)  # what belongs to no block, until the next training step
+    _gather_or_release_shards(model)  # weights outside the blocks, until the next training step
     if batch.source is not None:
         states = model.encode_source(batch)
         cache.source_keys_values = []
@@ -115,13 +122,12 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
             _gather_or_release_shards(block, gather=False)
         cache.source_attention_mask = batch.source_attention_mask
     elif model.encoder is not None and not cache.source_keys_values:
-        raise ValueError("An encoder-decoder needs a source.")
+        raise ValueError("An encoder-decoder needs a source, but the batch has none.")
     x, rotation = model.embed_tokens(batch.ids, batch.positions)
     attend_over_cache = partial(_attend_over_cache, _build_cache_mask(batch, cache), cache)
-    source_attention_mask = cache.source_attention_mask
-    source_mask = (
-        None if source_attention_mask is None else source_attention_mask[:, None, None]
-    )  # (B, 1, 1, S)
+    source_mask = cache.source_attention_mask
+    if source_mask is not None:
+        source_mask = source_mask[:, None, None]  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
         _gather_or_release_shards(block)
         attend = partial(attend_over_cache, rotation, block.attention, cache.layers[i])
@@ -137,8 +143,10 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
 
 
 def _gather_or_release_shards(module: nn.Module, gather: bool = True) -> None:
-    """Gather the weights of a module that FSDP cuts into shards, or let them go. By itself it does
-    so around ``forward``, which is not called here."""
+    """Gather or release the weights of a module that FSDP shards.
+
+    FSDP itself only does so around ``forward``, which is not called here.
+    """
     if hasattr(module, "unshard"):
         shard_operation: Any = module.unshard if gather else module.reshard
         shard_operation()
@@ -152,7 +160,7 @@ def _attend_over_cache(
     layer_cache: LayerCache,
     x: Tensor,
 ) -> Tensor:
-    """Self-attention of new tokens x (B, T, d) over all that the cache holds, and themselves."""
+    """Apply self-attention of new tokens x (B, T, d) to the filled cache, including themselves."""
     q, k, v = layer.project_qkv(x, rotation)
     layer_cache.write_tokens(k, v, cache.slots)
     filled = slice(cache.filled_length)
@@ -168,7 +176,7 @@ def _attend_over_source(
 
 
 def _build_cache_mask(batch: Batch, cache: KeyValueCache) -> AttentionMask:
-    """Where among the cached keys the queries stand, lowered."""
+    """Build the mask of the new tokens over the filled slots of the cache."""
     query_count, key_count = batch.ids.shape[1], cache.filled_length
     mask_fields = {
         "prefix": batch.prefix,
@@ -180,7 +188,8 @@ def _build_cache_mask(batch: Batch, cache: KeyValueCache) -> AttentionMask:
         if cache.slots.start == 0:
             spec = MaskSpec(True, **mask_fields)
         elif cache.slots.stop - cache.slots.start == 1:
-            spec = MaskSpec(False, **mask_fields)  # the newest of all rows alike: all is visible
+            # One new token at the same slot of each row: it attends to all filled slots.
+            spec = MaskSpec(False, **mask_fields)
     if spec.is_only_causal and key_count == query_count:
         return "causal"
     return spec.build_dense_mask(query_count, key_count, batch.ids.device)

@@ -1,14 +1,14 @@
-"""Sequences longer than the context: which tokens the model sees. Decoding and scoring agree."""
+"""Determine what the model sees of a sequence longer than the context, in decoding and scoring."""
 
 from __future__ import annotations
 
 
 def compute_window_start(position: int, context: int, stride: int) -> int:
-    """First token the model sees when it predicts token ``position`` of a long sequence.
+    """Return the first token that the model sees when it predicts token ``position``.
 
-    0 while all fits; then windows start at multiples of ``stride``, and a token is predicted from
-    the first window that reaches it: it sees at least context - stride tokens. Scoring and
-    decoding share this rule.
+    It is 0 as long as everything fits. Then windows start at multiples of ``stride``, and a token
+    is predicted from the first window that reaches it, so the model sees at least context - stride
+    tokens.
     """
     return max(0, -(-(position - context) // stride)) * stride
 

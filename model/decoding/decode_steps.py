@@ -1,7 +1,7 @@
-"""One token of every row through the model: eagerly, or on a GPU as a CUDA graph.
+"""Compute one decoding step of all rows: eagerly, or on a GPU as a CUDA graph.
 
-A step of a decoder is small: on a GPU it takes longer to launch its kernels than to run them, and
-a graph launches them all at once.
+A decoding step is small: on a GPU launching its kernels takes longer than running them, and a graph
+launches them all at once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import KeyValueCache, forward_with_cache
 
-#: (ids (n,), positions (n,), cache) -> logits (n, V) float32, which the next step may overwrite.
+#: (ids (n,), positions (n,), cache) -> logits (n, V) float32; the next step may overwrite them.
 DecodeStep = Callable[[Tensor, Tensor, KeyValueCache], Tensor]
 
-#: A graph looks at a number of slots that is a multiple of this: one graph for many steps.
+#: A graph attends to a multiple of this many slots, so that it serves many steps.
 GRAPH_SLOTS = 256
 
-#: From this many steps on weights are laid out for them (``kernels.packing``).
+#: Weights are packed for at least this many steps (``kernels.reuse_packed_weights``).
 MIN_STEPS_TO_PACK = 16
 
 
 def compute_next_logits(
     model: Transformer, ids: Tensor, positions: Tensor, cache: KeyValueCache
 ) -> Tensor:
-    """Feed the token ids (n,) at ``positions`` (n,); logits (n, V) of the next ones.
+    """Feed the token ids (n,) at ``positions`` (n,); return the logits (n, V) of the next tokens.
 
-    ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
+    ``cache.slots`` says where the tokens are written, ``cache.filled_length`` how far attention
+    looks.
     """
     batch = Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1))
     hidden = forward_with_cache(model, batch, cache)
@@ -40,15 +41,16 @@ def compute_next_logits(
 
 
 def make_decode_step(model: Transformer, step_count: int) -> DecodeStep:
-    """How to make so many steps on this model's device, for one cache, whose rows stay as they are,
-    and with weights that stay as they are."""
-    is_sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
+    """Return the function that computes a step, for ``step_count`` steps with one cache.
+
+    The rows of the cache and the weights must not change in the meantime.
+    """
+    is_sharded = hasattr(model, "unshard")  # FSDP gathers weights at each step: no graph possible
     if model.embedding.weight.is_cuda and not is_sharded:
         return CudaGraphStep(model)
     packed_weights: kernels.PackedWeights = {}
-    should_pack = (
-        step_count >= MIN_STEPS_TO_PACK and not is_sharded
-    )  # parts lie where others lay before
+    # Gathered weights reuse memory, so they cannot be recognised by their address.
+    should_pack = step_count >= MIN_STEPS_TO_PACK and not is_sharded
 
     def run_step(ids: Tensor, positions: Tensor, cache: KeyValueCache) -> Tensor:
         with kernels.reuse_packed_weights(packed_weights) if should_pack else nullcontext():
@@ -60,7 +62,7 @@ def make_decode_step(model: Transformer, step_count: int) -> DecodeStep:
 class CudaGraphStep:
     """A step as a CUDA graph, captured once for every GRAPH_SLOTS slots of the cache.
 
-    The graph reads the ids and positions from tensors of its own, and writes to the cache it was
+    The graph reads ids and positions from its own tensors, and writes to the cache that it was
     captured with.
     """
 
@@ -89,13 +91,13 @@ class CudaGraphStep:
         step_inputs = (self.model, self.ids, self.positions, cache)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.ids.device):
-            # Once before, on another stream, as capturing asks for; it writes what the graph will.
+            # Capturing requires a first run on another stream; it writes the same as the graph.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 compute_next_logits(*step_inputs)
             torch.cuda.current_stream().wait_stream(stream)
-            # Other threads, of the communication between processes, may go on meanwhile.
+            # Threads that communicate between processes may continue in the meantime.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 logits = compute_next_logits(*step_inputs)
         return graph, logits

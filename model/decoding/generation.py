@@ -1,11 +1,9 @@
-"""Generation: one batched decoder with a cache of keys and values.
+"""Generate continuations with one batched decoder and a cache of keys and values.
 
 Rows of a batch are aligned to the left: a token's slot in the cache is its position, so prompts of
-different lengths need no padding mask and get the positions they would have alone. Each prompt
-is read once, however many samples are drawn from it.
-
-A sequence that outgrows the context goes on in windows, by the rule of ``windows.window_start``:
-the generator sees what the scorer would see.
+different lengths need no padding mask and have the positions that they would have alone. Each
+prompt is read once, however many samples are drawn. A sequence that outgrows the context continues
+in windows, by the rule of ``context_windows.compute_window_start``, as in scoring.
 """
 
 from __future__ import annotations
@@ -29,16 +27,19 @@ from model.decoding.sampling import TokenSampler, make_draw_keys
 from model.padding import check_no_nan, check_token_ids
 from model.special_tokens import PAD_ID
 
-#: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
+#: Stopped rows are removed from the cache, by copying it, when at most this share is active.
 COMPACTION_THRESHOLD = 0.75
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What the model wrote after a prompt.
+    """A generated continuation of a prompt.
 
-    ids end with the stop token if one was drawn (``stopped``). log_probs: of each id under the
-    model itself, temperature 1 and no filter, in nats.
+    Attributes:
+        ids: generated tokens, with the stop token if one was drawn.
+        log_probs: log-probability of each id under the model itself (temperature 1, no filter), in
+            nats.
+        stopped: whether a stop token was drawn.
     """
 
     ids: list[int]
@@ -68,18 +69,21 @@ def generate(
 ) -> list[list[Continuation]]:
     """Continue each prompt ``samples`` times; result [prompt][sample].
 
-    How tokens are chosen, from ``temperature`` to ``decay_tokens``: see Choice.
+    The parameters from ``temperature`` to ``decay_tokens`` are those of ``TokenSampler``.
 
     Args:
         max_new_tokens: most tokens per continuation.
+        samples: continuations of each prompt.
+        seed: key of the draws.
         stop: token ids that end a continuation.
         forbid: token ids that are never chosen.
         batch_rows: most continuations decoded together.
-        sources: what the encoder of an encoder-decoder reads for each prompt; its prompts are
-            what the decoder has written already, at least the start symbol.
+        sources: inputs of the encoder of an encoder-decoder, one for each prompt; the prompts are
+            then the first tokens of the decoder, at least the start symbol.
 
     Raises:
-        ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
+        ValueError: A prompt is empty, an id is outside the vocabulary, or a setting is out of
+            range.
     """
     sampler = TokenSampler(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
@@ -87,20 +91,19 @@ def generate(
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
         raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
     if temperature == 0.0 and samples > 1:
-        raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
+        raise ValueError(
+            "Greedy decoding (temperature 0) gives one text for each prompt: samples must be 1."
+        )
     check_prompts(model, prompts, sources, max_new_tokens)
     for name, ids in (("stop", stop), ("forbid", forbid)):
         check_token_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
-        raise ValueError("forbid names every token, and leaves none to write.")
+        raise ValueError("forbid contains every token of the vocabulary: allow at least one.")
     results: list[list[Continuation]] = [[] for _ in prompts]
-    # Like lengths together, so that short prompts do not wait for long ones.
+    # Group prompts of similar length, so that short prompts do not wait for long ones.
+    order = sorted(range(len(prompts)), key=lambda prompt_index: len(prompts[prompt_index]))
     prompt_samples = [
-        (prompt_index, sample_index)
-        for prompt_index in sorted(
-            range(len(prompts)), key=lambda prompt_index: len(prompts[prompt_index])
-        )
-        for sample_index in range(samples)
+        (prompt_index, sample_index) for prompt_index in order for sample_index in range(samples)
     ]
     for begin in range(0, len(prompt_samples), batch_rows):
         batch_jobs = prompt_samples[begin : begin + batch_rows]
@@ -129,52 +132,34 @@ class _DecodingBatch:
         self.device = model.embedding.weight.device
         self.context = model.config.context
         self.stride = compute_default_stride(self.context)
-        self.prompt_indices = list(
-            dict.fromkeys(prompt_index for prompt_index, _ in prompt_samples)
-        )
+        index_per_row = [prompt_index for prompt_index, _ in prompt_samples]
+        self.prompt_indices = list(dict.fromkeys(index_per_row))
         self.prompts = [prompts[prompt_index] for prompt_index in self.prompt_indices]
-        self.sources = (
-            [sources[prompt_index] for prompt_index in self.prompt_indices]
-            if sources is not None
-            else None
-        )
+        self.sources = None
+        if sources is not None:
+            self.sources = [sources[prompt_index] for prompt_index in self.prompt_indices]
         prompt_positions = {prompt_index: i for i, prompt_index in enumerate(self.prompt_indices)}
-        self.prompt_positions = np.array(
-            [prompt_positions[prompt_index] for prompt_index, _ in prompt_samples]
-        )  # (N,) into self.prompts
-        key_tokens = {
-            prompt_index: prompts[prompt_index]
-            if sources is None
-            else [*sources[prompt_index], -1, *prompts[prompt_index]]
-            for prompt_index in prompt_positions
-        }
-        keys_by_prompt = {
-            prompt_index: make_draw_keys(
-                seed,
-                key_tokens[prompt_index],
-                1
-                + max(
-                    sample_index
-                    for other_index, sample_index in prompt_samples
-                    if other_index == prompt_index
-                ),
-            )
-            for prompt_index in prompt_positions
-        }
-        self.draw_keys = np.array(
-            [
-                keys_by_prompt[prompt_index][sample_index]
-                for prompt_index, sample_index in prompt_samples
-            ],
-            dtype=np.uint64,
-        )
-        self.prompt_lengths = np.array(
-            [len(prompts[prompt_index]) for prompt_index, _ in prompt_samples]
-        )
+        # (N,) indices into self.prompts
+        self.prompt_positions = np.array([prompt_positions[index] for index in index_per_row])
+        sample_counts: dict[int, int] = {}
+        for prompt_index, sample_index in prompt_samples:
+            previous_count = sample_counts.get(prompt_index, 0)
+            sample_counts[prompt_index] = max(previous_count, sample_index + 1)
+        keys_by_prompt = {}
+        for prompt_index, sample_count in sample_counts.items():
+            key_tokens = prompts[prompt_index]
+            if sources is not None:
+                key_tokens = [*sources[prompt_index], -1, *key_tokens]
+            keys_by_prompt[prompt_index] = make_draw_keys(seed, key_tokens, sample_count)
+        draw_keys = [
+            keys_by_prompt[prompt_index][sample_index]
+            for prompt_index, sample_index in prompt_samples
+        ]
+        self.draw_keys = np.array(draw_keys, dtype=np.uint64)
+        self.prompt_lengths = np.array([len(prompts[index]) for index in index_per_row])
         width = int(self.prompt_lengths.max()) + max_new_tokens
-        self.tokens = np.full(
-            (len(prompt_samples), width), PAD_ID, dtype=np.int64
-        )  # history, prompt first
+        # The prompt and the tokens after it.
+        self.tokens = np.full((len(prompt_samples), width), PAD_ID, dtype=np.int64)
         for row, (prompt_index, _) in enumerate(prompt_samples):
             self.tokens[row, : len(prompts[prompt_index])] = prompts[prompt_index]
         self.log_probs = np.zeros((len(prompt_samples), max_new_tokens), dtype=np.float32)
@@ -182,9 +167,8 @@ class _DecodingBatch:
         self.stopped = np.zeros(len(prompt_samples), dtype=bool)
 
     def decode(self, sampler: TokenSampler, stop: list[int], forbid: list[int]) -> None:
-        active_rows = np.arange(
-            len(self.tokens)
-        )  # of the cache: also those that have stopped since
+        # Rows of the cache, including those that have stopped since it was last compacted.
+        active_rows = np.arange(len(self.tokens))
         window_starts = self._compute_window_starts(self.prompt_lengths)
         logits, cache = self._prefill_prompts()
         decode_step = make_decode_step(self.model, self.max_new_tokens - 1)
@@ -195,9 +179,8 @@ class _DecodingBatch:
             )
             is_active = ~self.stopped[active_rows]
             unfinished_rows = active_rows[is_active]
-            self.tokens[unfinished_rows, self.prompt_lengths[unfinished_rows] + position] = (
-                token_ids[is_active]
-            )
+            newest_positions = self.prompt_lengths[unfinished_rows] + position
+            self.tokens[unfinished_rows, newest_positions] = token_ids[is_active]
             self.log_probs[unfinished_rows, position] = log_probs[is_active]
             self.generated_counts[unfinished_rows] = position + 1
             self.stopped[unfinished_rows] = np.isin(token_ids[is_active], stop)
@@ -219,15 +202,14 @@ class _DecodingBatch:
         stop: list[int],
         forbidden_ids: Tensor,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The next token of each row, and its log-probability under the model itself, (n,)."""
+        """Choose each row's next token; return it and its log-probability under the model, (n,)."""
         forbidden_logits = logits[:, forbidden_ids]
-        logits[:, forbidden_ids] = -torch.inf  # in place, for there are many
-        history = (
-            self._build_token_history(row_indices) if sampler.repetition_penalty != 1.0 else None
-        )
-        token_ids = sampler.choose_tokens(
-            logits, self.draw_keys[row_indices], position, history, stop
-        )  # (n,)
+        logits[:, forbidden_ids] = -torch.inf  # in place, because the logits are large
+        history = None
+        if sampler.repetition_penalty != 1.0:
+            history = self._build_token_history(row_indices)
+        keys = self.draw_keys[row_indices]
+        token_ids = sampler.choose_tokens(logits, keys, position, history, stop)  # (n,)
         logits[:, forbidden_ids] = forbidden_logits
         log_probs = -cross_entropy(logits, token_ids, reduction="none")
         return token_ids.cpu().numpy(), check_no_nan(log_probs.cpu()).numpy()
@@ -244,7 +226,7 @@ class _DecodingBatch:
         return continuations
 
     def _build_token_history(self, row_indices: NDArray[np.int64]) -> Tensor:
-        """Prompt and text so far of each row, filled up with its own first token, (n, L)."""
+        """Return prompt and text so far of each row, padded with the row's first token, (n, L)."""
         lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
         tokens = self.tokens[row_indices, : lengths.max()]
         tokens = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, tokens[:, :1])
@@ -256,7 +238,7 @@ class _DecodingBatch:
         )
 
     def _prefill_prompts(self) -> tuple[Tensor, KeyValueCache]:
-        """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
+        """Read each prompt once; return logits after each row's prompt (N, V), and the cache."""
         lengths = np.array([len(prompt) for prompt in self.prompts])
         window_starts = self._compute_window_starts(lengths)
         windows = [
@@ -281,17 +263,17 @@ class _DecodingBatch:
         cache: KeyValueCache,
         decode_step: DecodeStep,
     ) -> Tensor:
-        """Feed the newest token of each row; logits (n, V). A row that has stopped stays where it
-        is, and what is computed for it is not looked at."""
+        """Feed the newest token of each row, and return the logits (n, V).
+
+        Rows that have stopped keep their position, and their logits are ignored.
+        """
         lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
-        has_new_window = (
-            self._compute_window_starts(lengths) != window_starts[row_indices]
-        )  # rows that begin a new window
+        new_window_starts = self._compute_window_starts(lengths)
+        has_new_window = new_window_starts != window_starts[row_indices]
         if has_new_window.any():
-            window_starts[row_indices] = self._compute_window_starts(lengths)
-        positions = (
-            lengths - 1 - window_starts[row_indices]
-        )  # (n,) the newest token's, in its window
+            window_starts[row_indices] = new_window_starts
+        # (n,) position of the newest token in its window
+        positions = lengths - 1 - window_starts[row_indices]
         newest = self.tokens[row_indices, lengths - 1]
         cache.filled_length = int(positions.max()) + 1
         same_position = bool((positions == positions[0]).all())
@@ -312,19 +294,16 @@ class _DecodingBatch:
         cache: KeyValueCache,
         logits: Tensor,
     ) -> None:
-        """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
+        """Read the new windows of ``moved_indices`` into the cache, and update their logits."""
         lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
-        new_starts, moved_prompt_lengths = (
-            window_starts[row_indices[moved_indices]],
-            self.prompt_lengths[row_indices[moved_indices]],
-        )
+        moved_rows = row_indices[moved_indices]
         windows = [
             PromptWindow(self.tokens[row, start:end].tolist(), max(0, prompt_length - start))
             for row, start, end, prompt_length in zip(
-                row_indices[moved_indices],
-                new_starts,
+                moved_rows,
+                window_starts[moved_rows],
                 lengths[moved_indices],
-                moved_prompt_lengths,
+                self.prompt_lengths[moved_rows],
                 strict=True,
             )
         ]

@@ -1,4 +1,4 @@
-"""What every question to a trained model begins with: no dropout, no gradients, a precision."""
+"""Run a trained model for inference: without dropout and gradients, in a chosen precision."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ R = TypeVar("R")
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Within, the model is in evaluation mode and keeps no graph; afterwards each of its modules is
-    in the mode that it was found in."""
+    """Within the context, the model is in evaluation mode and records no graph.
+
+    Afterwards each module returns to its previous mode.
+    """
     training_modules = [module for module in model.modules() if module.training]
     for module in training_modules:
         module.training = False
@@ -36,7 +38,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def run_in_evaluation_mode(
     function: Callable[Concatenate[M, P], R],
 ) -> Callable[Concatenate[M, P], R]:
-    """A function whose first argument is the model that it asks, ``evaluated`` meanwhile."""
+    """Decorate a function to run in ``evaluation_mode`` of the model, its first argument."""
 
     @functools.wraps(function)
     def call_in_evaluation_mode(model: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,13 +52,12 @@ def run_in_evaluation_mode(
 def autocast_to_precision(
     model: nn.Module, precision: Precision = "auto"
 ) -> Iterator[Literal["fp32", "bf16"]]:
-    """Within, questions to the model are answered in this precision; gives which it is, to be
-    recorded beside the answers.
+    """Within the context, run the model in a precision, and yield its name for the record.
 
-    bf16 is autocast: products of matrices and the cache of decoding in bf16, sums and softmax in
-    fp32; scores then differ in the second or third digit, and texts where two words are about as
-    likely. "auto" is bf16 on a GPU that multiplies bf16 in hardware, and fp32 on the CPU, whose
-    answers are the same bits each time.
+    bf16 is autocast: matrix products and the decoding cache use bf16, sums and softmax fp32. Scores
+    then differ in the second or third digit, and texts where two tokens are about equally probable.
+    "auto" is bf16 on a GPU with bf16 matrix units, and fp32 on the CPU, which then gives the same
+    bits each time.
     """
     device = next(model.parameters()).device
     if precision == "auto" and device.type == "cpu":

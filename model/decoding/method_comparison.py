@@ -1,4 +1,4 @@
-"""One prompt, written on by every decoding method, side by side."""
+"""Continue one prompt with every decoding method, for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 @dataclass(frozen=True)
 class DecodingMethods:
-    """What each method takes; ValueError, one sentence, where a value is out of range."""
+    """Settings of the methods; ValueError if a value is out of range."""
 
     width: int = 5
     temperature: float = 0.7
@@ -35,7 +35,7 @@ class DecodingMethods:
             TokenSampler(**settings)
 
     def build_sampler_settings(self) -> dict[str, dict[str, Any]]:
-        """The settings of ``Choice`` by method: all but beam search."""
+        """Return the settings of ``TokenSampler`` by method, for all methods except beam search."""
         return {
             "greedy": {"temperature": 0.0},
             "greedy, repetition penalised": {
@@ -57,10 +57,16 @@ class DecodingMethods:
 
 @dataclass(frozen=True)
 class MethodOutput:
-    """What a method wrote.
+    """The text of one method.
 
-    ids end with the token that ended the text, if one did (``stopped``). log_probs: of each id
-    under the model itself, temperature 1 and no filter, in nats. score: what beam search ranks by.
+    Attributes:
+        method: name of the method.
+        settings: its settings.
+        ids: generated tokens, with the token that ended the text, if any.
+        log_probs: log-probability of each id under the model itself (temperature 1, no filter), in
+            nats.
+        stopped: whether a token ended the text.
+        score: the score by which beam search ranks, else None.
     """
 
     method: str
@@ -82,13 +88,15 @@ def decode_with_every_method(
     forbid: Collection[int] = (PAD_ID,),
     source: Sequence[int] | None = None,
 ) -> list[MethodOutput]:
-    """The prompt written on by beam search and by each of ``choices``.
+    """Continue the prompt with beam search and with each of ``build_sampler_settings``.
 
-    Beams are ranked by the mean of their log-probabilities, and the best is given. Those that draw
-    draw with the same numbers, position by position, so that their texts part where the methods do.
+    Beams are ranked by the mean of their log-probabilities, and the best is returned. Methods that
+    draw use the same random numbers at each position, so that their texts differ only because of
+    the methods.
 
     Raises:
-        ValueError: as ``generate`` and ``beam``: prompt and text must fit the context.
+        ValueError: As in ``generate`` and ``decode_with_beam_search``: prompt and text must fit the
+            context.
     """
     methods = methods or DecodingMethods()
     sources = None if source is None else [source]

@@ -1,4 +1,4 @@
-"""Prompts: what may be asked for, and how they are read into the rows of a cache."""
+"""Check prompts, and read them into the rows of a cache."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def check_prompts(
     sources: Sequence[TokenIds] | None,
     max_new_tokens: int,
 ) -> None:
-    """ValueError, one sentence, where the model cannot go on with these prompts."""
+    """Raise ValueError if the model cannot continue these prompts."""
     if model.decoder is None or (sources is None) != (model.encoder is None):
         raise ValueError(
-            "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
-            "with one source for each prompt."
+            "Generation needs a decoder-only model without sources, or an encoder-decoder with one "
+            "source for each prompt."
         )
     for i, prompt in enumerate(prompts):
         if not len(check_token_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
@@ -34,31 +34,37 @@ def check_prompts(
         return
     context = model.config.context
     if len(sources) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many sources, not {len(sources)}.")
+        raise ValueError(f"{len(prompts)} prompts need {len(prompts)} sources, not {len(sources)}.")
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:
-            raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
+            raise ValueError(f"Source {i} must have 1 to {context} tokens, not {len(source)}.")
         check_token_ids(source, model.config.vocab_size, f"Source {i}")
-    check_prompts_fit_context(model, prompts, max_new_tokens)  # windows are for decoders alone
+    # Only decoder-only models continue beyond the context, in windows.
+    check_prompts_fit_context(model, prompts, max_new_tokens)
 
 
 def check_prompts_fit_context(
     model: Transformer, prompts: Sequence[TokenIds], max_new_tokens: int
 ) -> None:
-    """ValueError where a prompt and what is to be written behind it exceed the context."""
+    """Raise ValueError if a prompt and its new tokens exceed the context."""
     context = model.config.context
     for i, prompt in enumerate(prompts):
         if len(prompt) + max_new_tokens > context:
             raise ValueError(
-                f"Prompt {i} and {max_new_tokens} new tokens make {len(prompt) + max_new_tokens}, "
-                f"more than the context of {context}: lower max_new_tokens or cut the prompt."
+                f"Prompt {i} and {max_new_tokens} new tokens make {len(prompt) + max_new_tokens} "
+                f"tokens, more than the context of {context}: reduce max_new_tokens or shorten the "
+                "prompt."
             )
 
 
 @dataclass(frozen=True)
 class PromptWindow:
-    """What the model sees of a text that it goes on with: ``tokens``, of which the first ``given``
-    are of its prompt."""
+    """The part of a text that the model reads to continue it.
+
+    Attributes:
+        tokens: tokens of the window.
+        prompt_length: how many of the first tokens belong to the prompt.
+    """
 
     tokens: TokenIds
     prompt_length: int
@@ -70,11 +76,13 @@ def prefill_windows(
     cache: KeyValueCache,
     sources: Sequence[TokenIds] | None = None,
 ) -> Tensor:
-    """Read each window into its row of the cache, from the first slot on, and the sources with
-    them; logits (n, V) float32 of the token behind each."""
-    row_groups = (
-        [slice(0, len(windows))] if sources is not None else _group_similar_lengths(windows)
-    )
+    """Read each window into its row of the cache, from the first slot on, and the sources if any.
+
+    Returns:
+        Logits (n, V) float32 of the token after each window.
+    """
+    whole_batch = [slice(0, len(windows))]
+    row_groups = _group_similar_lengths(windows) if sources is None else whole_batch
     logits = []
     for row_slice in row_groups:
         ids, _ = pad_rows(
@@ -92,10 +100,8 @@ def prefill_windows(
         ]
         group_cache = KeyValueCache(layer_views, ids.shape[1], slice(0, ids.shape[1]))
         hidden = forward_with_cache(model, batch, group_cache)  # (n, T, d)
-        cache.source_keys_values, cache.source_attention_mask = (
-            group_cache.source_keys_values,
-            group_cache.source_attention_mask,
-        )
+        cache.source_keys_values = group_cache.source_keys_values
+        cache.source_attention_mask = group_cache.source_attention_mask
         last_positions = torch.tensor(
             [len(window.tokens) - 1 for window in windows[row_slice]], device=ids.device
         )
@@ -105,8 +111,10 @@ def prefill_windows(
 
 
 def _group_similar_lengths(windows: Sequence[PromptWindow]) -> list[slice]:
-    """Rows to read together: neighbours of like length, so that little of what is read is
-    padding. They should stand in the order of their lengths."""
+    """Group neighbouring rows of similar length, so that little padding is read.
+
+    The rows should be in the order of their lengths.
+    """
     groups = [slice(0, 0)]
     for i, window in enumerate(windows):
         group_length = len(windows[groups[-1].start].tokens)

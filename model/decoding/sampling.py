@@ -1,8 +1,8 @@
-"""From logits to a token: filters, and draws that depend on nothing but their key.
+"""Choose tokens from logits: filters, and draws that depend only on their key.
 
-A draw is inverse-CDF sampling with one uniform number, and that number is a hash of (seed, prompt,
-sample index, position). So a text does not change with the batch it is drawn in, the order of the
-prompts, or the number of samples; the same prompt given twice gives the same samples twice.
+A draw is inverse-CDF sampling with one uniform number, which is a hash of (seed, prompt, sample
+index, position). So a text does not depend on its batch, the order of the prompts, or the number of
+samples, and a repeated prompt gives the same samples.
 """
 
 from __future__ import annotations
@@ -23,11 +23,20 @@ from model.keyed_randomness import UInt64, combine_into_key
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """How the next token is chosen; temperature 0 is greedy.
+    """Settings for choosing the next token; temperature 0 is greedy.
 
     The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
-    off at its default. With ``first_temperature`` the temperature falls in equal steps from there
-    at the first token to ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
+    off at its default.
+
+    Attributes:
+        temperature: divides the logits.
+        top_k: keep only this many most probable tokens; 0 is off.
+        top_p: keep the smallest set of tokens with at least this probability.
+        min_p: keep tokens at least this many times as probable as the most probable.
+        repetition_penalty: makes tokens of the history less probable.
+        first_temperature: temperature of the first token, from which it falls in equal steps to
+            ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
+        decay_tokens: number of tokens until ``temperature`` is reached.
     """
 
     temperature: float = 1.0
@@ -58,12 +67,12 @@ class TokenSampler:
             )
         if self.first_temperature is not None and min(self.temperature, self.decay_tokens) <= 0:
             raise ValueError(
-                f"A falling temperature needs a temperature and decay_tokens above 0, not "
+                "first_temperature needs a temperature and decay_tokens above 0, not "
                 f"{self.temperature} and {self.decay_tokens}."
             )
 
     def temperature_at(self, position: int) -> float:
-        """The temperature for the new token at ``position`` (from 0)."""
+        """Return the temperature of the new token at ``position`` (from 0)."""
         if self.first_temperature is None or position >= self.decay_tokens:
             return self.temperature
         remaining_share = 1.0 - position / self.decay_tokens
@@ -77,8 +86,19 @@ class TokenSampler:
         history: Tensor | None = None,
         end_ids: Sequence[int] = (),
     ) -> Tensor:
-        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs. It spares
-        what ``ends`` a text: the token that began it is the same, and would never be written."""
+        """Choose the next tokens.
+
+        Args:
+            logits: (N, V).
+            keys: (N,) keys of the draws.
+            position: number of the new token, from 0.
+            history: (N, L) earlier tokens for the repetition penalty.
+            end_ids: tokens that end a text and are not penalised: the same token begins the text,
+                so it would never be chosen.
+
+        Returns:
+            (N,) token ids.
+        """
         if history is not None:
             end_logits = logits[:, list(end_ids)]
             logits = penalise_repetition(logits, history, self.repetition_penalty)
@@ -93,12 +113,12 @@ class TokenSampler:
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by the temperature: below 1 sharpens, above 1 flattens."""
+    """Divide by the temperature: below 1 sharpens, above 1 flattens the distribution."""
     return logits if temperature == 1.0 else logits / temperature
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Only the k most probable tokens (Fan et al. 2018); all others, ties aside, get -inf."""
+    """Keep the k most probable tokens (Fan et al. 2018) and ties; all others get -inf."""
     if k >= logits.shape[-1]:
         return logits
     lowest_kept = logits.topk(k, dim=-1).values[:, -1:]
@@ -106,22 +126,26 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """The smallest set of most probable tokens whose mass is at least p (Holtzman et al. 2020).
+    """Keep the smallest set of most probable tokens with mass at least p (Holtzman et al. 2020).
 
-    logits (N, V). Tokens as probable as the last one kept are kept with it, so that the result
-    does not depend on an order among equals.
+    Ties of the last token are also kept, so that the result does not depend on an order among
+    equals.
+
+    Args:
+        logits: (N, V).
+        top_p: the mass p.
     """
     if top_p >= 1.0:
         return logits
     ascending = _sort_ascending(logits)
-    # Dropping from the bottom what weighs at most 1 - p leaves the smallest set that weighs p.
+    # Drop the least probable tokens up to a mass of 1 - p: the smallest set with mass p remains.
     is_dropped = ascending.softmax(-1).cumsum(-1) <= 1.0 - top_p
     dropped_count = is_dropped.sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
     return logits.masked_fill(logits < ascending.gather(-1, dropped_count), -torch.inf)
 
 
 def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Only tokens at least p times as probable as the most probable (Nguyen et al. 2024)."""
+    """Keep tokens at least p times as probable as the most probable one (Nguyen et al. 2024)."""
     if min_p <= 0.0:
         return logits
     lowest_kept = logits.amax(-1, keepdim=True) + math.log(min_p)
@@ -129,10 +153,14 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 
 def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits of tokens in the history by ``penalty``, multiply negative ones.
+    """Divide positive logits of tokens in the history by ``penalty``, and multiply negative ones.
 
-    logits (N, V), history (N, L) token ids (Keskar et al. 2019). Unlike the other filters it acts
-    on logits as the model gives them, so it comes first.
+    The penalty (Keskar et al. 2019) acts on unmodified logits, so it comes before other filters.
+
+    Args:
+        logits: (N, V).
+        history: (N, L) token ids.
+        penalty: 1 is off.
     """
     if penalty == 1.0:
         return logits
@@ -144,42 +172,42 @@ def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tens
 
 
 def select_most_probable(logits: Tensor) -> Tensor:
-    """The first of the largest of each row, (N,); on the CPU by numpy, ten times as fast here."""
+    """Return the first maximum of each row, (N,); numpy is ten times as fast on the CPU."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return torch.from_numpy(np.argmax(logits.detach().numpy(), axis=-1))
     return logits.argmax(-1)
 
 
 def _sort_ascending(logits: Tensor) -> Tensor:
-    """Values in ascending order; on the CPU by numpy, which is about nine times as fast here."""
+    """Sort values in ascending order; numpy is about nine times as fast on the CPU."""
     if logits.device.type == "cpu":
         return torch.from_numpy(np.sort(logits.detach().numpy(), axis=-1))
     return logits.sort(dim=-1).values
 
 
 def draw_tokens(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
-    """One token per row of logits (N, V) by inverse CDF; uniforms (N,) in [0, 1)."""
+    """Draw one token per row of logits (N, V) by inverse CDF; ``uniforms`` (N,) are in [0, 1)."""
     probabilities = logits.softmax(-1)
-    # A GPU sums in parallel, and in fp32 the running sum might fall in between.
+    # A GPU sums in parallel: in fp32 the running sum might decrease between two tokens.
     cdf = (probabilities.double() if probabilities.is_cuda else probabilities).cumsum(-1)  # (N, V)
     total = cdf[:, -1:].contiguous()
     uniform_column = torch.from_numpy(uniforms).to(cdf.device).unsqueeze(1)
-    # Strictly below the total, so that rounding cannot point behind the last possible token.
+    # Strictly below the total, so that rounding cannot select beyond the last possible token.
     point = torch.minimum(
         (uniform_column * total.double()).to(cdf.dtype), total.nextafter(torch.zeros_like(total))
     )
-    # A row of NaN has no place for the point, and gets the last token.
+    # In a row of NaN no position matches, and the last token is returned.
     return torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def make_draw_keys(seed: int, prompt: Sequence[int], sample_count: int) -> UInt64:
-    """One 64-bit key per sample of a prompt, (samples,)."""
+    """Make one 64-bit key for each sample of a prompt, (sample_count,)."""
     content = np.asarray(prompt, dtype="<i8").tobytes()
     prompt_key = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
     return combine_into_key(seed, prompt_key, np.arange(sample_count, dtype=np.uint64))
 
 
 def draw_uniforms(keys: UInt64, position: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) with 53 bits, one per key, for the token at ``position``."""
+    """Draw numbers in [0, 1) with 53 bits, one per key, for the token at ``position``."""
     bits = combine_into_key(keys, position) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens."""
+"""Compute log-probabilities, ranks and related statistics of given tokens."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """Per predicted token of one sequence (all of length len(sequence) - 1).
+    """Statistics of each predicted token of one sequence, (len(sequence) - 1,) each.
 
-    log_probs: log p of the token, in nats. mean, std: of log p over the vocabulary under p itself
-    (Min-K%++, Zhang et al. 2024). rank: how many of the tokens that may be written there the model
-    thought more likely, of equally likely ones those of a lower id: 0 is what greedy decoding
-    writes, -1 stands where the model gives no number.
+    Attributes:
+        log_probs: log p of the token, in nats.
+        mean_log_prob: mean of log p over the vocabulary under p itself (Min-K%++, Zhang et al.
+            2024).
+        std_log_prob: standard deviation of log p over the vocabulary under p itself.
+        rank: number of allowed tokens that are more probable, or equally probable with a lower id.
+            0 is the choice of greedy decoding; -1 means that the model gives no number.
     """
 
     log_probs: Float32
@@ -39,7 +42,7 @@ class TokenStatistics:
     rank: NDArray[np.int32]
 
     def skip_first(self, count: int) -> TokenStatistics:
-        """Without those of the first tokens."""
+        """Return the statistics without the first ``count`` predicted tokens."""
         return TokenStatistics(
             self.log_probs[count:],
             self.mean_log_prob[count:],
@@ -56,15 +59,16 @@ def compute_token_log_probs(
     stride: int | None = None,
     prompt_lengths: Sequence[int] | None = None,
 ) -> list[Float32]:
-    """log p of each token after the first, in nats: entry i is log p(s[i+1] | s[...i]).
+    """Compute log p of each token after the first, in nats: entry i is log p(s[i+1] | s[...i]).
 
-    Sequences longer than the context are scored in windows (see ``window_start``; ``stride``
-    defaults to half the context). Sequences of fewer than two tokens give an empty array.
+    Sequences longer than the context are scored in windows (see ``compute_window_start``).
+    Sequences of fewer than two tokens give an empty array.
 
     Args:
         batch_tokens: most tokens per forward pass, padding included.
-        given: how many tokens of each sequence are its prompt, by default the first alone. A
-            prefix LM reads them in both directions, and says nothing of them: NaN.
+        stride: distance of the windows, by default half the context.
+        prompt_lengths: tokens of each sequence that are its prompt, by default only the first. A
+            prefix LM reads them in both directions and does not predict them: NaN.
     """
     scan_options = batch_tokens, stride, prompt_lengths
     return [
@@ -84,10 +88,10 @@ def compute_token_statistics(
     prompt_lengths: Sequence[int] | None = None,
     forbid: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
-    """As ``token_log_probs``, with the moments over the vocabulary that some scores need.
+    """Compute log p and the statistics over the vocabulary; see ``compute_token_log_probs``.
 
     Args:
-        forbid: tokens that are never written, as ``generate`` takes them: they have no rank.
+        forbid: tokens that ``generate`` never chooses: they are not counted in ranks.
     """
     reduce = partial(reduce_to_statistics, forbid=forbid)
     return to_token_statistics(
@@ -96,7 +100,7 @@ def compute_token_statistics(
 
 
 def to_token_statistics(stacked_statistics: Sequence[Float32]) -> list[TokenStatistics]:
-    """Of what ``moments_of`` gave for sequences, each (4, n)."""
+    """Convert the results of ``reduce_to_statistics``, (4, n) for each sequence."""
     ranks = [
         np.where(np.isnan(columns[0]), -1, columns[3]).astype(np.int32)
         for columns in stacked_statistics
@@ -114,10 +118,17 @@ def compute_target_log_probs(
     *,
     batch_tokens: int = 16_384,
 ) -> list[Float32]:
-    """log p of each token of a target after its first, given its source; an encoder-decoder.
+    """Compute log p of each token of a target after its first, given its source.
 
-    A source or a target longer than the context is a ValueError. ``batch_tokens``: most tokens of
-    sources and targets per forward pass, padding included; a pair that has more is read alone.
+    Args:
+        model: an encoder-decoder.
+        sources: input of the encoder for each target.
+        targets: texts to score, which begin with the start symbol.
+        batch_tokens: most tokens of sources and targets per forward pass, padding included; a pair
+            with more tokens is read alone.
+
+    Raises:
+        ValueError: A source or a target is longer than the context, or a source is empty.
     """
     stacked_log_probs = _reduce_target_logits(
         model, sources, targets, reduce_to_log_probs, 1, batch_tokens
@@ -133,7 +144,7 @@ def compute_target_statistics(
     batch_tokens: int = 16_384,
     forbid: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
-    """As ``target_log_probs``, with the moments of ``token_moments``."""
+    """Compute log p and the statistics of ``compute_token_statistics``, given the sources."""
     reduce = partial(reduce_to_statistics, forbid=forbid)
     return to_token_statistics(
         _reduce_target_logits(model, sources, targets, reduce, 4, batch_tokens)
@@ -149,9 +160,9 @@ def _reduce_target_logits(
     statistic_count: int,
     batch_tokens: int,
 ) -> list[Float32]:
-    """As ``_scan``: one (columns, len(target) - 1) array per target."""
+    """Return (statistic_count, len(target) - 1) for each target; see ``_reduce_token_logits``."""
     if model.encoder is None or model.decoder is None:
-        raise ValueError("Targets for sources need an encoder-decoder.")
+        raise ValueError("Scoring targets of sources needs an encoder-decoder.")
     if len(sources) != len(targets) or not all(map(len, sources)):
         raise ValueError("Each target needs a source of at least one token.")
     for name, sequences in (("Source", sources), ("Target", targets)):
@@ -177,9 +188,8 @@ def _reduce_target_logits(
         ids, attention_mask = pad_rows([targets[i] for i in batch], device)
         source, source_mask = pad_rows([sources[i] for i in batch], device)
         is_predicted = attention_mask[:, 1:]
-        hidden = model(Batch(ids[:, :-1], source=source, source_attention_mask=source_mask))[
-            is_predicted
-        ]  # (n, d)
+        batch_states = model(Batch(ids[:, :-1], source=source, source_attention_mask=source_mask))
+        hidden = batch_states[is_predicted]  # (n, d)
         chunks = [
             reduce(model.compute_logits(hidden_chunk).float(), target)
             for hidden_chunk, target in zip(
@@ -199,7 +209,7 @@ def _reduce_target_logits(
 def compute_next_log_probs(
     model: Transformer, prompts: Sequence[TokenIds], *, batch_tokens: int = 16_384
 ) -> Float32:
-    """log p of every token after each prompt, (prompts, V). An empty prompt is a ValueError."""
+    """Compute log p of every token after each prompt, (prompts, V); prompts must not be empty."""
     if model.config.architecture != "decoder":
         raise ValueError("Left-to-right scores need a decoder-only model.")
     context = model.config.context
@@ -227,7 +237,7 @@ def compute_next_log_probs(
 
 @dataclass(frozen=True)
 class _ScoringWindow:
-    """One window: the tokens start ... last-1 as input predict tokens ``first`` ... ``last``."""
+    """A window: tokens start ... last_predicted - 1 predict first_predicted ... last_predicted."""
 
     sequence: int
     start: int
@@ -236,7 +246,7 @@ class _ScoringWindow:
 
     @property
     def skipped_count(self) -> int:
-        """Predictions that an earlier window has made already."""
+        """Number of predictions that an earlier window has already made."""
         return self.first_predicted - 1 - self.start
 
     @property
@@ -265,10 +275,12 @@ def _reduce_token_logits(
     stride: int | None,
     prompt_lengths: Sequence[int] | None = None,
 ) -> list[Float32]:
-    """``reduce`` (logits (n, V) float32, targets (n,)) -> (columns, n) for every predicted token.
+    """Apply ``reduce`` (logits (n, V), targets (n,)) -> (statistics, n) to predicted tokens.
 
-    Returns one (columns, len(sequence) - 1) array per sequence. Logits exist for one chunk of
-    tokens at a time, as in training, and for no padding.
+    Logits, in float32, exist for one chunk of tokens at a time, and not for padding.
+
+    Returns:
+        One (statistic_count, len(sequence) - 1) array per sequence.
     """
     if model.config.architecture != "decoder":
         raise ValueError("Left-to-right scores need a decoder-only model.")
@@ -281,7 +293,10 @@ def _reduce_token_logits(
     )
     for i, (count, sequence) in enumerate(zip(prompt_lengths, sequences, strict=True)):
         if not 0 <= count <= len(sequence):
-            raise ValueError(f"Sequence {i} has {len(sequence)} tokens, its prompt {count}.")
+            raise ValueError(
+                f"Sequence {i} has {len(sequence)} tokens, but a prompt of {count} tokens: a "
+                "prompt is the first part of its sequence."
+            )
     results = [
         np.empty((statistic_count, max(0, len(tokens) - 1)), dtype=np.float32)
         for tokens in sequences
@@ -334,9 +349,9 @@ def _batch_windows(
     windows: list[_ScoringWindow],
     batch_tokens: int,
 ) -> Iterator[tuple[list[_ScoringWindow], Tensor]]:
-    """Rows of like length together, longest first, with their ids (B, width + 1).
+    """Yield batches of windows of similar length, longest first, with their ids (B, width + 1).
 
-    Padding stands to the right, where a causal model cannot see it: no mask is needed.
+    Padding is on the right, where a causal model does not attend: no mask is needed.
     """
     for window_indices in batch_indices_by_length(
         [window.last_predicted - window.start for window in windows], batch_tokens
@@ -354,10 +369,10 @@ def _batch_windows(
 
 
 def gather_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
-    """log p (...) of targets (...) under logits (..., V), without a second table of that size.
+    """Compute log p (...) of ``targets`` (...) from logits (..., V), without a second table.
 
-    NaN where the logits are no distribution: any is NaN or +inf, or all are -inf. A target whose
-    own logit is -inf, as of a token that a model never gives, has log p -inf.
+    NaN if the logits are not a distribution: one is NaN or +inf, or all are -inf. A target whose
+    own logit is -inf has log p -inf.
     """
     log_partition = logits.logsumexp(-1)
     target_logits = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -365,16 +380,21 @@ def gather_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def reduce_to_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
-    """log p of the targets, (1, n), of logits (n, V); see ``chosen_log_probs``."""
+    """Compute log p of the targets, (1, n), from logits (n, V); see ``gather_log_probs``."""
     return gather_log_probs(logits, targets).unsqueeze(0)
 
 
 def reduce_to_statistics(logits: Tensor, targets: Tensor, forbid: Sequence[int] = ()) -> Tensor:
-    """Of logits (n, V) and targets (n,): log p, mean, std and rank of ``Moments``, (4, n)."""
+    """Compute log p, mean, std and rank of ``TokenStatistics``, (4, n), from logits (n, V).
+
+    Args:
+        targets: (n,) token ids.
+        forbid: tokens that are not counted in ranks.
+    """
     log_probs = logits.log_softmax(1)  # (n, V)
     probabilities = log_probs.exp()
     target_log_probs = log_probs.gather(1, targets.unsqueeze(1))  # (n, 1)
-    log_probs.masked_fill_(log_probs.isneginf(), 0.0)  # weighs nothing, and 0 * inf is NaN
+    log_probs.masked_fill_(log_probs.isneginf(), 0.0)  # probability 0, but 0 * inf would be NaN
     mean = (probabilities * log_probs).sum(1, keepdim=True)
     variance = (probabilities * (log_probs - mean).square()).sum(1)
     target_logits = logits.gather(1, targets.unsqueeze(1))

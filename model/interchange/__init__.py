@@ -1,4 +1,4 @@
-"""Models on disk: checkpoints of our own and of ``transformers``.
+"""Read and write models on disk: this program's checkpoints and those of ``transformers``.
 
-Imports the core of ``model`` alone; the one room of it that reads and writes checkpoints.
+This package imports only the core of ``model``, which does not read or write checkpoints itself.
 """

@@ -1,4 +1,4 @@
-"""Writing so that a kill leaves the old or the new, never a half."""
+"""Write files and folders so that a kill keeps either the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes ``folder`` when the body ends without an error.
+    """Yield a temporary folder that becomes ``folder`` if the body ends without an error.
 
-    Files and folder are synced to disk before the rename, so that even a power cut leaves all or
-    nothing. FileExistsError where ``folder`` holds something already.
+    Files and folder are synced to disk before the rename, so that even a power cut keeps all or
+    nothing.
+
+    Raises:
+        FileExistsError: ``folder`` is not empty.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} exists already: choose another folder, or remove it.")
+        raise FileExistsError(f"{folder} already exists: choose another folder, or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -39,7 +42,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def write_file_atomically(path: Path) -> Iterator[Path]:
-    """A temporary path whose file becomes ``path``, replacing it, when the body ends well."""
+    """Yield a temporary path whose file replaces ``path`` if the body ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -53,7 +56,7 @@ def write_file_atomically(path: Path) -> Iterator[Path]:
 
 
 def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. OSError where it cannot be written, as for any other file."""
+    """Write a safetensors file; raise OSError if it cannot be written, as for any other file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -72,6 +75,6 @@ def sync_to_disk(path: Path) -> None:
 
 
 def remove_unfinished_writes(folder: Path) -> None:
-    """Remove what killed writers left behind in ``folder``."""
+    """Remove the temporary files and folders of killed writers in ``folder``."""
     for path in folder.glob(".*.tmp") if folder.is_dir() else ():
         shutil.rmtree(path) if path.is_dir() else path.unlink()

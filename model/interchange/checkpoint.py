@@ -1,4 +1,7 @@
-"""Checkpoints: model.safetensors, config.json and tokenizer.json in one folder. No pickle."""
+"""Save and load checkpoints: a folder with model.safetensors, config.json and tokenizer.json.
+
+Nothing is pickled.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,16 @@ if TYPE_CHECKING:
 
 MODEL_TYPE = "hallmark"
 CHECKPOINT_FORMAT = 1
-#: Architectures of several objectives: what to add to a checkpoint that names none.
+#: For architectures with several objectives: what to add to a checkpoint that names none.
 OBJECTIVE_SUGGESTIONS = {
     "decoder": ("causal", "prefix", "a prefix LM"),
-    "encoder_decoder": ("span_corruption", "seq2seq", "one that was trained on pairs"),
+    "encoder_decoder": ("span_corruption", "seq2seq", "a model trained on pairs"),
 }
 WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 
 
 class CheckpointError(ValueError):
-    """A folder is not a checkpoint that can be loaded; the message says which and why."""
+    """A folder cannot be loaded as a checkpoint; the message says which and why."""
 
 
 def save_checkpoint(
@@ -47,13 +50,17 @@ def save_checkpoint(
     tokenizer_path: str | Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
+    """Write a checkpoint; the folder appears complete and synced to disk, or not at all.
 
-    It says what the model was trained for, ``model.objective`` and ``model.is_trained_on_pairs``:
-    they decide how a prompt is read. ``tokenizer_path`` is a tokenizer.json, copied byte for byte.
-    Of its step nothing is said: all checkpoints of one training have the same config.json and
-    tokenizer.json. ``weights`` are the whole tensors of a model that is cut into shards, or that
-    goes on being trained; default its own.
+    It records ``model.objective`` and ``model.is_trained_on_pairs``, which determine how a prompt
+    is read. It does not record the step: all checkpoints of a training have the same config.json
+    and tokenizer.json.
+
+    Args:
+        model: the model to save.
+        folder: a new or empty folder.
+        tokenizer_path: a tokenizer.json, copied byte for byte.
+        weights: whole tensors, if the model is sharded or still being trained; default its own.
     """
     weights = model.state_dict() if weights is None else weights
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -73,11 +80,15 @@ def save_checkpoint(
 
 
 def read_model_config(folder: str | Path) -> ModelConfig:
-    """The config of a checkpoint, without reading its weights. Raises CheckpointError."""
+    """Read the config of a checkpoint, without its weights.
+
+    Raises:
+        CheckpointError: The config is missing or invalid.
+    """
     path, settings = _read_config_file(folder)
     model_settings = settings.get("model", {})
     if isinstance(model_settings, dict) and model_settings.get("positions") == "sinusoidal":
-        model_settings.setdefault("scale_embeddings", False)  # older ones were trained without
+        model_settings.setdefault("scale_embeddings", False)  # as in older versions
     try:
         return config_from_dict(ModelConfig, model_settings)
     except ValueError as error:
@@ -85,9 +96,13 @@ def read_model_config(folder: str | Path) -> ModelConfig:
 
 
 def read_training_objective(folder: str | Path, architecture: Architecture) -> Objective | None:
-    """What a checkpoint says that its model was trained for. Raises CheckpointError where it names
-    none of the architecture's, and where it names none of several: one cannot see whether a decoder
-    reads a prompt in one direction or in both, and what an encoder-decoder makes of a source."""
+    """Read the objective that a checkpoint's model was trained for; None for an old encoder.
+
+    Raises:
+        CheckpointError: The objective does not fit the architecture, or is missing although the
+            architecture has several. The weights do not show whether a decoder reads a prompt in
+            both directions, or what an encoder-decoder does with a source.
+    """
     path, settings = _read_config_file(folder)
     objective = settings.get("objective")
     if objective is None and settings.get("pairs") is True:
@@ -100,21 +115,26 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
         default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
-            f"{path} does not say what the model was trained for, as older checkpoints do not: add "
+            f"{path} does not name the training objective, as in older versions: add "
             f'"objective": "{default_objective}" to it, or "objective": "{alternative}" for '
             f"{alternative_name}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
-            f"{path} has the objective {objective!r}; of this architecture there is "
+            f"{path} has the objective {objective!r}, but this architecture supports "
             f"{', '.join(valid_objectives)}."
         )
     return objective  # type: ignore[no-any-return]
 
 
 def was_trained_on_pairs(folder: str | Path) -> bool:
-    """Whether a checkpoint's model was trained on pairs: it answers sources with targets. The
-    objective seq2seq says so, too, and older ones by it alone. Raises CheckpointError."""
+    """Whether a checkpoint's model was trained on pairs, and so maps sources to targets.
+
+    The objective seq2seq also implies it; older checkpoints have nothing else.
+
+    Raises:
+        CheckpointError: The config is missing or invalid.
+    """
     path, settings = _read_config_file(folder)
     pairs_flag = settings.get("pairs", False)
     if not isinstance(pairs_flag, bool):
@@ -136,22 +156,29 @@ def _read_config_file(folder: str | Path) -> tuple[Path, dict[str, Any]]:
         )
     if settings.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(
-            f"{path} has format {settings.get('format')!r}, this version reads {CHECKPOINT_FORMAT}."
+            f"{path} has format {settings.get('format')!r}, but this version reads format "
+            f"{CHECKPOINT_FORMAT}."
         )
     return path, settings
 
 
 def find_weights_file(folder: str | Path) -> Path:
-    """The file of a checkpoint's weights. Raises CheckpointError where there is none."""
+    """Return the path of a checkpoint's weights; raise CheckpointError if it does not exist."""
     return _require_file(Path(folder), WEIGHTS_FILE)
 
 
 def load_checkpoint(
     folder: str | Path, device: str | torch.device = "cpu", *, objective: Objective | None = None
 ) -> Transformer:
-    """The model of a checkpoint, in evaluation mode. Raises CheckpointError, one sentence.
+    """Load the model of a checkpoint, in evaluation mode.
 
-    ``objective``: what it is to be trained for from now on, instead of what the checkpoint says.
+    Args:
+        folder: the checkpoint.
+        device: where to load the model.
+        objective: objective of the following training, instead of the checkpoint's own.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be loaded; the message is one sentence.
     """
     folder = Path(folder)
     config = read_model_config(folder)
@@ -180,8 +207,13 @@ def load_checkpoint(
 def load_untrained(
     folder: str | Path, device: str | torch.device = "cpu", *, seed: int
 ) -> Transformer:
-    """The model of a checkpoint before any training: its config, and weights drawn from a seed. The
-    checkpoint's own weights are not looked at. Raises CheckpointError, one sentence."""
+    """Build the untrained model of a checkpoint: its config, and weights drawn by ``seed``.
+
+    The checkpoint's weights are not read.
+
+    Raises:
+        CheckpointError: The config or the tokenizer cannot be used.
+    """
     config = read_model_config(folder)
     load_matching_tokenizer(_require_file(Path(folder), TOKENIZER_FILE), config.vocab_size)
     with torch.random.fork_rng(devices=[]):
@@ -193,7 +225,7 @@ def load_untrained(
 
 
 def load_matching_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer at ``path``; CheckpointError unless it has exactly ``vocab_size`` tokens."""
+    """Load the tokenizer at ``path``; CheckpointError unless it has ``vocab_size`` tokens."""
     from tokenizers import Tokenizer
 
     try:
@@ -203,8 +235,8 @@ def load_matching_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     token_count = tokenizer.get_vocab_size(with_added_tokens=True)
     if token_count != vocab_size:
         raise CheckpointError(
-            f"{path} has {token_count} tokens, the model's vocab_size is {vocab_size}: "
-            "they must be equal; what pads the model's tables is vocab_multiple."
+            f"{path} has {token_count} tokens, but the model's vocab_size is {vocab_size}: they "
+            "must be equal. To pad the model's tables, set vocab_multiple."
         )
     return tokenizer
 
@@ -214,7 +246,7 @@ def _require_file(folder: Path, file_name: str) -> Path:
         raise CheckpointError(f"{folder} is not a folder: give the path of a checkpoint.")
     path = folder / file_name
     if not path.is_file():
-        raise CheckpointError(f"{folder} has no {file_name}: it is not a whole checkpoint.")
+        raise CheckpointError(f"{folder} has no {file_name}: the checkpoint is incomplete.")
     return path
 
 
@@ -223,7 +255,7 @@ def get_tensor_shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def check_all_float(path: Path, tensors: dict[str, Tensor]) -> None:
-    """CheckpointError that names a tensor of another kind."""
+    """Raise CheckpointError if a tensor does not have a float type."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{path}: {name} has type {tensor.dtype}, not a float type.")
@@ -232,10 +264,10 @@ def check_all_float(path: Path, tensors: dict[str, Tensor]) -> None:
 def check_shapes_match(
     path: Path, expected: dict[str, tuple[int, ...]], actual: dict[str, tuple[int, ...]]
 ) -> None:
-    """CheckpointError that names the first tensor that does not fit the config."""
+    """Raise CheckpointError for the first tensor whose shape does not fit the config."""
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
             raise CheckpointError(
                 f"{path} does not fit its config: {name} has shape {actual.get(name, 'none')}, "
-                f"expected {expected.get(name, 'none')}; is it of another architecture?"
+                f"expected {expected.get(name, 'none')}. Does it have another architecture?"
             )

@@ -1,4 +1,4 @@
-"""Models that give labels, as the architectures of ``transformers`` for classification."""
+"""Map models with labels to the classification architectures of ``transformers``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from model.interchange.model_families import (
 )
 from model.interchange.tensor_mappings import ModelFamily, TensorMapping, map_weight_and_bias
 
-#: In each pair first the model of sequences, then that of tokens.
 _UNTIED = {"tie_embeddings": (False,)}
 _BERT_SUPPORTED = {
     name: allowed_values

@@ -1,6 +1,6 @@
-"""What GPT-2, Llama, BERT and Marian call our tensors and settings in ``transformers``.
+"""Map tensors and settings to those of GPT-2, Llama, BERT and Marian in ``transformers``.
 
-One table of names a family serves both directions; configs are translated key by key.
+One table of names for each family serves both directions; configs are translated key by key.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse_gpt2_config(config_values: dict[str, Any]) -> ModelConfig:
     if config_values.get("scale_attn_by_inverse_layer_idx") or not config_values.get(
         "scale_attn_weights", True
     ):
-        raise ValueError("its attention is scaled in another way.")
+        raise ValueError("its attention is scaled in a way that is not supported.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["n_positions"],
@@ -122,13 +122,11 @@ def make_llama_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def _parse_llama_head_size(config_values: dict[str, Any]) -> int | None:
-    """None where they are together as wide as the model."""
+    """Return the head size, or None if all heads together are as wide as the model."""
     head_size, model_width = config_values.get("head_dim"), config_values["hidden_size"]
-    return (
-        None
-        if (head_size or 0) * config_values["num_attention_heads"] == model_width
-        else head_size
-    )
+    if (head_size or 0) * config_values["num_attention_heads"] == model_width:
+        return None
+    return head_size
 
 
 def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
@@ -138,7 +136,9 @@ def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
     if config_values.get("attention_bias") or config_values.get("mlp_bias"):
         raise ValueError("its matrices have biases, which is not supported.")
     if config_values.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"the activation {config_values['hidden_act']!r} is not SwiGLU's.")
+        raise ValueError(
+            f"the activation {config_values['hidden_act']!r} is not supported: it must be silu."
+        )
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["max_position_embeddings"],
@@ -173,7 +173,7 @@ BERT_LAYER_NAMES = {
     "feed_forward.down": ("output.dense",),
     "feed_forward_norm": ("output.LayerNorm",),
 }
-#: Where theirs has one type, and ours none, it goes into the positions.
+#: If transformers has one type and this program none, it is added to the positions.
 TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 
 
@@ -315,7 +315,7 @@ def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
     if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values[
         "vocab_size"
     ]:
-        raise ValueError("encoder and decoder have other vocabularies, which is not supported.")
+        raise ValueError("encoder and decoder have different vocabularies, which is not supported.")
     if not config_values.get("static_position_embeddings", True):
         raise ValueError("its positions are learned, which is not supported.")
     return ModelConfig(
@@ -382,7 +382,7 @@ MARIAN_SUPPORTED_SETTINGS = {
     "positions": ("sinusoidal",),
     "bias": (True,),
     "activation": tuple(TRANSFORMERS_ACTIVATIONS),
-    "norm_eps": (1e-5,),  # theirs cannot be set
+    "norm_eps": (1e-5,),  # fixed in transformers
     "embedding_norm": (False,),
     "head_transform": (False,),
     "head_bias": (True,),
@@ -426,7 +426,7 @@ MODEL_FAMILIES = {
     ),
 }
 
-#: By the class of a model, the tensors that its config ties to another, where it ties any.
+#: By model class: the tensors that can be tied, and the tensors that are tied to them.
 TIED_TENSOR_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "GPT2LMHeadModel": {"transformer.wte.weight": ("lm_head.weight",)},
     "LlamaForCausalLM": {"model.embed_tokens.weight": ("lm_head.weight",)},

@@ -1,4 +1,4 @@
-"""How one of our models is written as an architecture of ``transformers``, and read from it."""
+"""Describe how a model is written as an architecture of ``transformers``, and read from it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ OWN_ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class TensorMapping:
-    """One of our tensors and theirs; several of theirs are ours, one upon the other. ``turned``:
-    they store the transpose."""
+    """One of this program's tensors and its counterparts in transformers.
+
+    Attributes:
+        own_name: name of this program's tensor.
+        transformers_names: names in transformers; several tensors are concatenated along dimension
+            0.
+        is_transposed: whether transformers stores the transpose.
+    """
 
     own_name: str
     transformers_names: tuple[str, ...]
@@ -33,16 +39,19 @@ class TensorMapping:
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """An architecture of transformers whose mathematics are ours.
+    """An architecture of transformers that computes the same as this program's models.
 
-    model_class    of the model with its output layer
-    base           what the names of the model below the output layer begin with
-    needs          settings of ours that can be written as one of theirs, by their keys
-    grouped        whether it has grouped-query heads, and heads of any size
-    entries        all tensors of a model
-    written, read  configs, ours to theirs and back; ``read`` raises ValueError or KeyError
-    halves         their sinusoids lie in halves, sines then cosines, ours alternate: the residual
-                   stream's dimensions are permuted
+    Attributes:
+        model_class: class of the model with its output layer.
+        base_prefix: prefix of the names of all tensors below the output layer.
+        supported_settings: allowed values of this program's settings, by name.
+        list_tensor_mappings: lists all tensors of a model.
+        to_transformers_config: converts a config to transformers.
+        from_transformers_config: converts a config from transformers; raises ValueError or
+            KeyError.
+        has_halved_sinusoids: whether transformers' sinusoids are first all sines, then all cosines,
+            while this program alternates them. The dimensions of the residual stream are permuted.
+        supports_grouped_heads: whether key-value heads can be shared, and heads can have any size.
     """
 
     model_class: str
@@ -55,7 +64,7 @@ class ModelFamily:
     supports_grouped_heads: bool = False
 
     def list_unsupported_settings(self, config: ModelConfig) -> list[str]:
-        """What keeps a config from being one of theirs, setting by setting."""
+        """List the settings that the architecture does not support, with the supported values."""
         reasons = [
             f"{key} {' or '.join(map(str, allowed))} (it is {getattr(config, key)})"
             for key, allowed in self.supported_settings.items()
@@ -76,7 +85,16 @@ def map_layers(
     kinds: Iterable[str] = ("weight", "bias"),
     is_transposed: Callable[[str], bool] = lambda name: False,
 ) -> list[TensorMapping]:
-    """Entries of ``count`` layers: ours and theirs say what stands before a layer's number."""
+    """Map the tensors of ``count`` layers.
+
+    Args:
+        parts_by_name: names of a layer's parts: this program's, and their counterparts.
+        count: number of layers.
+        own_prefix: this program's name up to the layer's number.
+        transformers_prefix: transformers' name up to the layer's number.
+        kinds: which of weight and bias the parts have.
+        is_transposed: whether transformers stores the transpose of a part's weight.
+    """
     return [
         TensorMapping(
             f"{own_prefix}.{i}.{name}.{kind}",
@@ -105,5 +123,8 @@ def map_untied_head(config: ModelConfig) -> list[TensorMapping]:
 
 def parse_activation(transformers_name: str) -> Activation:
     if transformers_name not in OWN_ACTIVATIONS:
-        raise ValueError(f"the activation {transformers_name!r} is not known.")
+        raise ValueError(
+            f"the activation {transformers_name!r} is unknown; {', '.join(OWN_ACTIVATIONS)} "
+            "are known."
+        )
     return OWN_ACTIVATIONS[transformers_name]

@@ -1,6 +1,6 @@
-"""Checkpoints of ``transformers``: GPT-2, Llama, BERT and Marian, written and read.
+"""Write and read checkpoints of ``transformers``: GPT-2, Llama, BERT and Marian.
 
-Where the mathematics match, logits are equal. Only safetensors and JSON are touched.
+A converted model gives the same logits. Only safetensors and JSON files are read and written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from model.interchange.weight_files import list_weight_files
 
 
 def find_matching_family(config: ModelConfig) -> ModelFamily:
-    """The family whose mathematics a config's are; ValueError where there is none."""
+    """Return the family that computes the same as a config; ValueError if there is none."""
     candidates = CLASSIFIER_FAMILIES if config.labels else list(MODEL_FAMILIES.values())
     architecture_families = [
         family
@@ -68,18 +68,21 @@ def export_transformers(
 ) -> None:
     """Write a folder that transformers' auto classes load, with equal logits.
 
-    Raises ValueError where no family has the model's mathematics, CheckpointError where the
-    tokenizer is not the model's.
+    Raises:
+        ValueError: No family computes the same as the model.
+        CheckpointError: The tokenizer does not belong to the model.
     """
     config = model.config
     if model.objective == "prefix":
-        raise ValueError("transformers has no architecture for a prefix LM's mask.")
+        raise ValueError(
+            "transformers has no architecture with the attention mask of a prefix LM: this model "
+            "cannot be exported."
+        )
     load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
     family = find_matching_family(config)
     own_tensors = model.state_dict()
-    own_tensors["embedding.weight"] = own_tensors["embedding.weight"][
-        : config.vocab_size
-    ]  # without the padding
+    embedding_rows = own_tensors["embedding.weight"][: config.vocab_size]  # without the padding
+    own_tensors["embedding.weight"] = embedding_rows
     for name in own_tensors.keys() & {"head.weight", "head.bias"}:
         own_tensors[name] = own_tensors[name][: config.output_size]
     transformers_tensors: dict[str, Tensor] = {}
@@ -97,10 +100,9 @@ def export_transformers(
             else (tensor,)
         )
         for tensor_name, piece in zip(mapping.transformers_names, pieces, strict=True):
-            # Cloned: a slice would be saved with the whole it is cut from.
-            transformers_tensors[tensor_name] = (
-                (piece.t() if mapping.is_transposed else piece).contiguous().clone()
-            )
+            # Cloned, since a slice would be saved with the whole tensor.
+            piece = piece.t() if mapping.is_transposed else piece
+            transformers_tensors[tensor_name] = piece.contiguous().clone()
     if family.base_prefix == "bert." and not config.token_types:
         transformers_tensors[TYPE_EMBEDDINGS] = torch.zeros(1, config.d_model)
     if family is MODEL_FAMILIES["marian"]:
@@ -119,15 +121,16 @@ def export_transformers(
         text = json.dumps(family.to_transformers_config(config) | common_settings, indent=2)
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer_path, temporary / TOKENIZER_FILE)
-        # Without it AutoTokenizer takes the class that is usual for the family, and other ids.
+        # Without this file AutoTokenizer uses the family's usual class, with other ids.
         text = json.dumps(TOKENIZER_CONFIG, indent=2)
         (temporary / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def import_transformers(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
-    """The model of a folder of one of the families, in fp32 and evaluation mode.
+    """Load the model of a transformers folder, in fp32 and evaluation mode.
 
-    Raises CheckpointError.
+    Raises:
+        CheckpointError: The folder cannot be read as one of the families.
     """
     folder = Path(folder)
     family, config, config_values = _read_transformers_config(folder)
@@ -139,14 +142,14 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
         own_tensors = _to_own_tensors(folder, family, config, transformers_tensors)
     except (RuntimeError, TypeError, IndexError) as error:
         raise CheckpointError(
-            f"{folder}: a tensor does not have the shape that its config.json says: "
+            f"{folder}: the shape of a tensor does not match its config.json: "
             f"{str(error).splitlines()[0]}."
         ) from error
     model = make_uninitialised_model(config, device)
     if config.tie_embeddings:
         own_tensors["head.weight"] = own_tensors["embedding.weight"]
     model.load_state_dict(own_tensors)
-    if family is MODEL_FAMILIES["marian"]:  # of translation
+    if family is MODEL_FAMILIES["marian"]:  # Marian models are trained to translate
         model.objective, model.is_trained_on_pairs = "seq2seq", True
     return model.eval()
 
@@ -154,7 +157,7 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
 def _to_own_tensors(
     folder: Path, family: ModelFamily, config: ModelConfig, transformers_tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Our tensors of theirs, each of the shape that the config asks for."""
+    """Convert transformers' tensors to this program's, and check their shapes."""
     expected_tensors = make_uninitialised_model(config).state_dict()
     own_tensors: dict[str, Tensor] = {}
     for mapping in family.list_tensor_mappings(config):
@@ -165,21 +168,18 @@ def _to_own_tensors(
         ]
         if len(source_tensors) < len(mapping.transformers_names):
             raise CheckpointError(
-                f"{folder} has no tensor {mapping.transformers_names[0]}: it is not a whole "
-                f"checkpoint."
+                f"{folder} has no tensor {mapping.transformers_names[0]}: the checkpoint is "
+                "incomplete."
             )
         tensor = source_tensors[0].t() if mapping.is_transposed else torch.cat(source_tensors, 0)
-        if tensor.shape != expected_tensors[mapping.own_name].shape:
+        expected_shape = expected_tensors[mapping.own_name].shape
+        if tensor.shape != expected_shape:
             raise CheckpointError(
-                f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, "
-                f"its config says "
-                f"{tuple(expected_tensors[mapping.own_name].shape)}."
+                f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, but "
+                f"its config requires {tuple(expected_shape)}."
             )
-        tensor = (
-            _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False)
-            if family.has_halved_sinusoids
-            else tensor
-        )
+        if family.has_halved_sinusoids:
+            tensor = _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False)
         own_tensors[mapping.own_name] = tensor.contiguous()
     return own_tensors
 
@@ -187,7 +187,10 @@ def _to_own_tensors(
 def _normalise_tensors(
     transformers_tensors: dict[str, Tensor], family: ModelFamily, config: ModelConfig
 ) -> dict[str, Tensor]:
-    """Their tensors in fp32 under full names, with what ours has no place for folded in."""
+    """Convert transformers' tensors to fp32 with full names.
+
+    A single BERT type embedding is added to the positions, where this program has no types.
+    """
     lacks_prefix = not any(name.startswith(family.base_prefix) for name in transformers_tensors)
     full_names = {
         tensor_name
@@ -221,8 +224,11 @@ def _normalise_tensors(
 def _permute_residual_dimensions(
     tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool
 ) -> Tensor:
-    """A tensor of an encoder-decoder with the residual stream's dimensions in another order: from
-    ours, sine and cosine in turn, to halves, or (``to_halves`` false) back."""
+    """Permute the residual stream's dimensions in a tensor of an encoder-decoder.
+
+    With ``to_halves`` from this program's order, alternating sines and cosines, to halves;
+    otherwise back.
+    """
     if config.architecture != "encoder_decoder" or tensor_name == "head.bias":
         return tensor
     order = torch.arange(config.d_model).view(-1, 2).t().flatten()  # 0, 2, 4, … 1, 3, 5, …
@@ -230,7 +236,7 @@ def _permute_residual_dimensions(
     writes_residual = tensor_name.endswith(("out.weight", "down.weight", "out.bias", "down.bias"))
     if writes_residual or "norm" in tensor_name:
         return tensor[order]
-    return tensor if tensor_name.endswith("bias") else tensor[:, order]  # reads the stream
+    return tensor if tensor_name.endswith("bias") else tensor[:, order]  # reads the residual stream
 
 
 def _compute_fused_sizes(config: ModelConfig, part_count: int) -> list[int]:
@@ -249,11 +255,12 @@ def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, d
         raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
     if not isinstance(model_type, str) or model_type not in MODEL_FAMILIES:
         raise CheckpointError(
-            f"{path} describes {model_type!r}; {', '.join(MODEL_FAMILIES)} can be read."
+            f"{path} describes a model of type {model_type!r}, but only "
+            f"{', '.join(MODEL_FAMILIES)} can be read."
         )
     classifier_classes = {family.model_class for family in CLASSIFIER_FAMILIES}
     if config_values.get("architectures") in [[name] for name in classifier_classes]:
-        raise CheckpointError(f"{path} describes a model that gives labels, no language model.")
+        raise CheckpointError(f"{path} describes a classifier: only language models can be read.")
     try:
         return (
             MODEL_FAMILIES[model_type],
@@ -269,11 +276,11 @@ def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, d
 
 
 def _load_all_weights(folder: Path, config_values: dict[str, Any]) -> dict[str, Tensor]:
-    """All tensors of a folder with this config.json."""
+    """Load all tensors of a folder with this config.json."""
     if config_values.get("quantization_config"):
         raise CheckpointError(
             f"{folder} has quantised weights (quantization_config in its config.json): save them "
-            f"as floats first."
+            "as floats first."
         )
     weights: dict[str, Tensor] = {}
     try:
@@ -289,10 +296,10 @@ def _load_all_weights(folder: Path, config_values: dict[str, Any]) -> dict[str, 
 def _drop_integer_buffers(
     folder: Path, weights: dict[str, Tensor], family: ModelFamily, config: ModelConfig
 ) -> dict[str, Tensor]:
-    """Leave out tensors of integers that are no weights, such as masks and positions.
+    """Drop integer tensors that are not weights, such as masks and positions.
 
     Raises:
-        CheckpointError: A weight is not of a float type.
+        CheckpointError: A weight does not have a float type.
     """
     weight_names = {
         tensor_name
@@ -306,7 +313,7 @@ def _drop_integer_buffers(
         ):
             raise CheckpointError(
                 f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
-                f"quantised."
+                "quantised, so save them as floats first."
             )
     return {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
 
@@ -314,10 +321,10 @@ def _drop_integer_buffers(
 def _resolve_tied_weights(
     folder: Path, family: ModelFamily, config: ModelConfig, transformers_tensors: dict[str, Tensor]
 ) -> ModelConfig:
-    """The config with its output layer tied or not, as transformers ties what it has loaded.
+    """Return the config with its output layer tied or not, as transformers ties what it has loaded.
 
-    A folder may say that two tensors are one and hold both. Where they differ, transformers keeps
-    both; where only the second is there, it is taken for the first.
+    A folder may tie two tensors and contain both. If they differ, transformers keeps both; if only
+    the second exists, it is used as the first.
     """
     if not config.tie_embeddings:
         return config
@@ -330,9 +337,8 @@ def _resolve_tied_weights(
             ):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: {tied_name} is another tensor than {source_name}, to "
-                        f"which its config "
-                        f"ties it, which is not supported."
+                        f"{folder}: {tied_name} differs from {source_name}, although its config "
+                        "ties them, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)
     return config

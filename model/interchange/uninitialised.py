@@ -1,4 +1,4 @@
-"""Models whose weights are still to come."""
+"""Build models without initial weights, for weights that are loaded afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model.config import ModelConfig
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """What sets the first weights of a layer leaves them as they are."""
+    """Makes the functions of ``torch.nn.init`` leave tensors unchanged."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -27,11 +27,11 @@ class _SkipInitialisation(TorchFunctionMode):
 def make_uninitialised_model(
     config: ModelConfig, device: str | torch.device = "meta"
 ) -> Transformer:
-    """A model without weights: on "meta" it has their shapes alone, elsewhere they are whatever
-    stood in memory, for ``load_state_dict`` to write over.
+    """Build a model without weights, for ``load_state_dict`` to fill.
 
-    No numbers are drawn: that takes seconds of a large model, and on "meta" torch would import its
-    compiler for it, more than a second in each process that opens a model.
+    On "meta" the tensors only have shapes; elsewhere their content is arbitrary. No numbers are
+    drawn, because that takes seconds for a large model, and on "meta" it would make torch import
+    its compiler, which takes more than a second in each process that opens a model.
     """
     with torch.device(device), _SkipInitialisation():
         return Transformer(config)

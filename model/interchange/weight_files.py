@@ -1,6 +1,6 @@
-"""Which files of a ``transformers`` folder hold its weights, in the order of transformers itself.
+"""Find the files of a ``transformers`` folder that hold its weights, in transformers' own order.
 
-One answer for whoever reads them, so that two readers of a folder never load different weights.
+All readers use this module, so that two readers of a folder never load different weights.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ WEIGHTS_INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
 
 def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
-    """The safetensors files of a folder's weights.
+    """List the safetensors files of a folder's weights.
 
     A file that config.json names in ``transformers_weights`` comes first, then model.safetensors,
-    then the shards of model.safetensors.index.json: so an index that an older save left beside the
-    one file is not read.
+    then the shards of model.safetensors.index.json. So an index that an older save wrote next to a
+    single file is not read.
 
     Raises:
-        CheckpointError: There are none, one lies outside the folder, the index cannot be read, or
-            the folder holds an adapter.
+        CheckpointError: There are no weights, a file is outside the folder or has another format,
+            the index is unreadable, or the folder contains an adapter.
     """
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(
-            f"{folder} holds an adapter (adapter_config.json): merge it into its model, and give "
-            f"the folder of the whole model."
+            f"{folder} contains an adapter (adapter_config.json): merge it into its model, and "
+            "give the folder of the whole model."
         )
     named_path = config.get("transformers_weights")
     named_file = None
     if named_path is not None:
         if not isinstance(named_path, str):
             raise CheckpointError(
-                f"transformers_weights in {folder / 'config.json'} must be the name of a file; it "
-                f"is {str(named_path)[:100]}."
+                f"transformers_weights in {folder / 'config.json'} must be the name of a file, not "
+                f"{str(named_path)[:100]}."
             )
         named_file = _resolve_inside_folder(folder, named_path, "config.json")
         is_index = named_file.name.endswith(".index.json")
@@ -59,8 +59,8 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
             )
         if path.suffix != ".safetensors":
             raise CheckpointError(
-                f"{path} holds weights, but is no safetensors file, and no other format is read: "
-                f"convert it, or name a safetensors file."
+                f"{path} is not a safetensors file, and no other format can be read: convert it, "
+                "or name a safetensors file."
             )
     return files
 
@@ -78,7 +78,7 @@ def _list_shards(folder: Path, index_path: Path) -> list[Path]:
 
 
 def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Path:
-    """The path of a file below the folder; hidden files do not count as the folder's content."""
+    """Return the path of a file below the folder; refuse hidden files and files outside it."""
     path_parts = Path(file_name).parts if isinstance(file_name, str) else ()
     if (
         not path_parts
@@ -86,6 +86,6 @@ def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Pa
         or any(part.startswith(".") for part in path_parts)
     ):
         raise CheckpointError(
-            f"{folder / source_name} points outside its folder, at {str(file_name)[:100]}."
+            f"{folder / source_name} names {str(file_name)[:100]}, which is not inside its folder."
         )
     return folder / file_name

@@ -1,5 +1,6 @@
-"""What a trained model knows, asked without training it: answers, gaps, labels, layers, positions.
+"""Test what a trained model has learned: answers, gaps, labels, layers and positions.
 
-Imports the core of ``model``, ``decoding`` and ``training``: how examples are laid out, how batches
-are drawn and clipped.
+This package imports the core of ``model``, ``decoding``, and from ``training`` the layout of
+examples, the selection of batches and the clipping of gradients. The model's weights do not change,
+except where an answer span model is trained on it.
 """

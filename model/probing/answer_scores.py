@@ -1,7 +1,7 @@
-"""Tasks as word prediction: how likely a model finds each answer, spelled out, behind a question.
+"""Score answers as word prediction: how probable is each answer, as text, after a question?
 
-Without examples (zero-shot) the question is the prompt; with k of them (k-shot, Brown et al. 2020)
-they stand before it.
+Without examples (zero-shot) the question is the prompt. With k examples (k-shot, Brown et al. 2020)
+they precede the question.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FewShotPrompt:
-    """ids: what the model reads before the answer. shots: how many examples stand in it, and how
-    many had no room (``cut``)."""
+    """A question with examples.
+
+    Attributes:
+        ids: tokens that the model reads before the answer.
+        shot_count: number of examples in the prompt.
+        dropped_count: number of examples that did not fit.
+    """
 
     ids: list[int]
     shot_count: int
@@ -36,18 +41,24 @@ def build_few_shot_prompt(
     max_tokens: int,
     begin_ids: Sequence[int] = (END_OF_TEXT_ID,),
 ) -> FewShotPrompt:
-    """The question behind as many examples, each with its answer, as fit into ``room`` tokens.
+    """Build the prompt from the question and as many examples with answers as fit.
 
-    The rule: examples are left out whole, those first that stand farthest from the question, until
-    the rest fits. ``begin`` stands before all. ``room`` is the context less the longest answer.
-    ValueError where not even the question fits.
+    Whole examples are dropped, those farthest from the question first, until the rest fits.
+
+    Args:
+        examples: examples with their answers; the last ones are nearest to the question.
+        question: the question.
+        max_tokens: the context minus the longest answer.
+        begin_ids: tokens at the start of the prompt.
+
+    Raises:
+        ValueError: The question alone does not fit.
     """
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question takes {token_count} tokens with what begins it, and there is room "
-            f"for {max_tokens}: "
-            f"shorten it, or its answers."
+            f"The question with its begin tokens has {token_count} tokens, but only {max_tokens} "
+            "fit: shorten it, or its answers."
         )
     shot_count = 0
     while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
@@ -65,19 +76,19 @@ def compute_answer_log_probs(
     *,
     batch_tokens: int = 16_384,
 ) -> list[Float64]:
-    """log p of each answer of each prompt, (answers,), in nats: the sum over its tokens.
+    """Compute log p of each answer of each prompt, (answers,), in nats: the sum over its tokens.
 
-    A decoder reads the prompt and scores what stands behind it; a prefix LM reads the prompt in
-    both directions. An encoder-decoder reads the prompt as its source, and answers behind the
-    start symbol. To ask whether an answer ends there, end it with the end symbol. Divide by the
-    number of tokens or of bytes to compare answers of unlike length.
+    A decoder reads the prompt and scores the answer after it; a prefix LM reads the prompt in both
+    directions. An encoder-decoder reads the prompt as its source, and answers after the start
+    symbol. To score also that an answer ends, end it with the end symbol. To compare answers of
+    different lengths, divide by the number of tokens or bytes.
 
     Raises:
-        ValueError: a prompt or an answer is empty; both together exceed the context.
+        ValueError: A prompt or an answer is empty, or both together exceed the context.
     """
     if len(prompts) != len(answers):
         raise ValueError(
-            f"{len(prompts)} prompts need as many lists of answers, not {len(answers)}."
+            f"{len(prompts)} prompts need {len(prompts)} lists of answers, not {len(answers)}."
         )
     context = model.config.context
     pairs = [
@@ -91,9 +102,8 @@ def compute_answer_log_probs(
         longest = len(answer) + (len(prompts[prompt_index]) if model.encoder is None else 0)
         if max(longest, len(prompts[prompt_index])) > context:
             raise ValueError(
-                f"Prompt {prompt_index} and an answer take {longest} tokens, more than the "
-                f"context {context}: "
-                f"leave out examples (see with_examples)."
+                f"Prompt {prompt_index} and an answer have {longest} tokens, more than the context "
+                f"of {context}: use fewer examples (see build_few_shot_prompt)."
             )
     prompt_per_answer = [prompts[prompt_index] for prompt_index, _ in pairs]
     if model.encoder is None:

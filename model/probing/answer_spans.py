@@ -1,8 +1,8 @@
-"""Answer spans: where in a text the answer to a question begins and ends (Devlin et al. 2019, 4.2).
+"""Find answer spans: where the answer to a question begins and ends in a text.
 
-A vector for the beginning and one for the end, S and E: the score of tokens i … j is
-S·h_i + E·h_j, over the states h of an encoder, or of a decoder, which sees the left alone, but for
-a prefix LM, which reads the text in both directions.
+As in Devlin et al. 2019, section 4.2, there is a vector S for the beginning and a vector E for the
+end: the score of tokens i ... j is S·h_i + E·h_j, with the states h of an encoder or a decoder. An
+encoder and a prefix LM read the text in both directions, other decoders only to the left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from model.training.packed_rows import select_batch_rows
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """Tokens ``begin`` … ``end`` of a sequence, both of them in it; ``score`` is not normalised."""
+    """Tokens ``begin`` ... ``end`` of a sequence, inclusive; ``score`` is not normalised."""
 
     begin: int
     end: int
@@ -34,12 +34,12 @@ class AnswerSpan:
 
 
 class AnswerSpanModel(nn.Module):
-    """Scores (B, T, 2) of each token as the first and as the last of the answer."""
+    """Scores each token as the first and as the last token of the answer, (B, T, 2)."""
 
     def __init__(self, body: Transformer) -> None:
         super().__init__()
         if body.config.architecture == "encoder_decoder":
-            raise ValueError("Answer spans are read off one stack: an encoder or a decoder.")
+            raise ValueError("Answer spans need an encoder or a decoder, not an encoder_decoder.")
         self.body = body
         weight = body.embedding.weight
         self.output = nn.Linear(body.config.d_model, 2, device=weight.device, dtype=weight.dtype)
@@ -48,29 +48,37 @@ class AnswerSpanModel(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """ids (B, T), padded to the right; ``real`` (B, T) bool says which are tokens."""
-        batch = Batch(
-            ids,
-            attention_mask=attention_mask,
-            prefix=make_prefix_lengths(self.body, attention_mask.sum(1)),
-        )
+        """Score right-padded ids (B, T); ``attention_mask`` (B, T) is True at real tokens."""
+        prefix = make_prefix_lengths(self.body, attention_mask.sum(1))
+        batch = Batch(ids, attention_mask=attention_mask, prefix=prefix)
         scores: Tensor = self.output(self.body.compute_hidden_states(batch))
-        return scores.float().masked_fill(
-            ~attention_mask.unsqueeze(-1), torch.finfo(torch.float32).min
-        )
+        lowest_score = torch.finfo(torch.float32).min
+        return scores.float().masked_fill(~attention_mask.unsqueeze(-1), lowest_score)
 
 
 def select_best_spans(
     begin_scores: Tensor, end_scores: Tensor, is_allowed: Tensor, max_length: int
 ) -> list[AnswerSpan]:
-    """Of each row of scores (B, T) the span i ≤ j of at most ``longest`` tokens with the largest
-    begins_i + ends_j, both at tokens that are ``allowed`` (B, T), as those of the text, not of the
-    question. Among equals the shortest, then the first. ValueError where a row allows nothing.
+    """Select the span i <= j with the largest begin_scores[i] + end_scores[j] of each row.
+
+    Among equal scores the shortest span is selected, then the first.
+
+    Args:
+        begin_scores: (B, T).
+        end_scores: (B, T).
+        is_allowed: (B, T), tokens at which an answer may begin or end: those of the text, not of
+            the question.
+        max_length: most tokens of a span.
+
+    Raises:
+        ValueError: ``max_length`` is less than 1, or a row has no allowed token.
     """
     if max_length < 1:
-        raise ValueError(f"longest must be at least 1, not {max_length}.")
+        raise ValueError(f"max_length must be at least 1, not {max_length}.")
     if not bool(is_allowed.any(1).all()):
-        raise ValueError("A sequence has no token that an answer may begin or end at.")
+        raise ValueError(
+            "A sequence has no token at which an answer may begin or end: allow at least one."
+        )
     begin_scores = begin_scores.masked_fill(~is_allowed, -torch.inf)
     end_scores = end_scores.masked_fill(~is_allowed, -torch.inf)
     rows, width = begin_scores.shape
@@ -79,13 +87,11 @@ def select_best_spans(
         2, rows, dtype=torch.int64, device=begin_scores.device
     )
     for length in range(min(max_length, width)):
-        span_score, begin_index = (begin_scores[:, : width - length] + end_scores[:, length:]).max(
-            1
-        )
-        best_begin, best_extra_tokens = (
-            torch.where(span_score > best_score, begin_index, best_begin),
-            best_extra_tokens.masked_fill(span_score > best_score, length),
-        )
+        span_scores = begin_scores[:, : width - length] + end_scores[:, length:]
+        span_score, begin_index = span_scores.max(1)
+        is_better = span_score > best_score
+        best_begin = torch.where(is_better, begin_index, best_begin)
+        best_extra_tokens = best_extra_tokens.masked_fill(is_better, length)
         best_score = torch.maximum(best_score, span_score)
     span_values = zip(
         best_begin.tolist(), best_extra_tokens.tolist(), best_score.tolist(), strict=True
@@ -102,7 +108,7 @@ def find_answer_spans(
     max_length: int = 30,
     batch_tokens: int = 16_384,
 ) -> list[AnswerSpan]:
-    """The best span of each sequence among its ``allowed`` tokens."""
+    """Find the best span of each sequence among its allowed tokens; see ``select_best_spans``."""
     _check_sequences(span_model, sequences)
     spans_by_sequence: dict[int, AnswerSpan] = {}
     for batch_indices in batch_indices_by_length(list(map(len, sequences)), batch_tokens):
@@ -133,18 +139,26 @@ def train_span_model(
     weight_decay: float = 0.01,
     seed: int = 0,
 ) -> list[float]:
-    """Train the reader on spans (begin, end), both inside; the loss of each step, in nats.
+    """Train on answer spans (begin, end), inclusive; return the loss of each step in nats.
 
-    The loss is the mean of two cross-entropies over the tokens of a sequence, of the beginning and
-    of the end. ``frozen`` trains the two vectors alone. Which sequences a step sees is a function
-    of (seed, step). The rate falls to 0 in equal steps.
+    The loss is the mean of the two cross-entropies of beginning and end over the tokens of a
+    sequence. ``freeze_body`` trains only the two vectors. The sequences of a step are a function of
+    (seed, step). The learning rate falls to 0 in equal steps.
+
+    Raises:
+        ValueError: There is not one span for each sequence, or a span is outside its sequence.
     """
     _check_sequences(span_model, sequences)
     if len(spans) != len(sequences) or not len(spans):
-        raise ValueError(f"{len(sequences)} sequences need as many spans, not {len(spans)}.")
+        raise ValueError(
+            f"Sequences and spans must be equally many, at least 1, not {len(sequences)} and "
+            f"{len(spans)}."
+        )
     for i, (begin, end) in enumerate(spans):
         if not 0 <= begin <= end < len(sequences[i]):
-            raise ValueError(f"Span {i}, {begin} to {end}, is none of {len(sequences[i])} tokens.")
+            raise ValueError(
+                f"Span {i} ({begin} to {end}) is outside its {len(sequences[i])} tokens."
+            )
     device, count = span_model.output.weight.device, len(sequences)
     target_spans = torch.tensor([list(span) for span in spans], device=device)
     body_parameters = [

@@ -1,4 +1,4 @@
-"""Gaps in a text: what a masked language model puts in them (Devlin et al. 2019)."""
+"""Fill gaps in a text with a masked language model (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ Float32 = NDArray[np.float32]
 def compute_mask_log_probs(
     model: Transformer, sequences: Sequence[TokenIds], mask_id: int, *, batch_tokens: int = 16_384
 ) -> list[Float32]:
-    """log p of every token at each ``mask`` of each sequence, given both sides: (masks, V) each.
+    """Compute log p of every token at each mask of each sequence: (masks, V) for each sequence.
 
-    Several masks of a sequence are asked for at once: none sees what the others hide.
+    The model reads the text on both sides. The masks of a sequence are predicted together, and none
+    depends on the tokens that the others replace.
 
     Raises:
-        ValueError: the model is no encoder; a sequence has no mask or is longer than the context.
+        ValueError: The model is not an encoder; a sequence has no mask or is longer than the
+            context.
     """
     if model.config.architecture != "encoder":
         raise ValueError("The distribution at a mask needs an encoder-only model.")
@@ -36,11 +38,11 @@ def compute_mask_log_probs(
         tokens = check_token_ids(sequence, vocab_size, f"Sequence {i}")
         if len(tokens) > context:
             raise ValueError(
-                f"Sequence {i} has {len(tokens)} tokens, more than the context {context}."
+                f"Sequence {i} has {len(tokens)} tokens, more than the context of {context} tokens."
             )
         if mask_id not in tokens:
             raise ValueError(
-                f"Sequence {i} holds no mask, which is token {mask_id}: nothing is asked."
+                f"Sequence {i} has no mask (token {mask_id}): mask at least one token."
             )
     log_probs_by_sequence: dict[int, Float32] = {}
     for batch_indices in batch_indices_by_length(list(map(len, sequences)), batch_tokens):
@@ -48,9 +50,8 @@ def compute_mask_log_probs(
             [sequences[i] for i in batch_indices], model.embedding.weight.device
         )
         is_mask = ids == mask_id
-        logits = model.compute_logits(
-            model(Batch(ids, attention_mask=attention_mask))[is_mask]
-        ).float()  # (masks, V)
+        hidden = model(Batch(ids, attention_mask=attention_mask))[is_mask]
+        logits = model.compute_logits(hidden).float()  # (masks, V)
         scores = check_no_nan(logits.log_softmax(-1)).cpu()
         counts: list[int] = is_mask.sum(1).tolist()
         for i, sequence_scores in zip(batch_indices, torch.split(scores, counts), strict=True):
@@ -66,15 +67,22 @@ def count_restored_gaps(
     gap_interval: int = 5,
     batch_tokens: int = 16_384,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many gaps of each text the model fills with the token that stood there, and how many
-    there are: readability as Taylor (1953) measures it, with every fifth word left out.
+    """Count the gaps of each text that the model fills with the original token.
 
-    Gaps are the tokens ``every``, 2 x ``every`` … of a text, counted from 0; a text without any is
-    not asked for.
+    This measures readability as Taylor (1953) does, who removed every fifth word. Gaps are the
+    tokens at ``gap_interval``, 2 x ``gap_interval``, ... of a text, counted from 0; a text without
+    gaps is not read.
+
+    Returns:
+        The number of restored gaps and of all gaps of each text.
+
+    Raises:
+        ValueError: ``gap_interval`` is less than 2, or a text contains the mask.
     """
     if gap_interval < 2:
         raise ValueError(
-            f"every must be at least 2, not {gap_interval}: something must be left to read."
+            f"gap_interval must be at least 2, not {gap_interval}: the model needs some text to "
+            "read."
         )
     gap_positions = [np.arange(gap_interval, len(text), gap_interval) for text in texts]
     texts_with_gaps = [i for i, positions in enumerate(gap_positions) if len(positions)]
@@ -82,7 +90,7 @@ def count_restored_gaps(
     for i in texts_with_gaps:
         masked_text = check_token_ids(texts[i], model.config.vocab_size, f"Sequence {i}")
         if mask_id in masked_text:
-            raise ValueError(f"Sequence {i} holds the mask already, token {mask_id}.")
+            raise ValueError(f"Sequence {i} already contains the mask (token {mask_id}).")
         masked_text[gap_positions[i]] = mask_id
         masked_texts.append(masked_text.tolist())
     restored_counts = np.zeros(len(texts), dtype=np.int64)
@@ -92,6 +100,5 @@ def count_restored_gaps(
         strict=True,
     ):
         restored_counts[i] = (scores.argmax(1) == np.array(texts[i])[gap_positions[i]]).sum()
-    return restored_counts, np.array(
-        [len(positions) for positions in gap_positions], dtype=np.int64
-    )
+    gap_counts = np.array([len(positions) for positions in gap_positions], dtype=np.int64)
+    return restored_counts, gap_counts

@@ -1,4 +1,4 @@
-"""The labels that a fine-tuned model gives."""
+"""Score the labels of a fine-tuned classifier."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from model.training.examples import Example
 def compute_label_log_probs(
     model: Transformer, examples: Sequence[Example], *, batch_tokens: int = 16_384
 ) -> list[Float32]:
-    """log p of every label at each token that an example asks for one, (asked, labels) each, in
-    nats; what it gives as an answer does not count. ValueError for a model without labels."""
+    """Compute log p of every label in nats, (labelled tokens, labels) for each example.
+
+    Labels are scored at each token that has one in the example; which label it is has no effect.
+
+    Raises:
+        ValueError: The model has no labels.
+    """
     if not model.config.labels:
-        raise ValueError("This model scores words, not labels: fine-tune it first.")
+        raise ValueError("This model scores the vocabulary, not labels: fine-tune it first.")
     build_batch = make_example_objective(model.config, model.objective)
     device = model.embedding.weight.device
     results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]
@@ -30,14 +35,11 @@ def compute_label_log_probs(
     ):
         batch = build_batch([examples[i] for i in batch_indices], 0, 0).to_device(device)
         is_labelled = batch.require_targets_and_weights()[1] > 0  # (B, T)
-        log_probs = (
-            model.compute_logits(model(batch)[is_labelled]).float().log_softmax(-1)
-        )  # (asked, labels)
+        logits = model.compute_logits(model(batch)[is_labelled]).float()
+        log_probs = check_no_nan(logits.log_softmax(-1)).cpu().numpy()  # (labelled tokens, labels)
         split_points = is_labelled.sum(1).cumsum(0)[:-1].tolist()
         for i, example_log_probs in zip(
-            batch_indices,
-            np.split(check_no_nan(log_probs).cpu().numpy(), split_points),
-            strict=True,
+            batch_indices, np.split(log_probs, split_points), strict=True
         ):
             results[i] = example_log_probs
     return results

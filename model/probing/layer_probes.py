@@ -1,6 +1,7 @@
-"""Linear probes: what can be read off each layer of a frozen model (Tenney et al. 2019).
+"""Fit linear probes to find what each layer of a frozen model represents (Tenney et al. 2019).
 
-A probe is a logistic regression on the states of a layer; where it does well, the layer tells.
+A probe is a logistic regression on a layer's states. If it predicts well, the layer represents the
+labels.
 """
 
 from __future__ import annotations
@@ -35,17 +36,22 @@ class LinearProbe:
     std: Float64
 
     def predict_log_probs(self, features: Float32 | Float64) -> Float64:
-        """log p of each class, (n, C), for features (n, d)."""
+        """Compute log p of each class, (n, C), for features (n, d)."""
         scores = ((features - self.mean) / self.std) @ self.weight.T + self.bias
         return torch.from_numpy(scores).log_softmax(-1).numpy()
 
 
 @dataclass(frozen=True)
 class LayerProbeScore:
-    """How a layer's probe does on what it was not fitted on: 0 is the input embedding.
+    """Score of a layer's probe on held-out sequences.
 
-    majority: the accuracy of always saying the class that is most frequent in training. n: how
-    many were asked. log_loss in nats.
+    Attributes:
+        layer: 0 is the input embedding, 1 the first block's output.
+        accuracy: share of correct predictions.
+        log_loss: mean cross-entropy in nats.
+        majority_accuracy: accuracy of always predicting the most frequent class of the training
+            data.
+        n: number of held-out sequences.
     """
 
     layer: int
@@ -58,30 +64,40 @@ class LayerProbeScore:
 def fit_linear_probe(
     features: Float32 | Float64, labels: Sequence[int], class_count: int, *, penalty: float = 1.0
 ) -> LinearProbe:
-    """The multinomial logistic regression of ``labels`` (n,) on features (n, d), by L-BFGS.
+    """Fit a multinomial logistic regression by L-BFGS.
 
-    Minimises the summed cross-entropy + penalty/2 |W|^2 over standardised features; the bias is
-    not penalised. That is scikit-learn's LogisticRegression(C=1/penalty) behind a StandardScaler.
-    A feature that never varies keeps a scale of 1.
+    Minimises the summed cross-entropy + penalty/2 |W|^2 over standardised features; the bias is not
+    penalised. This is scikit-learn's LogisticRegression(C=1/penalty) after a StandardScaler. A
+    feature that never varies keeps a scale of 1.
+
+    Args:
+        features: (n, d).
+        labels: (n,) classes, 0 ... class_count - 1.
+        class_count: number of classes.
+        penalty: weight of the L2 penalty.
+
+    Raises:
+        ValueError: The numbers of features and labels differ, or a label or ``penalty`` is invalid.
     """
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
-        raise ValueError(f"{len(features)} features need as many labels, not {len(label_array)}.")
+        raise ValueError(
+            f"Features and labels must be equally many, at least 1, not {len(features)} and "
+            f"{len(label_array)}."
+        )
     if (
         label_array.dtype.kind not in "iu"
         or label_array.min() < 0
         or label_array.max() >= class_count
     ):
-        raise ValueError(f"Labels must be classes, 0 to {class_count - 1}.")
+        raise ValueError(f"Labels must be integers from 0 to {class_count - 1}.")
     if not penalty > 0.0:
         raise ValueError(f"penalty must be positive, not {penalty}.")
     feature_matrix = np.asarray(features, dtype=np.float64)
     mean, std = feature_matrix.mean(0), feature_matrix.std(0)
     std[std == 0.0] = 1.0
-    inputs, targets = (
-        torch.from_numpy((feature_matrix - mean) / std),
-        torch.from_numpy(label_array.astype(np.int64)),
-    )
+    inputs = torch.from_numpy((feature_matrix - mean) / std)
+    targets = torch.from_numpy(label_array.astype(np.int64))
     weight = torch.zeros(
         class_count, feature_matrix.shape[1], dtype=torch.float64, requires_grad=True
     )
@@ -115,21 +131,27 @@ def compute_token_states(
     *,
     batch_tokens: int = 16_384,
 ) -> Float32:
-    """The state of one token of each sequence, the one at ``places[i]`` (-1: the last), at every
-    layer: (layers + 1, n, d), first the input embedding. An encoder
-    sees both sides, and so does a prefix LM.
+    """Compute the state of one token of each sequence at every layer: (layers + 1, n, d).
 
-    ValueError names a sequence that is empty, longer than the context or has no such place.
+    Layer 0 is the input embedding. Encoders and prefix LMs read the text in both directions.
+
+    Args:
+        positions: position of the token in each sequence; -1 is the last.
+
+    Raises:
+        ValueError: A sequence is empty or longer than the context, or does not have the position.
     """
     if len(positions) != len(sequences):
-        raise ValueError(f"{len(sequences)} sequences need as many places, not {len(positions)}.")
+        raise ValueError(
+            f"{len(sequences)} sequences need {len(sequences)} positions, not {len(positions)}."
+        )
     lengths = [
         len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}"))
         for i, sequence in enumerate(sequences)
     ]
     for i, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if not -length <= position < length:
-            raise ValueError(f"Sequence {i} has {length} tokens, and no place {position}.")
+            raise ValueError(f"Sequence {i} has {length} tokens, so no position {position}.")
     shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
     for batch_indices in batch_indices_by_length(lengths, batch_tokens):
@@ -141,9 +163,7 @@ def compute_token_states(
             [positions[i] % lengths[i] for i in batch_indices], device=ids.device
         )
         row_indices = torch.arange(len(batch_indices), device=ids.device)
-        selected_states = [
-            layer[row_indices, position_tensor] for layer in layer_outputs
-        ]  # (B, d) each
+        selected_states = [layer[row_indices, position_tensor] for layer in layer_outputs]
         states[:, batch_indices] = torch.stack(selected_states).float().cpu().numpy()
     return states
 
@@ -159,13 +179,16 @@ def evaluate_layer_probes(
     penalty: float = 1.0,
     batch_tokens: int = 16_384,
 ) -> list[LayerProbeScore]:
-    """A probe for each layer, fitted on the sequences that are not ``held_out`` and scored on those
-    that are. ValueError where either part is empty."""
+    """Fit a probe for each layer on the training sequences, and score it on the held-out ones.
+
+    Raises:
+        ValueError: The arguments differ in length, or no sequences or all are held out.
+    """
     held_out_mask = np.asarray(is_held_out, dtype=bool)
     label_array = np.asarray(labels)
     if not len(held_out_mask) == len(label_array) == len(sequences):
         raise ValueError(
-            f"{len(sequences)} sequences need as many labels and marks of what is held out, not "
+            f"{len(sequences)} sequences need as many labels and is_held_out values, not "
             f"{len(label_array)} and {len(held_out_mask)}."
         )
     if held_out_mask.all() or not held_out_mask.any():

@@ -1,4 +1,4 @@
-"""Loss by position: the later positions of the context are trained less, and predicted worse."""
+"""Measure the loss by position: later positions are trained less, and predicted worse."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from model.decoding.inference_mode import run_in_evaluation_mode
 def compute_loss_by_position(
     model: Transformer, batches: Iterable[Batch]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean cross-entropy at each position of the context, (context,) in nats, and the weight it is
-    a mean over; NaN where nothing was predicted.
+    """Compute the mean cross-entropy at each position of the context, (context,) in nats.
 
-    The batches are those of any objective, with targets and weights. A position is where the
-    prediction is made: ``Batch.positions``, which begin anew with each document where attention
-    does, else the place in the row.
+    A position is that of the token that makes the prediction: ``Batch.positions``, which count from
+    the start of each document if attention does not cross documents, else the position in the row.
+
+    Args:
+        batches: batches of any objective, with targets and weights.
+
+    Returns:
+        The means, NaN where nothing was predicted, and the sum of the weights at each position.
     """
     device = model.embedding.weight.device
     nat_sums, weight_sums = np.zeros((2, model.config.context))
     for batch in batches:
         targets, token_weights = batch.require_targets_and_weights()
-        losses = (
-            model.compute_token_losses(batch.to_device(device)).double().cpu() * token_weights
-        )  # (B, T)
+        losses = model.compute_token_losses(batch.to_device(device)).double().cpu()  # (B, T)
+        losses = losses * token_weights
         positions = batch.positions
         if positions is None:
             positions = torch.arange(targets.shape[1]).expand_as(targets)

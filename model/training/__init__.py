@@ -1,5 +1,5 @@
-"""Training: data, optimisers, the trainer's process, its state; fine-tuning of classifiers.
+"""Train models: data, optimizers, the training process and its state, fine-tuning of classifiers.
 
-Imports the core of ``model``, ``decoding`` and ``interchange``; nothing but the job tells it of the
-stage that starts it.
+This package imports the core of ``model``, ``decoding`` and ``interchange``. It knows nothing of
+the caller except the job that the caller writes.
 """

@@ -1,4 +1,4 @@
-"""From a trained model to one with another output layer: what fine-tuning begins with."""
+"""Give a trained model another output layer, as the start of fine-tuning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from model.architecture import Transformer
 from model.config import ModelConfig, config_to_dict
 
-#: What a fine-tuned model may have otherwise than the one it began as.
+#: Settings in which a fine-tuned model may differ from the model it started from.
 TASK_SPECIFIC_SETTINGS = {
     "labels",
     "tie_embeddings",
@@ -24,17 +24,16 @@ OUTPUT_LAYER_PREFIXES = ("head.", "transform.")
 def make_classifier_config(
     config: ModelConfig, labels: tuple[str, ...], *, per_sequence: bool, sentence_count: int
 ) -> ModelConfig:
-    """The config of a model that gives labels, ``of_sequences`` or to each token.
+    """Return the config of a classifier of whole sequences (``per_sequence``) or of tokens.
 
-    As there is for each an architecture of transformers: whole sequences are read off an encoder's
-    first token through BERT's pooler (Devlin et al. 2019), off a decoder's last without a bias.
+    Each follows an architecture of transformers: an encoder classifies sequences by their first
+    token, through BERT's pooler (Devlin et al. 2019), a decoder by their last token, without a
+    bias.
     """
     is_encoder = config.architecture == "encoder"
-    token_types = (
-        max(config.token_types, sentence_count)
-        if is_encoder and sentence_count > 1
-        else config.token_types
-    )
+    token_types = config.token_types
+    if is_encoder and sentence_count > 1:
+        token_types = max(token_types, sentence_count)
     return replace(
         config,
         labels=labels,
@@ -48,18 +47,20 @@ def make_classifier_config(
 def adapt_model_to_config(
     model: Transformer, config: ModelConfig, model_name: str = "The model"
 ) -> Transformer:
-    """A model of ``config`` with the weights of ``model``; where it gives other labels, its output
-    layer is new. New embeddings of token types begin at 0, where they change nothing.
+    """Build a model of ``config`` with the weights of ``model``.
 
-    ValueError, which calls the model ``name``, where more than the task differs.
+    If the labels differ, the output layer is new. New embeddings of token types begin at 0, where
+    they have no effect.
+
+    Raises:
+        ValueError: More than the task differs; ``model_name`` names the model in the message.
     """
     old_settings, new_settings = config_to_dict(model.config), config_to_dict(config)
     for key in sorted(old_settings.keys() - TASK_SPECIFIC_SETTINGS):
         if old_settings[key] != new_settings[key]:
             raise ValueError(
-                f"{model_name} is of another model than the job asks: its {key} is "
-                f"{old_settings[key]}, not "
-                f"{new_settings[key]}."
+                f"{model_name} does not fit the job: its {key} is {old_settings[key]}, but the "
+                f"job's is {new_settings[key]}."
             )
     adapted_model = Transformer(config)
     dropped_prefixes = OUTPUT_LAYER_PREFIXES if config.labels != model.config.labels else ()
@@ -77,13 +78,13 @@ def adapt_model_to_config(
 
 
 def freeze_all_but_output_layer(model: Transformer) -> None:
-    """Let only the output layer learn: the features are a frozen model's."""
+    """Train only the output layer, on the features of a frozen body."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(OUTPUT_LAYER_PREFIXES))
 
 
 def is_body_trainable(model: Transformer) -> bool:
-    """Whether more than the output layer does."""
+    """Whether any parameter outside the output layer is trained."""
     return any(
         parameter.requires_grad and not name.startswith(OUTPUT_LAYER_PREFIXES)
         for name, parameter in model.named_parameters()

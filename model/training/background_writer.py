@@ -1,4 +1,4 @@
-"""What a training leaves is written by a thread of its own, while the next steps are computed."""
+"""Write a training's outputs in a background thread, while the next steps are computed."""
 
 from __future__ import annotations
 
@@ -25,57 +25,56 @@ RowsByTable = dict[str, list[dict[str, Any]]]
 
 
 class BackgroundWriter:
-    """Writes checkpoint, tables and last the state, which makes both count: a kill in between loses
-    what is newer than the state before, and that is made again.
+    """Writes checkpoint, tables and finally the state, which commits them.
 
-    One thing at a time: whoever has the next one waits, so that no more than one snapshot is held.
-    What goes wrong is raised in the training, at the next step at the latest.
+    After a kill, outputs newer than the last state are lost and computed again. Only one write runs
+    at a time and the next one waits, so that at most one snapshot is in memory. Errors are raised
+    in the training, at the next step at the latest.
     """
 
     def __init__(self, work_folder: Path, tokenizer_path: Path, config: TrainConfig) -> None:
         self.work_folder, self.tokenizer_path, self.config = work_folder, tokenizer_path, config
-        self.executor = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="background-writer")
         self.pending_write: Future[None] | None = None
 
     def start_writing(
         self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
     ) -> None:
-        """Write a state and the rows of ``tables``, and, of a ``model``, a checkpoint; its weights
-        are the snapshot's."""
+        """Write a state and the rows of ``tables``, and a checkpoint if ``model`` is given.
+
+        The checkpoint's weights are those of the snapshot.
+        """
         self.wait_until_written()
         self.pending_write = self.executor.submit(self._write_snapshot, snapshot, tables, model)
 
     def raise_write_error(self) -> None:
-        """Raise what went wrong, without waiting."""
+        """Raise the error of a finished write, without waiting."""
         if self.pending_write is not None and self.pending_write.done():
             self.wait_until_written()
 
     def wait_until_written(self) -> None:
-        """Until all is on the disk."""
+        """Wait until everything is on disk; raise the error of the write."""
         pending_write, self.pending_write = self.pending_write, None
         if pending_write is not None:
             pending_write.result()
 
     def shut_down(self) -> None:
-        """End the thread, when it has written what it was given."""
+        """End the thread after its last write."""
         self.executor.shutdown()
 
     def _write_snapshot(
         self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
     ) -> None:
-        step, folder = (
-            snapshot.step,
-            self.work_folder / "checkpoints" / format_step_name(snapshot.step),
-        )
+        step = snapshot.step
+        folder = self.work_folder / "checkpoints" / format_step_name(step)
         if model is not None:
             checkpoint.save_checkpoint(
                 model, folder, tokenizer_path=self.tokenizer_path, weights=snapshot.model_weights
             )
         for name, rows in tables.items():
             if rows:
-                with write_file_atomically(
-                    self.work_folder / name / f"part-{step:08d}.parquet"
-                ) as path:
+                table_path = self.work_folder / name / f"part-{step:08d}.parquet"
+                with write_file_atomically(table_path) as path:
                     pq.write_table(pa.Table.from_pylist(rows, TABLE_SCHEMAS[name]), path)
         snapshot.write_state(self.work_folder)
         remove_old_states(self.work_folder, self.config)
@@ -84,7 +83,7 @@ class BackgroundWriter:
 
 
 def emit_checkpoint_event(checkpoint_folder: Path) -> None:
-    """Tell of a checkpoint that counts."""
+    """Report a committed checkpoint."""
     emit_event(
         "checkpoint",
         step=int(checkpoint_folder.name.removeprefix("step-")),

@@ -1,4 +1,4 @@
-"""The batches that examples make: what the model reads of them, and what it is to give."""
+"""Build batches from task examples: the tokens that the model reads, and its targets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from model.training.examples import NO_LABEL, Example, build_pair_prompt
 
 
 def build_pair_batch(examples: Sequence[Example], architecture: str) -> Batch:
-    """Sources to targets: of an encoder-decoder as ``seq2seq``; of a decoder as a prefix LM, which
-    sees the prompt of the source in full and predicts the target and the end token."""
-    sources, targets = (
-        [example.ids for example in examples],
-        [example.targets for example in examples],
-    )
+    """Build a batch of sources and targets.
+
+    An encoder-decoder reads them as in ``build_seq2seq_batch``. A decoder reads them as a prefix
+    LM: it attends fully to the prompt of the source, and predicts the target and the end token.
+    """
+    sources = [example.ids for example in examples]
+    targets = [example.targets for example in examples]
     if architecture == "encoder_decoder":
         return build_seq2seq_batch(sources, targets)
     prompts = [build_pair_prompt(source) for source in sources]
@@ -36,7 +37,13 @@ def build_pair_batch(examples: Sequence[Example], architecture: str) -> Batch:
 def build_label_batch(
     examples: Sequence[Example], config: ModelConfig, is_bidirectional: bool
 ) -> Batch:
-    """Texts to the labels of their tokens. ``both_ways``: a prefix LM reads all of a text so."""
+    """Build a batch of texts and the labels of their tokens.
+
+    Args:
+        examples: labelled texts.
+        config: config of the model.
+        is_bidirectional: whether a prefix LM attends to the whole text in both directions.
+    """
     ids, attention_mask = pad_rows([example.ids for example in examples], torch.device("cpu"))
     labels = torch.full_like(ids, NO_LABEL)
     for label_row, example in zip(labels, examples, strict=True):
@@ -45,26 +52,27 @@ def build_label_batch(
         [example.first_sentence_length or len(example.ids) for example in examples]
     )
     positions = torch.arange(ids.shape[1])
+    token_types = (positions >= first_sentence_lengths[:, None]).long()
     is_encoder = config.architecture == "encoder"
     return Batch(
         ids,
         targets=labels.clamp(min=0),
         weights=(labels != NO_LABEL).float(),
-        attention_mask=attention_mask
-        if is_encoder
-        else None,  # padding stands where a decoder does not see it
+        # A decoder needs no mask: padding follows the text, where it does not attend.
+        attention_mask=attention_mask if is_encoder else None,
         prefix=attention_mask.sum(1) if is_bidirectional else None,
-        token_types=(positions >= first_sentence_lengths[:, None]).long()
-        if config.token_types
-        else None,
+        token_types=token_types if config.token_types else None,
     )
 
 
 def make_example_objective(
     config: ModelConfig, objective: Objective | None
 ) -> Callable[[Sequence[Example], int, int], Batch]:
-    """The function (examples, key, first) -> Batch for a model: labels where it has some, else
-    pairs. It draws nothing, and neither number counts."""
+    """Return the function (examples, key, first_row) -> Batch of a model.
+
+    Models with labels get labelled texts, others pairs. The function draws nothing: ``key`` and
+    ``first_row`` have no effect.
+    """
     if config.labels:
         return lambda examples, key, first_row: build_label_batch(
             examples, config, objective == "prefix"

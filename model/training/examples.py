@@ -1,7 +1,7 @@
-"""Examples of a task on disk: pairs of a source and a target, and texts with labels.
+"""Store and read task examples: pairs of a source and a target, and texts with labels.
 
-They lie in an Arrow file that is mapped, so that memory does not grow with their number. Which of
-them a step sees is the same function of (seed, step) as for packed rows.
+They are in an Arrow file that is mapped, so that memory does not grow with their number. The
+examples of a step are the same function of (seed, step) as for packed rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model.keyed_randomness import Int64, combine_into_key, permute_indices
 from model.special_tokens import END_OF_TEXT_ID, TokenIds
 from model.training.packed_rows import PackedRows, open_packed_rows
 
-#: Stands at a token that is asked for no label.
+#: Label of a token that has none.
 NO_LABEL = -1
 
 EXAMPLES_SCHEMA = pa.schema(
@@ -35,56 +35,62 @@ EXAMPLES_SCHEMA = pa.schema(
 
 
 class Example(NamedTuple):
-    """ids: what is read. answers: of a pair the target's tokens; else the label of each token of
-    ``ids``, or UNASKED. first: how many tokens are of the first sentence, where there are two."""
+    """One example of a task.
+
+    Attributes:
+        ids: tokens of the source, or of the labelled text.
+        targets: tokens of the target of a pair; for a labelled text the label of each token of
+            ``ids``, or NO_LABEL.
+        first_sentence_length: tokens of the first sentence, if the text has two.
+    """
 
     ids: TokenIds
     targets: TokenIds
     first_sentence_length: int = 0
 
 
-# Layout ----------------------------------------------------------------------------------------
-
-
 def truncate_pair(
     source: TokenIds, target: TokenIds, config: ModelConfig
 ) -> tuple[TokenIds, TokenIds]:
-    """Source and target, cut at their ends to what the context holds.
+    """Truncate source and target at their ends so that they fit into the context.
 
-    An encoder-decoder has a context for each. A decoder reads both in one row between begin and end
-    tokens: there the source keeps three quarters of it, and the target what is left. What is kept
-    of a source depends on no target, so that it is the same where that is to be written.
+    An encoder-decoder has a context for each. A decoder reads both in one row with begin and end
+    tokens: the source gets up to three quarters of it, and the target the rest. The truncated
+    source does not depend on the target, so it is the same when the target is generated.
+
+    Raises:
+        ValueError: The context of a decoder is too short for a pair.
     """
     context = config.context
     if config.architecture == "encoder_decoder":
         return source[:context], target[: context - 1]  # the decoder's begin token
-    token_budget = context - 3  # a begin token before either, an end token behind the target
+    token_budget = context - 3  # a begin token before each, an end token after the target
     if token_budget < 2:
-        raise ValueError(f"A context of {context} tokens has no room for a pair: it takes 5.")
+        raise ValueError(f"A context of {context} tokens is too short for a pair: it needs 5.")
     source = source[: 3 * token_budget // 4]
     return source, target[: token_budget - len(source)]
 
 
 def build_pair_prompt(source: TokenIds) -> list[int]:
-    """What a decoder reads of a pair before it writes the target."""
+    """Build a decoder's prompt for the target of a source."""
     return [END_OF_TEXT_ID, *source, END_OF_TEXT_ID]
 
 
 def build_pair_inputs(
     source: TokenIds, architecture: Architecture
 ) -> tuple[list[int], list[int] | None]:
-    """How a model of pairs is asked for a target, as it was trained: what the decoder reads first,
-    and the encoder, where there is one."""
+    """Build the inputs for generating a target, as in training.
+
+    Returns:
+        The first tokens of the decoder, and the encoder's input (None without an encoder).
+    """
     if architecture == "encoder_decoder":
         return [END_OF_TEXT_ID], list(source) or [END_OF_TEXT_ID]
     return build_pair_prompt(source), None
 
 
-# On disk ---------------------------------------------------------------------------------------
-
-
 def write_examples(path: Path, examples: Iterable[Example]) -> None:
-    """Write the file that ``ExampleRows`` maps; it appears whole or not at all."""
+    """Write the file that ``ExampleRows`` maps; it appears complete or not at all."""
     example_rows = list(examples)
     columns = [
         pa.array([row[i] for row in example_rows], field.type)
@@ -99,10 +105,14 @@ def write_examples(path: Path, examples: Iterable[Example]) -> None:
 
 
 class ExampleRows:
-    """Examples, mapped from a file; for the trainer what ``PackedRows`` is."""
+    """Examples mapped from a file, with the interface of ``PackedRows``."""
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
-        """ValueError where the file holds no examples, or none that this model can learn from."""
+        """Map the examples at ``path``.
+
+        Raises:
+            ValueError: The file has no examples, or some that do not fit the model.
+        """
         self.path = path
         try:
             with pa.memory_map(str(path)) as source:
@@ -112,7 +122,7 @@ class ExampleRows:
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a file of examples: {error}.") from error
         if not len(table):
-            raise ValueError(f"{path} holds no examples: there is nothing to learn from.")
+            raise ValueError(f"{path} has no examples, so there is nothing to train on.")
         self._check_model_fits(config)
         target_factor = 0 if config.labels else 1
         self.lengths = self._ids.lengths + target_factor * self._targets.lengths  # (n,) tokens
@@ -126,9 +136,8 @@ class ExampleRows:
         ):
             if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} holds numbers from {id_values.min()} to {id_values.max()} "
-                    f"where the "
-                    f"model has {high}: was it made for another model?"
+                    f"{self.path} has ids from {id_values.min()} to {id_values.max()}, but the "
+                    f"model's ids end at {high - 1}: was it written for another model?"
                 )
         if config.labels:
             is_valid = (
@@ -144,13 +153,12 @@ class ExampleRows:
             row = int(np.argmin(is_valid))
             raise ValueError(
                 f"{self.path}: example {row} has {read_lengths[row]} tokens and "
-                f"{target_lengths[row]} answers, "
-                f"which a context of {config.context} does not hold."
+                f"{target_lengths[row]} target tokens or labels, which do not fit a context of "
+                f"{config.context} tokens."
             )
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the file."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -158,23 +166,23 @@ class ExampleRows:
         return len(self.first_sentence_lengths)
 
     def read_rows(self, row_indices: Int64) -> list[Example]:
-        """The examples of these numbers."""
+        """Return the examples at these indices."""
         return [
             Example(self._ids[i], self._targets[i], int(self.first_sentence_lengths[i]))
             for i in row_indices
         ]
 
     def select_evenly_spaced(self, count: int) -> Int64:
-        """The numbers of at most ``count`` examples, evenly spread over all."""
+        """Return the indices of at most ``count`` examples, evenly spread over all."""
         n = len(self)
         return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
 
     def count_tokens(self, row_indices: Int64) -> int:
-        """How many tokens these examples have."""
+        """Count the tokens of these examples."""
         return int(self.lengths[row_indices].sum())
 
     def count_tokens_read(self, seed: int, step_count: int, batch_size: int) -> int:
-        """How many tokens the first ``steps`` steps read."""
+        """Count the tokens that the first ``step_count`` steps read."""
         full_epochs, rows_in_epoch = divmod(step_count * batch_size, len(self))
         if self._epoch_token_sums[0] != (seed, full_epochs):
             order = permute_indices(
@@ -188,21 +196,21 @@ class ExampleRows:
 def open_dataset_rows(
     source: str | Sequence[str], copy_path: Path, config: ModelConfig, are_examples: bool
 ) -> PackedRows | ExampleRows:
-    """The rows that a job names: packed ones, copied to ``copy`` first, or ``examples``."""
+    """Open a job's data: packed rows, copied to ``copy_path`` first, or a file of examples."""
     if not are_examples:
         return open_packed_rows(source, copy_path, config.context, config.vocab_size)
     if not isinstance(source, str):
-        raise ValueError("Examples stand in one file: give its path, not several.")
+        raise ValueError("Examples must be in one file: give one path, not several.")
     return ExampleRows(Path(source), config)
 
 
 class _ListColumn:
-    """A column of lists of integers, without a copy where it stands in one piece."""
+    """A column of lists of integers, not copied if it is a single chunk."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         list_array = column.combine_chunks()
         if list_array.null_count or not pa.types.is_large_list(list_array.type):
-            raise ValueError("its columns are no lists of tokens")
+            raise ValueError("its columns are not lists of tokens")
         self.values: NDArray[np.int32] = list_array.values.to_numpy()
         self.offsets: Int64 = list_array.offsets.to_numpy()
         self.lengths: Int64 = np.diff(self.offsets)

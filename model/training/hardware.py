@@ -1,4 +1,4 @@
-"""What the machine offers a trainer: its device, its speed, its memory."""
+"""Choose the trainer's device, and measure its speed and memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from torch import Tensor
 
 from model.kernels import apply_linear
 
-#: Of glibc's malloc.h.
+#: Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def choose_device(device_name: str, local_rank: int = 0) -> torch.device:
-    """The device of a config; of several GPUs each process of a machine takes its own."""
+    """Return the device of a config; each process of a machine takes its own GPU.
+
+    Raises:
+        ValueError: There is no CUDA device, or too few for the processes.
+    """
     if device_name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but no CUDA device was found: set device to auto or cpu.")
     if device_name == "auto":
@@ -28,16 +32,16 @@ def choose_device(device_name: str, local_rank: int = 0) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise ValueError(
             f"There are {torch.cuda.device_count()} CUDA devices, too few for process "
-            f"{local_rank + 1} of this machine: lower processes."
+            f"{local_rank + 1} on this machine: reduce processes."
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def should_compile(configured: bool | None, device: torch.device, is_unmeasured: bool) -> bool:
-    """Whether to compile: where nothing is said, for a GPU, if Triton is there to compile for it.
+    """Return whether to compile: as configured, else on a GPU if Triton is installed.
 
-    Not what nobody has measured: examples of many lengths, and shards.
+    By default ``is_unmeasured`` cases are not compiled: examples of many lengths, and shards.
     """
     if configured is not None:
         return configured
@@ -47,18 +51,21 @@ def should_compile(configured: bool | None, device: torch.device, is_unmeasured:
 
 
 def compile_function(device: torch.device, function: Any, dynamic: bool | None) -> Any:
-    """``torch.compile``. On the CPU what it makes starts the kernels without Python: 0.965 of the
-    time of a step of 5 million parameters, and no longer to compile."""
+    """Compile with ``torch.compile``.
+
+    On the CPU the compiled code starts kernels without Python: with 5 million parameters a step
+    takes 0.965 of its time, and compiling takes no longer.
+    """
     options: dict[str, Any] | None = {"cpp_wrapper": True} if device.type == "cpu" else None
     return torch.compile(function, dynamic=dynamic, options=options)
 
 
 def measure_matmul_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large square product: the best of as many as it
-    takes for three to agree to a hundredth, of ten, or of what a second holds.
+    """Measure the floating-point operations per second of a large square product.
 
-    Where a large one would take longer, because the processor only emulates the precision, a small
-    one stands for it.
+    The result is the best of several runs: until three agree to 1 %, ten are done, or a second has
+    passed. If a large product would take too long, because the processor only emulates the
+    precision, a small one is measured instead.
     """
     size = 8192 if device.type == "cuda" else 1024
     if device.type == "cpu":
@@ -72,17 +79,16 @@ def measure_matmul_flops_per_second(device: torch.device, dtype: torch.dtype) ->
 
 
 def _has_stable_minimum(seconds: list[float], count: int = 3) -> bool:
-    """Whether so many of the least are alike: with that nothing else was in the way."""
+    """Whether the ``count`` shortest times agree to 1 %, so that nothing else disturbed them."""
     return len(seconds) >= count and sorted(seconds)[count - 1] <= 1.01 * min(seconds)
 
 
 def _make_square_matrix(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    generator = torch.Generator(device).manual_seed(0)  # training's own must not notice
+    generator = torch.Generator(device).manual_seed(0)  # leaves training's own draws alone
     return torch.randn(size, size, device=device, generator=generator).to(dtype)
 
 
 def _time_square_product(matrix: Tensor) -> float:
-    """Seconds of one square product."""
     if matrix.is_cuda:
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -93,11 +99,11 @@ def _time_square_product(matrix: Tensor) -> float:
 
 
 def retain_freed_memory() -> None:
-    """Have glibc keep what is freed, for a process that trains and does nothing else.
+    """Make glibc keep freed memory, for a process that only trains.
 
-    Each step asks for the same memory as the step before. By default blocks of some megabytes go
-    back to the system and come again page by page, filled with zeros: on the CPU a tenth of a step.
-    Elsewhere than with glibc nothing changes.
+    Each step needs the same memory as the step before. By default blocks of some megabytes return
+    to the system and come back page by page, filled with zeros, which takes a tenth of a step on
+    the CPU. Without glibc this has no effect.
     """
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "gnu_get_libc_version"):
@@ -106,7 +112,7 @@ def retain_freed_memory() -> None:
 
 
 def measure_peak_memory_mb(device: torch.device) -> float:
-    """The most memory this process has held, MiB: of the GPU, or of the machine without one."""
+    """Return the peak memory of this process in MiB: of the GPU, or of the machine without one."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     rss_units_per_mb = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB on Linux

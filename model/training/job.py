@@ -1,4 +1,4 @@
-"""The protocol between the training process and its parent: the job, the events, the exit."""
+"""Define the protocol between the training process and its parent: job, events and exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, TrainConfig, config_from_dict
 
 TERMINATED_EXIT_CODE = 143
-#: Behind the job's path: end when standard input ends.
+#: Option after the job's path: exit when standard input ends.
 WATCH_STDIN_OPTION = "--watch-stdin"
 REQUIRED_KEYS = {"model", "train", "data", "tokenizer", "work"}
 OPTIONAL_KEYS = {"start", "examples", "frozen"}
@@ -26,13 +26,18 @@ class TrainingJob:
     """What to train, on which data, and where to write it.
 
     Attributes:
-        train_data, validation_data: Packed tables (see model/training/packed_rows.py).
-        groups_path: Which spans of the validation rows belong to which source or identity group (see
-            model/training/validation.py), or None.
-        start_checkpoint: The checkpoint whose weights training begins with, or None.
-        uses_examples: The data are files of examples (see model/training/examples.py) instead of packed
-            tables: fine-tuning.
-        has_frozen_body: Only the output layer is trained, on features without dropout.
+        model_config: sizes of the model.
+        train_config: settings of the training.
+        train_data: packed table (see ``training.packed_rows``), or a file of examples.
+        validation_data: the same for validation, or None.
+        groups_path: table of the source and identity groups of spans in the validation rows (see
+            ``training.validation``), or None.
+        tokenizer_path: the tokenizer.json of the data.
+        work_folder: folder for all outputs.
+        start_checkpoint: checkpoint whose weights the training starts with, or None.
+        uses_examples: whether the data are files of examples (see ``training.examples``) instead of
+            packed tables: fine-tuning.
+        has_frozen_body: whether only the output layer is trained, on features without dropout.
     """
 
     model_config: ModelConfig
@@ -48,29 +53,32 @@ class TrainingJob:
 
     @property
     def trains_on_pairs(self) -> bool:
-        """Whether the examples are sources with their targets."""
+        """Whether the examples are pairs of a source and a target."""
         return self.uses_examples and not self.model_config.labels
 
 
 def read_job(job_path: str) -> TrainingJob:
-    """The job at ``path``; ValueError names what is wrong with it."""
+    """Read the job at ``job_path``.
+
+    Raises:
+        ValueError: The job is unreadable or invalid; the message names the key.
+    """
     try:
         job = json.loads(Path(job_path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"The job {job_path} cannot be read: {error}.") from error
     if not isinstance(job, dict) or not REQUIRED_KEYS <= set(job) <= REQUIRED_KEYS | OPTIONAL_KEYS:
         raise ValueError(
-            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))} and "
-            f"may have "
-            f"{', '.join(sorted(OPTIONAL_KEYS))}."
+            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))} and may "
+            f"have {', '.join(sorted(OPTIONAL_KEYS))}."
         )
     data_settings = job["data"]
-    if not isinstance(data_settings, dict) or not set(data_settings) <= {
-        "train",
-        "validation",
-        "groups",
-    }:
-        raise ValueError(f"The job {job_path}: data may have train, validation and groups.")
+    data_keys = {"train", "validation", "groups"}
+    if not isinstance(data_settings, dict) or not set(data_settings) <= data_keys:
+        raise ValueError(
+            f"The job {job_path}: data must be an object with the keys train, validation and "
+            "groups, of which only train is required."
+        )
     for name, value, is_required in (
         ("tokenizer", job["tokenizer"], True),
         ("work", job["work"], True),
@@ -88,7 +96,7 @@ def read_job(job_path: str) -> TrainingJob:
         is_absent = value is None and name == "validation"
         if not ((isinstance(value, str) and value) or is_path_list or is_absent):
             raise ValueError(
-                f"The job {job_path}: data.{name} must be a path, or several, not {value!r}."
+                f"The job {job_path}: data.{name} must be a path or a list of paths, not {value!r}."
             )
     for name in ("examples", "frozen"):
         if not isinstance(job.get(name, False), bool):
@@ -110,29 +118,28 @@ def read_job(job_path: str) -> TrainingJob:
 
 
 def check_job(job: TrainingJob, process_count: int) -> None:
-    """ValueError where parts of the job do not go together."""
+    """Raise ValueError if parts of the job contradict each other."""
     objective, architecture = job.train_config.objective, job.model_config.architecture
     if ARCHITECTURE_BY_OBJECTIVE[objective] != architecture:
         raise ValueError(
-            f"The objective {objective} trains the architecture "
-            f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not "
-            f"{architecture}."
+            f"The objective {objective} needs the architecture "
+            f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not {architecture}."
         )
     if job.model_config.labels and not job.uses_examples:
         raise ValueError(
-            "A model of labels learns from examples, not from packed text: set examples to true "
-            "and data to files of them, or leave out model.labels."
+            "A model with labels learns from examples, not from packed text: set examples to true "
+            "and data to files of examples, or remove model.labels."
         )
     if job.has_frozen_body and job.model_config.tie_embeddings:
         raise ValueError(
-            "A frozen model learns by its output layer alone, and the output layer of this one is "
-            "its embedding: set tie_embeddings or frozen to false."
+            "With frozen, only the output layer learns, but this model's output layer is its "
+            "embedding: set tie_embeddings or frozen to false."
         )
     if job.train_config.batch_size % (job.train_config.accumulation * process_count):
         raise ValueError(
             f"batch_size {job.train_config.batch_size} is not divisible by accumulation "
-            f"{job.train_config.accumulation} x {process_count} processes: set processes, or make "
-            f"batch_size a multiple."
+            f"{job.train_config.accumulation} x {process_count} processes: change processes, or "
+            "make batch_size a multiple."
         )
 
 
@@ -140,9 +147,9 @@ _stdout_lock = threading.Lock()
 
 
 def emit_event(event: str, **fields: Any) -> None:
-    """One JSON line on stdout; when nobody reads it any more, the parent has died: exit."""
+    """Write one JSON line to stdout; exit if nobody reads it, because the parent has died."""
     try:
-        # One write: the lines of processes that train together do not mix.
+        # A single write, so that the lines of several processes do not mix.
         with _stdout_lock:
             sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
             sys.stdout.flush()
@@ -151,7 +158,7 @@ def emit_event(event: str, **fields: Any) -> None:
 
 
 def exit_when_parent_dies() -> None:
-    """Exit at once when stdin, a pipe that only the parent holds open, ends: it has died."""
+    """Exit as soon as stdin ends: only the parent holds that pipe open, so it has died."""
 
     def wait_for_stdin_end() -> None:
         while os.read(0, 4096):
@@ -162,7 +169,7 @@ def exit_when_parent_dies() -> None:
 
 
 def lock_work_folder(work_folder: Path) -> TextIO:
-    """Hold the work folder for this process's life; an orphan of a killed parent may go first."""
+    """Lock the work folder; wait for a trainer whose parent was killed to exit."""
     work_folder.mkdir(parents=True, exist_ok=True)
     lock_file = (work_folder / "trainer.lock").open("w")
     try:

@@ -1,7 +1,7 @@
-"""A recurrent language model, the transformer's predecessor: a baseline, small and soon trained.
+"""Train a small LSTM language model, the transformer's predecessor, as a baseline.
 
-One layer of LSTM (Hochreiter & Schmidhuber 1997), whose output is compared with the embeddings
-(Press & Wolf 2017). What it knows of a text is one vector, passed on from token to token.
+It is one LSTM layer (Hochreiter & Schmidhuber 1997) whose output is compared with the embeddings
+(Press & Wolf 2017). Its memory of a text is one vector, passed from token to token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Float64 = NDArray[np.float64]
 
 
 class LstmLanguageModel(nn.Module):
-    """An LSTM over the token ids 0 ... vocab_size - 1 and one more, which begins every text."""
+    """An LSTM over the token ids 0 ... vocab_size - 1, and one more id that begins every text."""
 
     def __init__(self, vocab_size: int, d_model: int = 128) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class LstmLanguageModel(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The state behind each token, (B, T, d), of ids (B, T)."""
+        """Compute the state after each token, (B, T, d), from ids (B, T)."""
         states, _ = self.lstm(self.embedding(ids))
         return states  # type: ignore[no-any-return]
 
     def compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Sum over the batch of weight x cross-entropy, in nats."""
+        """Sum weight x cross-entropy over the batch, in nats."""
         return sum_linear_cross_entropy(
             self(batch.ids), self.embedding.weight, None, *batch.require_targets_and_weights()
         )
@@ -47,20 +47,18 @@ class LstmLanguageModel(nn.Module):
     def compute_document_bits(
         self, documents: Sequence[Sequence[int]], batch_tokens: int = 16_384
     ) -> Float64:
-        """Bits that the tokens of each document cost, (documents,)."""
+        """Compute the cross-entropy of each document in bits, (documents,)."""
         bits_per_document = np.zeros(len(documents))
         lengths = [len(document) + 1 for document in documents]
         device = self.embedding.weight.device
         for batch_indices in batch_indices_by_length(lengths, batch_tokens):
-            ids, attention_mask = pad_rows(
-                [[self.begin_id, *documents[i]] for i in batch_indices], device
-            )  # (B, T)
+            rows = [[self.begin_id, *documents[i]] for i in batch_indices]
+            ids, attention_mask = pad_rows(rows, device)  # (B, T)
             if ids.shape[1] > 1:
                 states = self(ids[:, :-1])
                 nats = compute_token_cross_entropy(states, self.embedding.weight, None, ids[:, 1:])
-                bits_per_document[batch_indices] = (nats.double() * attention_mask[:, 1:]).sum(
-                    1
-                ).cpu().numpy() / math.log(2)
+                document_nats = (nats.double() * attention_mask[:, 1:]).sum(1)
+                bits_per_document[batch_indices] = document_nats.cpu().numpy() / math.log(2)
         return bits_per_document
 
 
@@ -76,17 +74,19 @@ def train_lstm_language_model(
     seed: int = 0,
     device: str = "cpu",
 ) -> LstmLanguageModel:
-    """An LSTM trained on about ``tokens`` tokens of the documents, in rows of ``context``, or of
-    all there is. ValueError where that is nothing.
+    """Train an LSTM on about ``token_budget`` tokens, in rows of ``context`` tokens.
 
-    Documents stand one behind the other, each behind the begin token; rows are drawn by ``seed``,
-    each once before any is drawn again. AdamW, the rate falling to 0 behind a short warm-up. It
-    learns by steps, so batches are small: a million tokens of the demo came to 1.27 bits per byte
-    in batches of 8, to 1.77 in batches of 32, which took three quarters of the time. The same
-    arguments give the same weights on the same machine.
+    The documents are concatenated, each after a begin token. Rows are drawn by ``seed``, each once
+    before any is drawn again. AdamW is used; after a short warm-up the learning rate falls to 0.
+    Learning depends on the number of steps, so batches are small: after a million tokens of the
+    demo corpus, batches of 8 reached 1.27 bits per byte, batches of 32 1.77 in three quarters of
+    the time. The same arguments give the same weights on the same machine.
+
+    Raises:
+        ValueError: The documents have no tokens.
     """
     if not any(map(len, documents)):
-        raise ValueError("There is no token to learn from: bring documents with text.")
+        raise ValueError("The documents have no tokens to train on: provide documents with text.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LstmLanguageModel(vocab_size, d_model)
@@ -101,7 +101,7 @@ def train_lstm_language_model(
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, betas=(0.9, 0.99))
     rng, row_queue = make_generator(seed), np.empty(0, np.int64)
     for step in range(step_count):
-        while len(row_queue) < batch_size:  # more than once, of a small text
+        while len(row_queue) < batch_size:  # several times for a small text
             row_queue = np.concatenate((row_queue, rng.permutation(row_count)))
         batch_rows, row_queue = row_queue[:batch_size], row_queue[batch_size:]
         token_positions = batch_rows[:, None] * context + np.arange(context + 1)  # (B, T + 1)

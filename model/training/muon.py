@@ -1,7 +1,7 @@
-"""Muon (Jordan et al. 2024): momentum of which every singular value is brought near 1.
+"""Implement Muon (Jordan et al. 2024): momentum with every singular value brought near 1.
 
-torch has it, too, but matrix by matrix, takes a matrix that holds several for one, and computes in
-bf16 everywhere, which costs eight to ten times as much as fp32 where the processor has none.
+torch's own Muon works matrix by matrix, treats a fused matrix as one, and computes in bf16
+everywhere, which takes eight to ten times as long as fp32 on processors without bf16.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from torch import Tensor
 
 from model.precision import choose_dtype
 
-#: Jordan's quintic: five times it brings a singular value from (0.002, 1] into 0.68 to 1.13.
+#: Jordan's quintic; five iterations map singular values from (0.002, 1] to 0.68 ... 1.13.
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_ITERATIONS = 5
 
 
 def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """matrices (n, rows, columns), U S V^T each, to near U V^T by Newton-Schulz, in ``dtype``; the
-    singular values are so rough already that bf16 is exact enough."""
+    """Map each matrix U S V^T to approximately U V^T by Newton-Schulz iterations in ``dtype``.
+
+    The resulting singular values are only roughly 1, so bf16 is exact enough.
+
+    Args:
+        matrices: (n, rows, columns).
+        dtype: precision of the products.
+    """
     a, b, c = NEWTON_SCHULZ_COEFFICIENTS
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.to(dtype)
     x = x.mT if is_tall else x
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # all singular values are at most 1
     for _ in range(NEWTON_SCHULZ_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
@@ -34,11 +40,12 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For the matrices of hidden layers, each with the rows of those that it holds: (384, 128) of
-    queries, keys and values is three of (128, 128), and each is made orthogonal for itself.
+    """Optimizer for the matrices of hidden layers.
 
-    Nesterov momentum; updates are scaled by 0.2 sqrt(max(rows, columns)), as large as AdamW's, so
-    that learning rate and weight decay mean the same for both (Liu et al. 2025).
+    Each parameter comes with the row counts of the matrices fused in it: queries, keys and values
+    in (384, 128) are three matrices of (128, 128), and each is made orthogonal separately. The
+    momentum is Nesterov's. Updates are scaled by 0.2 sqrt(max(rows, columns)), the size of AdamW's,
+    so that learning rate and weight decay mean the same for both (Liu et al. 2025).
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            # By shape: one batch of products for all that are alike.
+            # Group by shape: matrices of one shape share a batch of products.
             parts_by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:

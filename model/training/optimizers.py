@@ -1,4 +1,4 @@
-"""Optimizers, and the guard against steps that diverge."""
+"""Build the optimizers, clip gradients, and detect divergent steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from model.training.parallel import gather_full_tensor
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """AdamW (Loshchilov, Hutter 2019), or Muon for the blocks' matrices beside AdamW for the rest.
+    """Build AdamW (Loshchilov & Hutter 2019), or Muon for blocks' matrices and AdamW for the rest.
 
     Weight decay applies to matrices, not to biases and norms.
     """
@@ -64,8 +64,10 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
 
 
 def find_fused_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
-    """The matrices that hold several, with the rows of each: queries, keys and values; the gate and
-    the value of SwiGLU."""
+    """Return the row counts of the matrices that are fused in one parameter.
+
+    These are queries, keys and values, and the gate and value of SwiGLU.
+    """
     row_counts = {}
     for module in model.modules():
         if isinstance(module, Attention):
@@ -85,11 +87,14 @@ def set_learning_rate(optimizers: Iterable[torch.optim.Optimizer], learning_rate
 
 @dataclass
 class SpikeGuard:
-    """Tells steps that diverge: a value that is not finite, or a gradient's norm out of line.
+    """Detects divergent steps: a value is not finite, or the gradient norm is too large.
 
-    ``mean`` is the exponential mean (decay 0.95) of the norms of the steps taken, ``taken`` how
-    many they are, ``skipped`` how many diverged one behind the other until now. All three belong
-    to the training state. The first 20 steps are never out of line.
+    The state of the training includes all attributes. The first 20 steps cannot be too large.
+
+    Attributes:
+        mean_norm: exponential mean (decay 0.95) of the gradient norms of normal steps.
+        normal_steps: number of normal steps.
+        divergent_steps: number of consecutive divergent steps until now.
     """
 
     mean_norm: float = 0.0
@@ -97,14 +102,17 @@ class SpikeGuard:
     divergent_steps: int = 0
 
     def detect_divergence(self, loss: float, grad_norm: float, spike_factor: float) -> bool:
-        """Whether this step is to be stopped at or skipped; if not, its norm counts from now on.
+        """Return whether the step diverged; if not, include its norm in the mean.
 
-        ``factor``: how many times the mean is out of line; 0: none.
+        Args:
+            loss: loss of the step.
+            grad_norm: gradient norm of the step.
+            spike_factor: the step diverged if the norm is more than this many times the mean; 0
+                disables this.
         """
         is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
-        if not is_finite or (
-            spike_factor and self.normal_steps >= 20 and grad_norm > spike_factor * self.mean_norm
-        ):
+        can_spike = bool(spike_factor) and self.normal_steps >= 20
+        if not is_finite or (can_spike and grad_norm > spike_factor * self.mean_norm):
             self.divergent_steps += 1
             return True
         self.mean_norm = (
@@ -115,11 +123,12 @@ class SpikeGuard:
 
 
 def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], max_norm: float) -> Tensor:
-    """Have the next step see gradients of a global norm of at most ``limit``; returns the norm.
+    """Scale the next step's gradients to a global norm of at most ``max_norm``; return the norm.
 
-    Fused AdamW divides them as it reads them, as it does in mixed precision: once less through all
-    of the memory, 0.98 of a step's time on the CPU. It goes on to, until this is called for other
-    gradients: call it before every step. Others' gradients, and shards, are scaled here.
+    Fused AdamW divides the gradients while reading them, as in mixed precision. This saves one pass
+    through memory, and a step takes 0.98 of its time on the CPU. The divisor stays set, so this
+    must be called before every step. Gradients of other optimizers, and sharded ones, are scaled
+    here.
     """
     parameters_by_optimizer = [
         (
@@ -143,4 +152,4 @@ def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], max_norm: float)
             optimizer.grad_scale = grad_divisor  # type: ignore[attr-defined]
         else:
             nn.utils.clip_grads_with_norm_(parameters, max_norm, norm, foreach=True)
-    return gather_full_tensor(norm)  # of shards it is one itself
+    return gather_full_tensor(norm)  # a DTensor if parameters are sharded

@@ -1,9 +1,9 @@
-"""Several processes that train one model: replicated (DDP) or sharded (FSDP2), through torchrun.
+"""Train one model in several processes, replicated (DDP) or sharded (FSDP2), through torchrun.
 
-Each process computes its share of every batch; gradients are summed over all. Replicas (Li et al.
-2020) hold the whole model each; shards (Zhao et al. 2023) a part of every tensor each, gathered
-block by block when it is needed. What is written to disk is whole either way, so a training may go
-on with other processes than it began with.
+Each process computes its share of every batch; gradients are summed over all. With replicas (Li et
+al. 2020) each process holds the whole model. With shards (Zhao et al. 2023) it holds a part of
+every tensor, and blocks are gathered when they are needed. Files on disk are whole either way, so a
+training may resume with another number of processes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 
 
 def is_under_torchrun() -> bool:
-    """Whether torchrun has started this process, as one of several or the only one."""
+    """Whether torchrun started this process, as one of several or the only one."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def launch_with_torchrun(process_count: int, module: str, arguments: list[str]) -> int:
-    """Start ``python -m module arguments`` that many times on this machine; their exit code.
+    """Start ``python -m module arguments`` in ``process_count`` processes on this machine.
 
-    SIGTERM is passed on, and torchrun gives the processes 30 seconds to save and end; a process
-    that a signal killed counts as 128 + its number.
+    SIGTERM is passed on, and torchrun gives the processes 30 seconds to save and exit.
+
+    Returns:
+        The exit code of the first failed process, or 0; 128 + the signal's number if a signal ended
+        it.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -56,7 +59,7 @@ def launch_with_torchrun(process_count: int, module: str, arguments: list[str]) 
 
 
 class DistributedWorld:
-    """The processes that train together, seen by one of them; alone, all of it costs nothing."""
+    """The processes that train together, seen by one of them; one process has no overhead."""
 
     def __init__(self) -> None:
         environment = os.environ if is_under_torchrun() else {}
@@ -66,11 +69,11 @@ class DistributedWorld:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process writes and reports for all."""
         return self.rank == 0
 
     def connect(self, device: torch.device) -> None:
-        """Wait for all processes, and connect them."""
+        """Wait for all processes and connect them."""
         if self.size > 1:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
@@ -82,13 +85,13 @@ class DistributedWorld:
         z_loss: float,
         has_few_shapes: bool,
     ) -> nn.Module:
-        """The module whose forward is the loss of a batch; sharding changes the model itself.
+        """Return a module whose forward is the loss of a batch; sharding changes the model itself.
 
-        Where batches have ``few_shapes`` it is compiled for each, else lengths are variables of
-        it. The model itself is not compiled: it is validated with other batches.
+        With ``has_few_shapes`` it is compiled for each shape of a batch, else for variable lengths.
+        The model itself is not compiled, because validation uses other batches.
         """
         if self.size > 1 and parallel_mode == "fsdp":
-            # Imported where it is needed: a second more for everybody else.
+            # Imported here, because the import takes a second.
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
@@ -96,14 +99,12 @@ class DistributedWorld:
             for stack in (model.encoder, model.decoder):
                 for block in () if stack is None else stack.blocks:
                     fully_shard(block, mesh=mesh)
-            # What belongs to no block stays gathered behind the model's forward: the loss reads the
-            # output layer, which may be the embedding.
+            # Parameters outside the blocks stay gathered after the model's forward pass: the loss
+            # reads the output layer, which may be the embedding.
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         loss: nn.Module = BatchLossModule(model, z_loss)
         if is_compiled:
-            if (
-                not has_few_shapes
-            ):  # the loop over the loss's chunks would tie a graph to one length
+            if not has_few_shapes:  # the loop over chunks would specialise the graph to a length
                 model.cross_entropy = torch.compiler.disable(model.cross_entropy)
             device = model.embedding.weight.device
             loss = compile_function(device, loss, False if has_few_shapes else None)
@@ -112,39 +113,38 @@ class DistributedWorld:
         return loss
 
     def sum_on_cpu(self, values: Tensor) -> Tensor:
-        """The sum over all processes, on the CPU."""
+        """Sum over all processes, on the CPU."""
         values = values.detach().cpu()
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def sum_on_device(self, values: Tensor) -> Tensor:
-        """The sum over all processes, on the values' own device; a GPU is not waited for."""
+        """Sum over all processes on the values' device, without waiting for a GPU."""
         if self.size > 1:
             values = values.detach().clone()
             dist.all_reduce(values)
         return values
 
     def gather_to_first_process(self, tensor: Tensor) -> Tensor | None:
-        """A copy in the first process's host memory, gathered from its shards where it is cut; None
-        in the others. All must ask."""
+        """Copy a tensor to the first process's host memory, gathered if it is sharded.
+
+        All processes must call it; the others get None.
+        """
         if self.size > 1 and (shard := _get_local_shard(tensor)) is not None:
-            rows_per_process = -(
-                -len(tensor) // self.size
-            )  # the last ones may have fewer rows, or none
+            # The last processes may have fewer rows, or none.
+            rows_per_process = -(-len(tensor) // self.size)
             padded_shard = shard.new_zeros((rows_per_process, *shard.shape[1:]))
             padded_shard[: len(shard)] = shard
-            pieces = (
-                [torch.empty_like(padded_shard) for _ in range(self.size)]
-                if self.is_first
-                else None
-            )
+            pieces = None
+            if self.is_first:
+                pieces = [torch.empty_like(padded_shard) for _ in range(self.size)]
             dist.gather(padded_shard, pieces)
             return torch.cat(pieces)[: len(tensor)].cpu() if pieces else None
         return tensor.detach().to("cpu", copy=True).contiguous() if self.is_first else None
 
     def gather_from_all(self, values: Tensor) -> list[Tensor]:
-        """The tensor (on the CPU) of every process, by rank."""
+        """Return the CPU tensors of all processes, by rank."""
         if self.size == 1:
             return [values]
         tensors_by_rank = [torch.empty_like(values) for _ in range(self.size)]
@@ -161,7 +161,7 @@ class DistributedWorld:
 
 
 class BatchLossModule(nn.Module):
-    """A model's loss as the forward of a module: what DDP and torch.compile wrap."""
+    """A model's loss as the forward of a module, which DDP and torch.compile can wrap."""
 
     def __init__(self, model: Transformer, z_loss: float) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class BatchLossModule(nn.Module):
 def defer_gradient_sync(
     loss: nn.Module, model: nn.Module, is_last: bool
 ) -> AbstractContextManager[Any]:
-    """Backward passes in it leave gradients unsummed, unless it is the ``last`` of the step."""
+    """Do not sum gradients over processes in backward passes, unless ``is_last`` of the step."""
     if isinstance(loss, nn.parallel.DistributedDataParallel):
         return nullcontext() if is_last else loss.no_sync()
     for module in _iter_sharded_modules(model):
@@ -190,17 +190,17 @@ def _iter_sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
 
 
 def _get_local_shard(tensor: Tensor) -> Tensor | None:
-    """This process's rows of a tensor that is cut by rows; None of one that is not cut."""
+    """Return this process's rows of a sharded tensor; None if it is not sharded."""
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(tensor, DTensor):
         return None
-    assert tuple(tensor.placements) == (Shard(0),), "fully_shard cuts by rows"
+    assert tuple(tensor.placements) == (Shard(0),), "fully_shard shards by rows"
     return tensor.to_local().detach()
 
 
 def gather_full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor gathered from its shards; all processes must ask."""
+    """Gather a tensor from its shards; all processes must call it."""
     if dist.is_initialized():
         from torch.distributed.tensor import DTensor
 
@@ -210,7 +210,7 @@ def gather_full_tensor(tensor: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
-    """A whole tensor, cut as ``model`` is; all processes must ask."""
+    """Shard a whole tensor like ``reference``; all processes must call it."""
     if dist.is_initialized():
         from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -1,4 +1,4 @@
-"""Batches made ready while the step before them is computed, by one thread, one step ahead."""
+"""Prepare the batch of the next step in a thread, while the current step is computed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from model.training.packed_rows import PackedRows, select_batch_rows
 class PreparedBatch:
     """The batch of a step, as one process computes it.
 
-    parts: its own micro-batches, pinned where they go to a GPU; weight: the sum of their weights.
-    Of the whole batch, tokens: positions of its rows; seen: those of all steps to this one; flops:
-    of the step, if every process computes as much.
+    Attributes:
+        micro_batches: this process's micro-batches, pinned if they go to a GPU.
+        weight_sum: sum of the weights of ``micro_batches``.
+        token_count: positions in the rows of the whole batch.
+        tokens_so_far: positions in the batches of all steps so far.
+        flops: operations of the step, if every process computes the same number.
     """
 
     micro_batches: list[Batch]
@@ -33,15 +36,16 @@ class PreparedBatch:
 
 @dataclass(frozen=True)
 class BatchBuilder:
-    """How the batch of a step is made: a pure function of the step.
+    """Builds the batch of a step: a pure function of the step.
 
-    Each process reads and makes its own share of the rows alone, ``accumulation`` micro-batches.
+    Each process reads only its own share of the rows, and splits it into ``accumulation``
+    micro-batches. ``batch_size`` counts the rows of the whole batch.
     """
 
     training_rows: PackedRows | ExampleRows
     objective: Callable[[Any, int, int], Batch]
     seed: int
-    batch_size: int  # rows of a batch
+    batch_size: int
     accumulation: int
     rank: int
     processes: int
@@ -56,14 +60,12 @@ class BatchBuilder:
         batch = self.objective(own_rows, int(combine_into_key(self.seed, step)[0]), first_row)
         micro_batches = batch.split_into_micro_batches(self.accumulation)
         flops = self.processes * sum(map(self.count_flops, micro_batches))
-        if self.pin_memory:  # a GPU copies from such memory while it computes
+        if self.pin_memory:  # a GPU can copy from pinned memory while it computes
             micro_batches = [
                 micro_batch.map_tensors(Tensor.pin_memory) for micro_batch in micro_batches
             ]
-        token_count, tokens_so_far = (
-            self.training_rows.count_tokens(row_indices),
-            self.training_rows.count_tokens_read(self.seed, step, self.batch_size),
-        )
+        token_count = self.training_rows.count_tokens(row_indices)
+        tokens_so_far = self.training_rows.count_tokens_read(self.seed, step, self.batch_size)
         return PreparedBatch(
             micro_batches,
             batch.require_targets_and_weights()[1].sum().item(),
@@ -74,9 +76,9 @@ class BatchBuilder:
 
 
 class Prefetcher:
-    """``make(step)`` of the steps to ``last``, asked for in order, each made during the one before.
+    """Returns ``build_batch(step)`` of consecutive steps until ``last_step``, built in advance.
 
-    What goes wrong in making one is raised where it is asked for.
+    An error in building a batch is raised when the batch is requested.
     """
 
     def __init__(self, build_batch: Callable[[int], PreparedBatch], last_step: int) -> None:

@@ -1,16 +1,17 @@
-"""The trainer, a process of its own: ``python -m model.training.run JOB.json [--watch-stdin]``.
+"""Run a training in its own process: ``python -m model.training.run JOB.json [--watch-stdin]``.
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
 or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
-checkpoint or null, "examples": bool, "frozen": bool}; see Job.
+checkpoint or null, "examples": bool, "frozen": bool}; see ``TrainingJob``.
 
 The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validation`` and ``samples``
-in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;
-what is newer than the state is removed on resume and made again, bit for bit on the CPU. A job with
-other settings of those that change no batch, or of more steps where the rates so far are the same
-(see model/training/work_folder.py), goes on from the state, too. Events are
-JSON lines on stdout. With --watch-stdin the end of stdin, a pipe that the parent holds open, means
-that the parent has died, and the trainer with it.
+in parts, and ``state/``. A step is committed by its state, which is written after its checkpoint
+and tables. On resume, outputs newer than the state are removed and computed again, bit for bit on
+the CPU. A job may resume from the state of another job if only settings differ that do not change
+the batches, or the number of steps if the learning rates so far are the same (see
+``training.work_folder``). Events are JSON lines on stdout. With --watch-stdin the trainer exits
+when stdin ends: stdin is a pipe that the parent holds open, so its end means that the parent has
+died.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from model.training.trainer import Trainer, TrainingError
 
 
 def count_processes(job: TrainingJob) -> int:
-    """How many train together on this machine."""
+    """Return the number of processes that train together on this machine."""
     if job.train_config.processes:
         return job.train_config.processes
     if job.train_config.device == "cpu":
@@ -43,7 +44,11 @@ def count_processes(job: TrainingJob) -> int:
 
 
 def run_job(job_path: str, is_watched: bool) -> int:
-    """Do the job at ``path``, alone or as one of the processes that torchrun started."""
+    """Run the job at ``job_path``, alone or as one of the processes that torchrun started.
+
+    Returns:
+        The exit code.
+    """
     job = read_job(job_path)
     if not parallel.is_under_torchrun() and count_processes(job) > 1:
         return parallel.launch_with_torchrun(
@@ -56,7 +61,7 @@ def run_job(job_path: str, is_watched: bool) -> int:
     lock_file = lock_work_folder(job.work_folder) if world.is_first else None
     try:
         exit_code = Trainer(job, world).run_until_done()
-        # Not after an error: it would wait for messages of the other ranks.
+        # Not after an error: it would wait for the other processes.
         world.disconnect()
         return exit_code
     finally:
@@ -78,24 +83,24 @@ def main(arguments: list[str]) -> int:
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:
-        message = f"A file could not be written or read: {error}; the last state is whole."
+        message = f"A file could not be read or written: {error}. The last state is intact."
     except RuntimeError as error:
         error_text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in error_text:
             message = (
-                "Out of memory: raise train.accumulation or set train.recompute and run again, it "
-                "goes on from the last state; or begin anew with a lower train.batch_size, or with "
-                "a smaller model."
+                "Out of memory: increase train.accumulation or set train.recompute, and run again "
+                "to resume from the last state; or start again with a lower train.batch_size or a "
+                "smaller model."
             )
         elif parallel.is_under_torchrun() and any(
             marker in error_text for marker in ("gloo", "NCCL", "TCPStore")
         ):
-            print(f"another process has ended: {error_text.splitlines()[0]}", file=sys.stderr)
-            return 1  # that one has said why
+            print(f"Another process has ended: {error_text.splitlines()[0]}", file=sys.stderr)
+            return 1  # that process reports the error
         elif "CUDA error" in error_text:
             message = (
-                f"The GPU failed ({error_text.splitlines()[0]}): run again, the last "
-                f"state is whole."
+                f"The GPU failed ({error_text.splitlines()[0]}): run again to resume from the "
+                "last state, which is intact."
             )
         else:
             raise
@@ -105,7 +110,7 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
-    # Without the interpreter's own end: to free torch module by module takes a second or more, and
-    # threads of the communication abort in it now and then.
+    # Skip the interpreter's shutdown: freeing torch takes a second or more, and communication
+    # threads sometimes abort in it.
     sys.stdout.flush()
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""What a model writes while it is trained, to be read by people."""
+"""Generate sample texts during training, for people to read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SAMPLES_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
         pa.field("sample", pa.int64(), nullable=False),
-        pa.field("prompt", pa.string(), nullable=False),  # what an encoder read, else empty
+        pa.field("prompt", pa.string(), nullable=False),  # input of the encoder, else empty
         pa.field("text", pa.string(), nullable=False),
-        pa.field("precision", pa.string(), nullable=False),  # in which it was written
+        pa.field("precision", pa.string(), nullable=False),  # of the generation
     ]
 )
 
@@ -38,11 +38,14 @@ def generate_samples(
     batch: Batch | None,
     precision: Precision = "auto",
 ) -> list[dict[str, Any]]:
-    """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
+    """Generate texts of at most ``max_tokens`` tokens.
 
-    A decoder begins at the begin-of-text token; an encoder-decoder answers the sources of
-    ``batch``, of packed rows the longest of each. The draws depend on the seed alone, so that steps
-    compare.
+    A decoder begins at the begin-of-text token. An encoder-decoder generates from the sources of
+    ``batch``; of a packed row it takes the longest document. The draws depend only on the seed, so
+    that steps can be compared.
+
+    Returns:
+        Rows of ``SAMPLES_SCHEMA`` without the step.
     """
     prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, count
     if model.encoder is not None:
@@ -52,10 +55,10 @@ def generate_samples(
             and batch.source_attention_mask is not None
         )
         segments = batch.source_segments
-        if segments is None:  # a pair has a row to itself
+        if segments is None:  # each row is one pair
             segments = torch.zeros_like(batch.source)
         source_rows = zip(batch.source, batch.source_attention_mask, segments, strict=True)
-        # Of the documents in a row the longest.
+        # The longest document of each row.
         sources = [
             ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist()
             for ids, attention_mask, row_segments in source_rows
@@ -63,7 +66,7 @@ def generate_samples(
         prompts, samples_per_prompt = prompts * len(sources), 1
     max_new_tokens = min(max_tokens, model.config.context - 1)
     if not max_new_tokens:
-        return []  # a context of one token has no room for a second
+        return []  # with a context of one token, nothing fits after the prompt
     generation_options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "samples": samples_per_prompt,

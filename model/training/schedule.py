@@ -1,5 +1,7 @@
-"""What is due at which step: the learning rate, and how far those of two trainings are one;
-checkpoints and states."""
+"""Compute what is due at a step: the learning rate, checkpoints and states.
+
+It also determines until which step two trainings have the same learning rates.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from model.config import SCHEDULE_SETTINGS, TrainConfig
 
 
 def compute_learning_rate(config: TrainConfig, step: int) -> float:
-    """Rate of step ``step`` (from 1): linear warm-up, then cosine, linear, constant, or stable and
-    decay.
+    """Compute the learning rate of step ``step`` (from 1).
 
-    Warm-up reaches the full rate at step ``warmup``. Where that is not the last step, the last has
-    ``min_lr_ratio`` of it, but for the constant schedule; stable and decay takes one step at least.
+    A linear warm-up reaches the full rate at step ``warmup``; then the rate follows a cosine, a
+    line, a constant, or is stable and then decays for at least one step. Except for the constant
+    schedule, the last step has ``min_lr_ratio`` of the full rate, unless it belongs to the warm-up.
     """
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup
@@ -29,7 +31,7 @@ def compute_learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def find_last_step_before_decay(config: TrainConfig) -> int:
-    """The last step whose rate is the same however many steps there will be."""
+    """Return the last step whose rate does not depend on the number of steps that follow."""
     if config.schedule == "constant":
         return config.steps
     if config.schedule == "wsd":
@@ -39,7 +41,7 @@ def find_last_step_before_decay(config: TrainConfig) -> int:
 
 
 def have_same_rates_until(config: TrainConfig, other_config: TrainConfig, step: int) -> bool:
-    """Whether two trainings, alike but for their SCHEDULE, have the same rates until ``step``."""
+    """Whether configs that differ only in SCHEDULE_SETTINGS have equal rates until ``step``."""
     if all(getattr(config, name) == getattr(other_config, name) for name in SCHEDULE_SETTINGS):
         return True
     return step <= min(
@@ -53,6 +55,6 @@ def is_checkpoint_due(config: TrainConfig, step: int) -> bool:
 
 
 def is_state_due(config: TrainConfig, step: int) -> bool:
-    """Where it is asked for, and before the rate decays, for a longer training."""
+    """Whether to save a state: as configured, and before the rate decays, for a longer training."""
     is_before_decay = config.schedule == "wsd" and step == find_last_step_before_decay(config)
     return is_before_decay or bool(config.state_every and step % config.state_every == 0)

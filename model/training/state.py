@@ -1,9 +1,9 @@
-"""The exact state of a training run: going on from it gives the same bits as never stopping.
+"""Save and restore the exact state of a training, so that resuming gives the same bits.
 
-Kept are the weights, the optimizers' tensors, the step (the data position is a function of it),
-what the guard against spikes has seen, and the generators training draws from: torch's on the CPU
-and, where it trains on one, on the GPU, of each process. Tensors are whole, also where processes
-hold shards of them. A state also says under which settings its steps ran (``history``).
+A state has the weights, the optimizers' tensors, the step (which determines the position in the
+data), the spike guard, and each process's random generators: torch's on the CPU and, if it trains
+on a GPU, there. Tensors are stored whole even if processes hold shards of them. The header records
+the settings of all steps so far (``history``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEIGHT_PREFIX = "model."
 
 @dataclass(frozen=True)
 class TrainingSnapshot:
-    """A state in host memory, whole, which nothing that is trained on changes."""
+    """A complete state in host memory, which later steps do not change."""
 
     header: StateHeader
     tensors: dict[str, Tensor]
@@ -47,7 +47,7 @@ class TrainingSnapshot:
 
     @property
     def model_weights(self) -> dict[str, Tensor]:
-        """The model's, by their names; of tied ones the embedding."""
+        """The model's weights by name; tied weights appear once, as the embedding."""
         prefixed_weights = {
             name: tensor for name, tensor in self.tensors.items() if name.startswith(WEIGHT_PREFIX)
         }
@@ -56,7 +56,7 @@ class TrainingSnapshot:
         }
 
     def write_state(self, work_folder: Path) -> None:
-        """Put it into a work folder. This is a checkpoint's commit point."""
+        """Write the state to a work folder, unless it exists; this commits the checkpoint."""
         target = work_folder / STATES_FOLDER / format_step_name(self.step)
         if target.exists():
             return
@@ -73,9 +73,9 @@ def take_snapshot(
     guard: SpikeGuard,
     world: DistributedWorld,
 ) -> TrainingSnapshot | None:
-    """The state of a training; ``header`` has its step, identity, config and history.
+    """Copy the state of a training; ``header`` has its step, identity, config and history.
 
-    All processes call it; the first gets it, the others None.
+    All processes must call it. The first gets the snapshot, the others None.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in [
@@ -123,16 +123,21 @@ def _get_tensor_shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 def restore_training_state(
     work_folder: Path, step: int, model: nn.Module, optimizers: Optimizers, world: DistributedWorld
 ) -> tuple[SpikeGuard, StateHeader]:
-    """Restore everything that ``snapshot`` took; DamagedState where that cannot be.
+    """Restore everything that ``take_snapshot`` saved. All processes must call it.
 
-    All processes call it. Returns the guard against spikes as it was, and the header.
+    Returns:
+        The spike guard, and the header.
+
+    Raises:
+        DamagedStateError: The state cannot be restored.
+        OtherTrainingError: Another version of this program wrote the state.
     """
     header = read_state_header(work_folder, step)
     state_folder = work_folder / STATES_FOLDER / format_step_name(step)
     try:
         tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
         if _get_tensor_shapes(tensors) != header["tensors"]:
-            raise ValueError("its tensors are not those that were written")
+            raise ValueError("its tensors differ from those that were written")
         guard = SpikeGuard(
             float(guard_fields["mean_norm"]),
             int(guard_fields["normal_steps"]),
@@ -165,7 +170,7 @@ def _restore_tensors(
         optimizer_state = _extract_optimizer_state(tensors, i, optimizer)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": optimizer_state, "param_groups": groups})
-    if f"rng.{world.rank}.cpu" in tensors:  # else it goes on with more processes than it had
+    if f"rng.{world.rank}.cpu" in tensors:  # absent if there are now more processes
         torch.set_rng_state(tensors[f"rng.{world.rank}.cpu"])
     if f"rng.{world.rank}.cuda" in tensors and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(tensors[f"rng.{world.rank}.cuda"])
@@ -174,7 +179,7 @@ def _restore_tensors(
 def _extract_optimizer_state(
     tensors: dict[str, Tensor], optimizer_index: int, optimizer: torch.optim.Optimizer
 ) -> dict[int, dict[str, Tensor]]:
-    """The state of one optimizer by the index of its parameter, each tensor cut as that one is."""
+    """Return one optimizer's state by parameter index, each tensor sharded like its parameter."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     tensors_by_parameter: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""The figures of a step: how they leave the device without holding it up, and the log's rows."""
+"""Collect a step's metrics without waiting for the device, and define the rows of the log."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LOG_SCHEMA = pa.schema(
         pa.field("validation_bits_per_token", pa.float64()),
         pa.field("seconds", pa.float64(), nullable=False),
         pa.field("tokens_per_second", pa.float64(), nullable=False),
-        pa.field("mfu", pa.float64(), nullable=False),  # share of the measured matmul ceiling
+        pa.field("mfu", pa.float64(), nullable=False),  # share of the measured matmul speed
         pa.field("memory_mb", pa.float64(), nullable=False),  # peak
     ]
 )
 TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
-#: Of a row, what is told while training goes on.
+#: Columns that are reported as progress during the training.
 PROGRESS_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
 class DeviceTimestamp:
-    """A moment of the device's work; taking it does not wait for the device."""
+    """A point in the device's work; recording it does not wait for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.time, self.event = time.perf_counter(), None
@@ -40,7 +40,7 @@ class DeviceTimestamp:
             self.event.record()
 
     def seconds_since(self, earlier: DeviceTimestamp) -> float:
-        """Seconds from an earlier moment; waits until this one has come."""
+        """Return the seconds since an earlier timestamp; wait until this one is reached."""
         if self.event is None or earlier.event is None:
             return self.time - earlier.time
         self.event.synchronize()
@@ -48,8 +48,10 @@ class DeviceTimestamp:
 
 
 class PendingValues:
-    """Numbers on their way from the device. Reading them waits until they are computed, and for
-    nothing that the device was asked for later."""
+    """Numbers that the device is still computing or copying.
+
+    Reading them waits for them, but not for work that was queued later.
+    """
 
     def __init__(self, *values: Tensor) -> None:
         stacked = torch.stack([value.detach() for value in values])
@@ -64,21 +66,38 @@ class PendingValues:
 
 @dataclass
 class StepMetrics:
-    """What is known of a step while the device may still be at it."""
+    """Metrics of a step that the device may still be computing.
+
+    Attributes:
+        step: number of the step, from 1.
+        learning_rate: learning rate of the step.
+        batch_tokens: positions in the batch, over all processes.
+        tokens_so_far: positions in the batches of all steps so far.
+        flops: floating-point operations of the step.
+        loss_and_norm: the loss and the gradient norm.
+        is_skipped: whether the step diverged and was skipped; None if not yet checked.
+        finished_at: when the device finished the step.
+    """
 
     step: int
     learning_rate: float
-    batch_tokens: int  # positions of the batch, of all processes
-    tokens_so_far: int  # of all steps up to this one
-    flops: int  # of the step
-    loss_and_norm: PendingValues  # the loss and the gradient's norm
-    is_skipped: bool | None = None  # None: nobody has looked whether it diverged
+    batch_tokens: int
+    tokens_so_far: int
+    flops: int
+    loss_and_norm: PendingValues
+    is_skipped: bool | None = None
     finished_at: DeviceTimestamp | None = field(default=None)
 
     def to_log_row(
         self, seconds: float, peak_flops_per_second: float, memory_mb: float
     ) -> dict[str, Any]:
-        """Of the log; ``ceiling`` in operations a second, ``memory`` in MiB."""
+        """Build a row of the log.
+
+        Args:
+            seconds: duration of the step.
+            peak_flops_per_second: measured speed of matrix products, over all processes.
+            memory_mb: peak memory in MiB.
+        """
         loss, grad_norm = self.loss_and_norm.read_when_ready()
         return {
             "step": self.step,

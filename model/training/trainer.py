@@ -1,4 +1,8 @@
-"""One training run, from its job to its last checkpoint and state."""
+"""Run one training, from its job to its last checkpoint and state.
+
+A ``Trainer`` prepares data, model and optimizers, resumes from the newest usable state, takes the
+optimizer steps, and writes log, validation, samples, checkpoints and states.
+"""
 
 from __future__ import annotations
 
@@ -53,29 +57,25 @@ from model.training.step_metrics import (
 from model.training.validation import TARGET_OFFSETS, Validator
 from model.training.work_folder import find_resumable_state, remove_newer_outputs
 
-#: Objectives that once drew for a batch at a time: states of then are of another training.
+#: Objectives that used to draw for a whole batch: states from that time belong to another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")
-MAX_SKIPPED_STEPS = 10  # steps in a row, and training stops all the same
+MAX_SKIPPED_STEPS = 10  # training stops after this many consecutive divergent steps
 
 
 class TrainingError(Exception):
-    """Training cannot go on; the message says at which step, why, and what to change."""
+    """Training cannot continue; the message says at which step, why, and what to change."""
 
 
 class Trainer:
-    """One training run, from its job to its last checkpoint, as one of its processes sees it."""
+    """One training, from its job to its last checkpoint, as seen by one of its processes."""
 
     def __init__(self, job: TrainingJob, world: parallel.DistributedWorld) -> None:
-        self.work_folder, self.tokenizer_path, self.world = (
-            job.work_folder,
-            job.tokenizer_path,
-            world,
-        )
-        self.model_config, self.config, self.has_frozen_body = (
-            job.model_config,
-            job.train_config,
-            job.has_frozen_body,
-        )
+        self.work_folder = job.work_folder
+        self.tokenizer_path = job.tokenizer_path
+        self.world = world
+        self.model_config = job.model_config
+        self.config = job.train_config
+        self.has_frozen_body = job.has_frozen_body
         config = job.train_config
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -103,19 +103,20 @@ class Trainer:
         self.optimizers = make_optimizers(self.model, config)
         self.spike_guard = SpikeGuard()
         self.tables = _make_empty_tables()
-        #: Steps whose figures the device may still be at.
+        #: Steps whose metrics the device may still be computing.
         self.pending_metrics: deque[StepMetrics] = deque()
-        self.last_log_row: dict[str, Any] = {}  # the last of the log
+        self.last_log_row: dict[str, Any] = {}
         self.writer = BackgroundWriter(self.work_folder, self.tokenizer_path, config)
         self.is_terminated = False
         self.step = 0
-        #: Under which settings the steps ran that change no batch: from which step on, and which.
+        #: The first step and the settings of each period of the training; they may change on
+        #: resume.
         self.settings_history: list[dict[str, Any]] = [
             {"from": 1, "settings": self._collect_resumable_settings()}
         ]
 
     def _collect_resumable_settings(self) -> dict[str, Any]:
-        """What a training may go on with others of, as it is here."""
+        """Return the current values of the settings that may change when a training resumes."""
         setting_names = (BATCH_INVARIANT_SETTINGS | set(SCHEDULE_SETTINGS)) - {"keep_states"}
         settings = {
             name: value
@@ -130,7 +131,7 @@ class Trainer:
         return "bf16" if self.dtype is torch.bfloat16 else "fp32"
 
     def _open_data(self, job: TrainingJob) -> None:
-        """Map the rows; packed ones the first process copies, and the others wait for it."""
+        """Map the rows; the first process copies packed rows while the others wait."""
         sources = {"train.bin": job.train_data, "validation.bin": job.validation_data}
         if not self.world.is_first:
             self.world.wait_for_all()
@@ -157,10 +158,8 @@ class Trainer:
         )
         self.prefetcher = Prefetcher(batch_builder, self.config.steps)
         start_weights = job.start_checkpoint and checkpoint.find_weights_file(job.start_checkpoint)
-        excluded_settings = {
-            *BATCH_INVARIANT_SETTINGS,
-            *SCHEDULE_SETTINGS,
-        }  # a training may go on with others
+        excluded_settings = {*BATCH_INVARIANT_SETTINGS, *SCHEDULE_SETTINGS}  # may change on resume
+        is_first = self.world.is_first
         self.identity = {
             "model": config_to_dict(self.model_config),
             "train": {
@@ -168,17 +167,15 @@ class Trainer:
                 for name, value in config_to_dict(self.config).items()
                 if name not in excluded_settings
             },
-            "data": [rows.sha256 for rows in rows_by_file.values()]
-            if self.world.is_first
-            else None,
-            "start": _hash_file(start_weights) if start_weights and self.world.is_first else None,
+            "data": [rows.sha256 for rows in rows_by_file.values()] if is_first else None,
+            "start": _hash_file(start_weights) if start_weights and is_first else None,
             "frozen": self.has_frozen_body,
         }
         if self.config.objective in ROW_SEEDED_OBJECTIVES and not job.uses_examples:
             self.identity["draws"] = "by row"
         self.validator = None
         if "validation.bin" in rows_by_file:
-            label_lengths = np.zeros(len(job.model_config.labels), np.int32)  # they spell nothing
+            label_lengths = np.zeros(len(job.model_config.labels), np.int32)  # labels have no bytes
             token_byte_lengths = (
                 label_lengths if len(label_lengths) else count_token_bytes(self.tokenizer)
             )
@@ -193,7 +190,7 @@ class Trainer:
             )
 
     def _build_model(self, job: TrainingJob) -> None:
-        """The model with the weights it begins with; all processes make the same."""
+        """Build the model with its initial weights, which are the same in all processes."""
         start_folder = job.start_checkpoint
         if start_folder is None:
             model = Transformer(self.model_config)
@@ -202,26 +199,23 @@ class Trainer:
             if model.config != self.model_config:
                 if not job.uses_examples:
                     raise ValueError(
-                        f"The checkpoint {start_folder} is of another model than the job."
+                        f"The checkpoint {start_folder} has another model config than the job: "
+                        "training on packed text must continue with the same config."
                     )
                 model = adapt_model_to_config(
                     model, self.model_config, f"The checkpoint {start_folder}"
                 )
-            if (
-                start_folder / checkpoint.TOKENIZER_FILE
-            ).read_bytes() != self.tokenizer_path.read_bytes():
+            start_tokenizer = (start_folder / checkpoint.TOKENIZER_FILE).read_bytes()
+            if start_tokenizer != self.tokenizer_path.read_bytes():
                 raise ValueError(
-                    f"The checkpoint {start_folder} has another tokenizer than the job: "
-                    f"training goes on "
-                    f"with the one it began with; pack the corpus with that."
+                    f"The checkpoint {start_folder} has another tokenizer than the job: pack the "
+                    "corpus with the checkpoint's tokenizer."
                 )
         if self.world.rank:
-            torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
+            torch.manual_seed(self.config.seed + self.world.rank)  # own dropout in each process
         self.model = model.to(self.device)
-        self.model.objective, self.model.is_trained_on_pairs = (
-            self.config.objective,
-            job.trains_on_pairs,
-        )
+        self.model.objective = self.config.objective
+        self.model.is_trained_on_pairs = job.trains_on_pairs
         if job.has_frozen_body:
             freeze_all_but_output_layer(self.model)
         for stack in (model.encoder, model.decoder):
@@ -232,13 +226,13 @@ class Trainer:
         self.is_sharded = parallel_mode == "fsdp" and self.world.size > 1
         is_unmeasured = self.is_sharded or job.uses_examples
         self.is_compiled = should_compile(self.config.compile, self.device, is_unmeasured)
-        # Packed rows have one shape, or a few; examples a length of their own in each batch.
+        # Packed rows have one shape, or a few; each batch of examples has a length of its own.
         self.loss = self.world.wrap_loss(
             self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples
         )
 
     def run_until_done(self) -> int:
-        """Train to the end, or until SIGTERM. Returns the process's exit code."""
+        """Train to the end, or until SIGTERM; return the process's exit code."""
         signal.signal(signal.SIGTERM, self._handle_sigterm)
         try:
             return self._resume_and_train()
@@ -269,16 +263,16 @@ class Trainer:
                 for folder in sorted((self.work_folder / "checkpoints").glob("step-*")):
                     emit_checkpoint_event(folder)
         else:
-            self._run_validation()  # where it begins from
+            self._run_validation()  # the model before its first step
             self._save_state(self.model)
         if not self._train_remaining_steps():
             return TERMINATED_EXIT_CODE
         self._emit_event("done", step=self.step, history=self.settings_history)
-        self.world.wait_for_all()  # nobody leaves while another still speaks
+        self.world.wait_for_all()  # no process exits while another is communicating
         return 0
 
     def _train_remaining_steps(self) -> bool:
-        """All steps that are left; False where SIGTERM ended them. All is on the disk then."""
+        """Take the remaining steps and wait for their outputs; return False after SIGTERM."""
         config, last_progress_time = self.config, 0.0
         self.last_timestamp = DeviceTimestamp(self.device)
         while self.step < config.steps:
@@ -294,7 +288,7 @@ class Trainer:
             is_validation_due = is_last or self.step % config.validate_every == 0
             is_checkpoint_step = is_last or is_checkpoint_due(config, self.step)
             is_state_step = is_checkpoint_step or is_state_due(config, self.step)
-            # One step late, so that the device has the next one to do while figures are read.
+            # Log one step late, so that the device has work while the metrics are read.
             self._log_pending_steps(keep_newest=0 if is_validation_due or is_state_step else 1)
             if is_validation_due:
                 self.last_log_row["validation_bits_per_token"] = self._run_validation()
@@ -313,24 +307,20 @@ class Trainer:
         self._emit_event("step", **{name: self.last_log_row[name] for name in PROGRESS_COLUMNS})
 
     def _train_step(self, step: int) -> None:
-        """One optimizer step; nothing waits for the device, unless it may have to be skipped."""
-        prepared_batch, step_learning_rate = (
-            self.prefetcher.get_batch(step),
-            compute_learning_rate(self.config, step),
-        )
+        """Take one optimizer step; wait for the device only if divergent steps are skipped."""
+        prepared_batch = self.prefetcher.get_batch(step)
+        step_learning_rate = compute_learning_rate(self.config, step)
         set_learning_rate(self.optimizers, step_learning_rate)
-        self.model.train(
-            not self.has_frozen_body
-        )  # features are read as they will be, without dropout
+        # A frozen body computes its features without dropout, as after the training.
+        self.model.train(not self.has_frozen_body)
         loss = torch.zeros((), device=self.device)
         weight_sum = torch.full(
             (), prepared_batch.weight_sum, dtype=torch.float64, device=self.device
         )
         total_weight = self.world.sum_on_device(weight_sum).clamp(min=1).float()
         for i, micro_batch in enumerate(prepared_batch.micro_batches):
-            with parallel.defer_gradient_sync(
-                self.loss, self.model, i + 1 == len(prepared_batch.micro_batches)
-            ):
+            is_last = i + 1 == len(prepared_batch.micro_batches)
+            with parallel.defer_gradient_sync(self.loss, self.model, is_last):
                 loss += self._backpropagate(micro_batch.to_device(self.device), total_weight)
         grad_norm = clip_gradients(self.optimizers, self.config.clip)
         loss_and_norm = PendingValues(self.world.sum_on_device(loss), grad_norm)
@@ -343,7 +333,7 @@ class Trainer:
             loss_and_norm,
         )
         if self.config.divergence == "skip":
-            self._test_divergence(metrics)  # before its weights: a step cannot be taken back
+            self._test_divergence(metrics)  # before the update, which cannot be undone
         for optimizer in self.optimizers:
             if not metrics.is_skipped:
                 optimizer.step()
@@ -352,52 +342,54 @@ class Trainer:
         self.pending_metrics.append(metrics)
 
     def _log_pending_steps(self, keep_newest: int = 0) -> None:
-        """Log all steps that are not, ``but`` so many of the newest.
+        """Log the pending steps, except the ``keep_newest`` newest.
 
-        Where training stops at a step that diverges it does so here, perhaps a step later: that
-        one is neither logged nor kept, so that it is as if it had not been.
+        If training stops at a divergent step, it stops here, perhaps one step later. That later
+        step is neither logged nor saved.
         """
         while len(self.pending_metrics) > keep_newest:
             metrics = self.pending_metrics.popleft()
             if metrics.is_skipped is None:
                 self._test_divergence(metrics)
             assert metrics.finished_at is not None
-            seconds, self.last_timestamp = (
-                metrics.finished_at.seconds_since(self.last_timestamp),
-                metrics.finished_at,
-            )
+            seconds = metrics.finished_at.seconds_since(self.last_timestamp)
+            self.last_timestamp = metrics.finished_at
             self.last_log_row = metrics.to_log_row(
                 seconds, self.peak_flops_per_second, measure_peak_memory_mb(self.device)
             )
             self.tables["log"].append(self.last_log_row)
 
     def _test_divergence(self, metrics: StepMetrics) -> None:
-        """Whether a step diverged; TrainingError where training is to stop at it."""
+        """Record whether a step diverged; raise TrainingError if training must stop."""
         loss, grad_norm = metrics.loss_and_norm.read_when_ready()
         metrics.is_skipped = self.spike_guard.detect_divergence(loss, grad_norm, self.config.spike)
         if metrics.is_skipped:
             self._handle_divergence(metrics.step, loss, grad_norm)
 
     def _handle_divergence(self, step: int, loss: float, grad_norm: float) -> None:
-        """Say so; TrainingError where training is to stop, or has skipped too much already."""
-        description = f"the loss is {loss:.4g} and the gradient's norm {grad_norm:.4g}"
+        """Report a divergent step.
+
+        Raises:
+            TrainingError: Training must stop at it, or too many consecutive steps were skipped.
+        """
+        description = f"the loss is {loss:.4g} and the gradient norm {grad_norm:.4g}"
         if math.isfinite(grad_norm) and self.spike_guard.mean_norm:
-            description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its mean"
+            description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its running mean"
         if self.config.divergence == "stop" or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS:
             earlier_skipped = self.spike_guard.divergent_steps - 1
             if earlier_skipped:
-                description += f" ({earlier_skipped} steps before it were skipped)"
+                description += f" (the {earlier_skipped} steps before it were skipped)"
             raise TrainingError(
-                f"Step {step}: {description}; lower learning_rate (now "
+                f"Step {step} diverged: {description}. Lower learning_rate (now "
                 f"{self.config.learning_rate}) or clip (now {self.config.clip})."
             )
         self._emit_event("skipped", step=step, message=f"{description}: the step is skipped")
 
     def _backpropagate(self, batch: Batch, total_weight: torch.Tensor) -> torch.Tensor:
-        """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
+        """Run the forward and backward pass of a micro-batch; return its share of the mean loss."""
         with self._make_autocast_context():
             loss: torch.Tensor = self.loss(batch) / total_weight
-        # Both kinds of parallel training take the mean over processes; the sum is wanted.
+        # DDP and FSDP average gradients over processes, but the sum is needed.
         (loss * self.world.size).backward()
         return loss.detach()
 
@@ -407,7 +399,7 @@ class Trainer:
         return torch.autocast(self.device.type, self.dtype)
 
     def _run_validation(self) -> float | None:
-        """Measure the validation rows; returns bits per token."""
+        """Measure the loss on the validation rows; return bits per token."""
         if self.validator is None:
             return None
         self.model.eval()
@@ -419,8 +411,11 @@ class Trainer:
         return result.bits_per_token
 
     def _generate_samples(self) -> None:
-        """Let the model write; an encoder or a model of labels cannot. Of shards all processes
-        write, the same, for each block is gathered when it is its turn; else the first alone."""
+        """Generate sample texts, if the model has a decoder and a vocabulary.
+
+        The processes of a sharded model all generate the same texts, since each block is gathered
+        from all of them; otherwise only the first process generates.
+        """
         config, batch = self.config, None
         if not config.samples or self.model.decoder is None or self.model_config.labels:
             return
@@ -440,10 +435,8 @@ class Trainer:
         )
         self.tables["samples"] += [{"step": self.step, **row} for row in samples]
 
-    # --- What is kept ------------------------------------------------------------------------
-
     def _save_state(self, model: Transformer | None) -> None:
-        """Have the state written, the tables, and of a ``model`` a checkpoint."""
+        """Write state and tables in the background, and a checkpoint if ``model`` is given."""
         header = {
             "step": self.step,
             "identity": self.identity,
@@ -461,22 +454,17 @@ class Trainer:
             emit_event(event, **fields)
 
     def _resume_from_state(self) -> bool:
-        """Restore the last state that this training can go on from, and remove what is newer; False
-        where there is none."""
-        # The first looks for all: on a network file system they might see different things.
-        resumable_step = (
-            find_resumable_state(self.work_folder, self.identity, self.config)
-            if self.world.is_first
-            else None
-        )
-        agreed_step = (
-            int(
-                self.world.sum_on_cpu(
-                    torch.tensor(0 if resumable_step is None else resumable_step + 1)
-                )
-            )
-            - 1
-        )
+        """Restore the newest state that this training can resume from, and remove newer outputs.
+
+        Returns:
+            False if there is no state.
+        """
+        # Only the first process looks: on a network file system each might see a different state.
+        resumable_step = None
+        if self.world.is_first:
+            resumable_step = find_resumable_state(self.work_folder, self.identity, self.config)
+        step_plus_one = torch.tensor(0 if resumable_step is None else resumable_step + 1)
+        agreed_step = int(self.world.sum_on_cpu(step_plus_one)) - 1
         if self.world.is_first:
             remove_newer_outputs(self.work_folder, resumable_step)
         if agreed_step < 0:
@@ -486,17 +474,11 @@ class Trainer:
             self.work_folder, agreed_step, *training_parts
         )
         self.step = agreed_step
-        earlier_history = [
-            stretch for stretch in header["history"] if stretch["from"] <= agreed_step
-        ]
-        if (
-            not earlier_history
-            or earlier_history[-1]["settings"] != self.settings_history[0]["settings"]
-        ):
-            earlier_history.append(
-                {"from": agreed_step + 1, "settings": self.settings_history[0]["settings"]}
-            )
-        self.settings_history = earlier_history
+        history = [period for period in header["history"] if period["from"] <= agreed_step]
+        current_settings = self.settings_history[0]["settings"]
+        if not history or history[-1]["settings"] != current_settings:
+            history.append({"from": agreed_step + 1, "settings": current_settings})
+        self.settings_history = history
         return True
 
     def _handle_sigterm(self, *_: Any) -> None:

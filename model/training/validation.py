@@ -1,7 +1,7 @@
-"""How well the model predicts held-out text: overall, by source and by identity group.
+"""Measure how well the model predicts held-out text: overall, by source and by identity group.
 
-Bits per byte compare across tokenizers and groups, bits per token do not. Only tokens that spell
-text count: the begin-of-text token of the next document has no bytes, and is left out.
+Bits per byte can be compared between tokenizers and groups, bits per token cannot. Only tokens that
+spell text count: the begin-of-text token of the next document has no bytes and is excluded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from model.training.examples import ExampleRows
 from model.training.packed_rows import PackedRows
 from model.training.parallel import DistributedWorld
 
-#: Stretches of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the
-#: group ``name`` of a ``kind``; a position may belong to several groups, or to none.
+#: Spans of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the group
+#: ``name`` of a ``kind``. A position may belong to several groups, or to none.
 GROUPS_SCHEMA = pa.schema(
     [
         ("sequence", pa.int64()),
@@ -37,39 +37,48 @@ GROUPS_SCHEMA = pa.schema(
     ]
 )
 
-#: One row for each group of each validation; kind "all" is all of it.
+#: One row for each group of each validation; kind "all" is the whole text.
 VALIDATION_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("name", pa.string(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),  # predicted, of those that spell text
-        pa.field("bytes", pa.int64(), nullable=False),  # that they spell
-        pa.field("bits_per_byte", pa.float64()),  # null where nothing was predicted
+        pa.field("tokens", pa.int64(), nullable=False),  # predicted tokens that spell text
+        pa.field("bytes", pa.int64(), nullable=False),  # bytes of these tokens
+        pa.field("bits_per_byte", pa.float64()),  # null if nothing was predicted
     ]
 )
 
-#: How far behind a position of the row stands the token that is predicted there. Span corruption
-#: moves tokens to other sequences, whose positions are no longer the row's.
+#: Distance from a position of the row to the token that is predicted there. Span corruption has
+#: none, because it moves tokens to other sequences with other positions.
 TARGET_OFFSETS: dict[Objective, int] = {"causal": 1, "prefix": 1, "mlm": 0}
 
 Float64 = NDArray[np.float64]
 
-#: Rows measured together. Objectives draw for them together, so the number is always the same,
-#: whatever batch and processes training has.
+#: Rows measured together. An objective's draws depend on it, so it is independent of the batch size
+#: and the processes of the training.
 ROWS_PER_BATCH = 16
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """bits_per_token: over everything the objective predicts; None where that is nothing."""
+    """Result of a validation.
+
+    Attributes:
+        bits_per_token: over all tokens that the objective predicts; None if there are none.
+        table_rows: rows of VALIDATION_SCHEMA without the step.
+    """
 
     bits_per_token: float | None
-    table_rows: list[dict[str, Any]]  # MEASURED but for the step
+    table_rows: list[dict[str, Any]]
 
 
 def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
-    """The table of GROUPS at ``path``; ValueError where it does not fit the rows."""
+    """Read the table of GROUPS_SCHEMA at ``path``.
+
+    Raises:
+        ValueError: It is unreadable, or has spans outside the rows.
+    """
     try:
         table = pq.ParquetFile(path).read().select(GROUPS_SCHEMA.names).cast(GROUPS_SCHEMA)
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -81,14 +90,14 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     )
     if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The groups {path} name stretches outside the {row_count:,} validation rows of "
-            f"{context}."
+            f"The groups {path} have spans outside the {row_count:,} validation rows of {context} "
+            "tokens: write them for these rows."
         )
     return table
 
 
 class Validator:
-    """Measures a model on some rows of the validation table, the same ones every time."""
+    """Measures a model on a fixed selection of validation rows."""
 
     def __init__(
         self,
@@ -101,15 +110,21 @@ class Validator:
         groups_path: str | None,
         world: DistributedWorld,
     ) -> None:
-        """lengths (V,): bytes that each token spells; of labels 0. sequences: how many rows, spread
-        evenly over the table; 0: all. groups: path of a parquet file of GROUPS, for packed rows.
-        shift: see SHIFT."""
-        self.validation_rows, self.objective, self.token_byte_lengths, self.world = (
-            validation_rows,
-            objective,
-            token_byte_lengths,
-            world,
-        )
+        """Select the rows and read the groups.
+
+        Args:
+            validation_rows: rows to select from.
+            objective: builds a batch from rows, a key and the number of the first row.
+            token_byte_lengths: (V,) bytes of each token; 0 for labels.
+            sequence_count: number of rows, evenly spread; 0 means all.
+            target_offset: see TARGET_OFFSETS.
+            groups_path: parquet file of GROUPS_SCHEMA for packed rows, or None.
+            world: the processes that measure together.
+        """
+        self.validation_rows = validation_rows
+        self.objective = objective
+        self.token_byte_lengths = token_byte_lengths
+        self.world = world
         self.target_offset = target_offset
         self.row_indices = validation_rows.select_evenly_spaced(
             sequence_count or len(validation_rows)
@@ -134,43 +149,41 @@ class Validator:
         self.spans = np.stack([*columns, group_per_span])[:, span_order]  # (4, spans), by sequence
 
     def measure_loss(self, model: Transformer) -> ValidationResult:
-        """All processes call it, in step."""
+        """Measure the loss of the model. All processes must call it at the same step."""
         device = model.embedding.weight.device
-        sums = np.zeros((len(self.groups) + 1, 3))  # nats, tokens, bytes; the last row is of all
+        sums = np.zeros((len(self.groups) + 1, 3))  # nats, tokens, bytes; the last row is the total
         predicted_sums = np.zeros(2)  # nats, tokens of everything predicted
         for row_indices, is_counted in self._iter_row_batches():
-            # Its own key, and so the same draws each time.
-            batch = self.objective(
-                self.validation_rows.read_rows(row_indices), int(row_indices[0]), 0
-            ).with_predicted_positions()
+            # The key is the first row, so that the draws are the same at each validation.
+            rows = self.validation_rows.read_rows(row_indices)
+            batch = self.objective(rows, int(row_indices[0]), 0).with_predicted_positions()
             targets, batch_weights = batch.require_targets_and_weights()
             weights = batch_weights.double().numpy() * is_counted
-            nats = (
-                model.compute_token_losses(batch.to_device(device)).double().cpu().numpy() * weights
-            )  # (B, T)
+            token_losses = model.compute_token_losses(batch.to_device(device))
+            nats = token_losses.double().cpu().numpy() * weights  # (B, T)
             predicted_sums += nats.sum(), weights.sum()
             byte_counts = self.token_byte_lengths[targets.numpy()]
             text_weights = weights * (byte_counts > 0)
-            cells = np.stack(
-                (nats * text_weights, text_weights, byte_counts * text_weights)
-            )  # (3, B, T)
+            # (3, B, T)
+            cells = np.stack((nats * text_weights, text_weights, byte_counts * text_weights))
             sums[-1] += cells.sum((1, 2))
             if self.target_offset is not None and is_counted:
                 sums[:-1] += self._sum_by_group(row_indices, cells, self.target_offset)
-        all_sums = self.world.sum_on_cpu(
-            torch.from_numpy(np.append(sums.ravel(), predicted_sums))
-        ).numpy()
+        process_sums = torch.from_numpy(np.append(sums.ravel(), predicted_sums))
+        all_sums = self.world.sum_on_cpu(process_sums).numpy()
         total_nats, predicted_tokens = all_sums[-2:]
-        bits_per_token = (
-            float(total_nats / predicted_tokens / math.log(2)) if predicted_tokens else None
-        )
-        return ValidationResult(
-            bits_per_token, list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape)))
-        )
+        bits_per_token = None
+        if predicted_tokens:
+            bits_per_token = float(total_nats / predicted_tokens / math.log(2))
+        table_rows = list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape)))
+        return ValidationResult(bits_per_token, table_rows)
 
     def _iter_row_batches(self) -> Iterator[tuple[Int64, bool]]:
-        """Batches of rows for this process; all have as many, since they work in step. Where the
-        batches run out, one is repeated and does not count (False)."""
+        """Yield batches of rows for this process, and whether they count.
+
+        All processes get the same number of batches, since they work in step; if too few remain,
+        the last one is repeated and does not count.
+        """
         row_batches = [
             self.row_indices[i : i + ROWS_PER_BATCH]
             for i in range(0, len(self.row_indices), ROWS_PER_BATCH)
@@ -184,7 +197,7 @@ class Validator:
             )
 
     def _sum_by_group(self, row_indices: Int64, cells: Float64, target_offset: int) -> Float64:
-        """Sums over the stretches in the rows ``index`` (ascending), (groups, 3)."""
+        """Sum ``cells`` over each group's spans in the (ascending) ``row_indices``: (groups, 3)."""
         first_span, last_span = np.searchsorted(
             self.spans[0], [row_indices[0], row_indices[-1] + 1]
         )
@@ -196,14 +209,11 @@ class Validator:
         batch_row = np.searchsorted(row_indices, sequence)
         width = cells.shape[2]
         flat_cells = cells.reshape(3, -1)
-        cumulative_sums = np.concatenate(
-            (np.zeros((3, 1)), flat_cells.cumsum(1)), axis=1
-        )  # (3, B * T + 1)
+        cumulative_sums = np.concatenate((np.zeros((3, 1)), flat_cells.cumsum(1)), axis=1)
         begin_positions = batch_row * width + np.clip(start - target_offset, 0, width)
         end_positions = batch_row * width + np.clip(end - target_offset, 0, width)
-        span_sums = (
-            cumulative_sums[:, end_positions] - cumulative_sums[:, begin_positions]
-        )  # (3, spans)
+        # (3, spans)
+        span_sums = cumulative_sums[:, end_positions] - cumulative_sums[:, begin_positions]
         group_count = len(self.groups)
         return np.stack(
             [np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1

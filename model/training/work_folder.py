@@ -1,10 +1,10 @@
-"""The work folder of a training, by step: its states, and what it left until each of them.
+"""Manage the work folder of a training: its states, and the outputs until each of them.
 
-    state/step-*/          what a killed training goes on from: state.json, state.safetensors
-    checkpoints/step-*/    models for others, which nobody removes
+    state/step-*/          states to resume from: state.json, state.safetensors
+    checkpoints/step-*/    models for other programs, never removed
     log, validation, samples/part-*.parquet
 
-Nothing here loads torch.
+This module does not load torch.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ StateHeader = dict[str, Any]
 
 
 class DamagedStateError(ValueError):
-    """A state cannot be used; the message names it, and what to remove."""
+    """A state cannot be used; the message names it, and says what to remove."""
 
     def __init__(self, state_folder: Path, reason: object) -> None:
         other_states = [path for path in state_folder.parent.glob("step-*") if path != state_folder]
         advice = (
-            f"{state_folder}: training goes on from the one before"
+            f"remove {state_folder}, and training resumes from the previous state"
             if other_states
-            else "the work folder"
+            else "remove the work folder"
         )
-        super().__init__(
-            f"The training state {state_folder} is damaged ({reason}): remove {advice}."
-        )
+        super().__init__(f"The training state {state_folder} is damaged ({reason}): {advice}.")
 
 
 class OtherTrainingError(ValueError):
-    """A state is whole, and another training's."""
+    """A state is intact, but belongs to another training."""
 
 
 def format_step_name(step: int) -> str:
@@ -52,13 +50,13 @@ def format_step_name(step: int) -> str:
 
 
 def parse_step_from_path(path: Path) -> int | None:
-    """The step of what a trainer has left; None for what is not its own."""
+    """Return the step of a trainer's output; None for any other file."""
     match = re.fullmatch(r"step-(\d{8})|part-(\d{8})\.parquet", path.name)
     return int(match[1] or match[2]) if match else None
 
 
 def list_state_steps(work_folder: Path) -> list[int]:
-    """The steps of its whole states, newest first."""
+    """Return the steps of the complete states, newest first."""
     parsed_steps = (
         parse_step_from_path(path) for path in (work_folder / STATES_FOLDER).glob("step-*")
     )
@@ -66,24 +64,28 @@ def list_state_steps(work_folder: Path) -> list[int]:
 
 
 def read_state_header(work_folder: Path, step: int) -> StateHeader:
-    """What a state says of itself; DamagedState where it does not say it."""
+    """Read and check the header of a state.
+
+    Raises:
+        DamagedStateError: The header is missing or invalid.
+        OtherTrainingError: Another version of this program wrote the state.
+    """
     state_folder = work_folder / STATES_FOLDER / format_step_name(step)
     try:
         header = json.loads((state_folder / "state.json").read_text(encoding="utf-8"))
         if header["format"] != STATE_FORMAT:
             raise OtherTrainingError(
-                f"The training state {state_folder} is of another version of this program: "
-                f"use another "
-                f"work folder, or remove this one."
+                f"The training state {state_folder} was written by another version of this "
+                "program: use another work folder, or remove this one."
             )
         config_from_dict(TrainConfig, header["config"])
         if header["step"] != step:
-            raise ValueError(f"it is of step {header['step']}")
+            raise ValueError(f"it belongs to step {header['step']}")
         typed_values: list[tuple[object, type]] = [(header["identity"], dict)]
-        for stretch in header["history"]:
-            typed_values += [(stretch["from"], int), (stretch["settings"], dict)]
+        for period in header["history"]:
+            typed_values += [(period["from"], int), (period["settings"], dict)]
         if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
-            raise TypeError("its identity and history are none")
+            raise TypeError("its identity or history has the wrong type")
         return dict(header)
     except OtherTrainingError:
         raise
@@ -94,10 +96,12 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
 def find_resumable_state(
     work_folder: Path, identity: dict[str, Any], config: TrainConfig
 ) -> int | None:
-    """The step of the newest state from which a training can go on; None where there is no state.
+    """Return the step of the newest state that a training can resume from; None without states.
 
-    AnotherTraining where there are some, and all of them are of other steps than this training's
-    would have been: of another model, other data or settings (``identity``), or at other rates.
+    Raises:
+        OtherTrainingError: There are states, but all belong to other trainings: with another model,
+            other data or settings (``identity``), or other learning rates until then.
+        DamagedStateError: A state is damaged.
     """
     state_steps = list_state_steps(work_folder)
     for step in state_steps:
@@ -106,21 +110,20 @@ def find_resumable_state(
             if header["identity"].get(key) != identity[key]:
                 raise OtherTrainingError(
                     f"The work folder {work_folder} belongs to a training with other {key} "
-                    f"settings: use "
-                    "another work folder, or remove this one."
+                    "settings: use another work folder, or remove this one."
                 )
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
             return step
     if state_steps:
         raise OtherTrainingError(
-            f"The work folder {work_folder} belongs to a training with another schedule, of which "
-            f"{state_steps[0]} steps are done: use another work folder, or remove this one."
+            f"The work folder {work_folder} belongs to a training with another schedule "
+            f"({state_steps[0]} steps done): use another work folder, or remove this one."
         )
     return None
 
 
 def remove_old_states(work_folder: Path, config: TrainConfig) -> None:
-    """Keep the newest, and the last before the rate decays: a longer training goes on from that."""
+    """Keep the newest states, and the last one before the rate decays, for a longer training."""
     for age, step in enumerate(list_state_steps(work_folder)):
         if age >= config.keep_states and not (
             config.schedule == "wsd" and step == find_last_step_before_decay(config)
@@ -129,7 +132,7 @@ def remove_old_states(work_folder: Path, config: TrainConfig) -> None:
 
 
 def remove_newer_outputs(work_folder: Path, step: int | None) -> None:
-    """Remove what a killed training left half done, or made after the state it goes on from."""
+    """Remove unfinished outputs, and outputs of steps after the state at ``step``."""
     for folder_name in (STATES_FOLDER, *OUTPUT_FOLDERS):
         remove_unfinished_writes(work_folder / folder_name)
         for path in (work_folder / folder_name).glob("*-*"):
@@ -138,24 +141,25 @@ def remove_newer_outputs(work_folder: Path, step: int | None) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-# Going on from another training --------------------------------------------------------------
-
-
 def iter_branchable_steps(work_folder: Path, config: TrainConfig) -> Iterator[int]:
-    """The steps of the states here from which a training with ``config`` could go on, where all
-    but the schedule is known to be the same."""
+    """Yield the steps of the states that a training with ``config`` could resume from.
+
+    The caller must know that everything except the schedule is the same.
+    """
     for step in list_state_steps(work_folder):
         try:
             header = read_state_header(work_folder, step)
         except ValueError:
-            continue  # of no use, and no reason to fail
+            continue  # an unusable state is no reason to fail
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
             yield step
 
 
 def link_outputs_until(work_folder: Path, step: int, target_folder: Path) -> None:
-    """Give the folder ``other`` the state of a step, and what was left until then; a kill leaves it
-    whole or not at all. Files are linked, for nobody changes them."""
+    """Link the state of a step, and all outputs until then, into ``target_folder``.
+
+    The folder appears complete or not at all. Files are hard links, since nothing changes them.
+    """
     unfinished_folder = target_folder.with_name(f".{target_folder.name}.half")
     shutil.rmtree(unfinished_folder, ignore_errors=True)
     for folder_name in OUTPUT_FOLDERS:

@@ -10,7 +10,7 @@ from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models of a few thousand parameters spend their time waiting for a second thread."""
+    """Use one thread: small models spend their time waiting for a second one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -19,7 +19,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory):
-    """Packed rows and their tokenizer; nobody writes to the folder."""
+    """Write packed rows and their tokenizer; tests must not write to the folder."""
     folder = tmp_path_factory.mktemp("inputs")
     write_rows(folder / "train.parquet", toy_rows(60, 16, 40, seed=1))
     write_rows(folder / "validation.parquet", toy_rows(12, 16, 40, seed=2))

@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the package does fast."""
+"""Slow, obvious versions of what the package computes fast, and small models and data for tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from model.batch import Batch
 from model.config import ModelConfig
 
 
-def drawn(*shape, seed=0):
+def random_tensor(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def tiny(**changes: object) -> Transformer:
-    """A small random model whose logits differ enough for mistakes to show."""
+    """Return a small random model whose logits differ enough for mistakes to show."""
     values: dict[str, object] = {
         "vocab_size": 61,
         "context": 16,
@@ -38,13 +38,13 @@ def tiny(**changes: object) -> Transformer:
     return model
 
 
-def logits(model: Transformer, ids: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-    """Scores of the next token at every position, (B, T, V)."""
-    return model.compute_logits(model(Batch(ids, **given)))
+def logits(model: Transformer, ids: torch.Tensor, **fields: torch.Tensor) -> torch.Tensor:
+    """Score the next token at every position, (B, T, V)."""
+    return model.compute_logits(model(Batch(ids, **fields)))
 
 
-def naive_start(n: int, context: int, stride: int) -> int:
-    """The window rule by search: the first multiple of the stride from which token n is reached."""
+def naive_window_start(n: int, context: int, stride: int) -> int:
+    """Search for the start of the window: the first multiple of the stride that reaches token n."""
     start = 0
     while n - start > context:
         start += stride
@@ -52,10 +52,10 @@ def naive_start(n: int, context: int, stride: int) -> int:
 
 
 @torch.no_grad()
-def naive_next(model: Transformer, tokens: Sequence[int]) -> torch.Tensor:
-    """Log-probabilities (V,) of the next token: the whole window, alone, without a cache."""
+def naive_next_log_probs(model: Transformer, tokens: Sequence[int]) -> torch.Tensor:
+    """Compute log-probabilities (V,) of the next token from the whole window, without a cache."""
     context = model.config.context
-    start = naive_start(len(tokens), context, context // 2)
+    start = naive_window_start(len(tokens), context, context // 2)
     return logits(model, torch.tensor([list(tokens[start:])]))[0, -1].log_softmax(-1)
 
 
@@ -66,9 +66,10 @@ def naive_generate(
     choose: Callable[[torch.Tensor, int], int],
     stop: int | None = None,
 ) -> tuple[list[int], list[float]]:
+    """Generate one token at a time; return the new tokens and their log-probabilities."""
     tokens, scores = list(prompt), []
     for t in range(steps):
-        log_p = naive_next(model, tokens)
+        log_p = naive_next_log_probs(model, tokens)
         token = choose(log_p, t)
         tokens.append(token)
         scores.append(float(log_p[token]))
@@ -77,9 +78,11 @@ def naive_generate(
     return tokens[len(prompt) :], scores
 
 
-class Tree:
-    """A scorer of beam search given as a table: for each search the probabilities behind each
-    history. ``frontiers`` are the histories that the search has gone on with, step by step."""
+class TableScorer:
+    """A scorer for beam search with a table of probabilities after each history, for each search.
+
+    ``frontiers`` are the histories that the search has extended, step by step.
+    """
 
     def __init__(self, *probabilities: Callable[[tuple[int, ...]], list[float]]) -> None:
         self.compute_token_probs = probabilities
@@ -102,7 +105,7 @@ class Tree:
 
 
 def write_rows(path: Path, rows: NDArray[np.int32]) -> Path:
-    """A packed table as the pack stage leaves it."""
+    """Write a packed table as the pack stage does."""
     flat = pa.array(np.ascontiguousarray(rows, dtype=np.int32).ravel())
     array = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
     pq.write_table(pa.table({"ids": array}), path)
@@ -110,7 +113,7 @@ def write_rows(path: Path, rows: NDArray[np.int32]) -> Path:
 
 
 def write_tokenizer(path: Path, vocab_size: int, last: Sequence[str] = ()) -> Path:
-    """A tokenizer of ``vocab_size`` words, the last of which are special tokens."""
+    """Write a tokenizer of ``vocab_size`` words; the last ones are special tokens."""
     words = [
         "<|endoftext|>",
         "<|pad|>",
@@ -123,7 +126,7 @@ def write_tokenizer(path: Path, vocab_size: int, last: Sequence[str] = ()) -> Pa
 
 
 def toy_rows(n: int, context: int, vocab_size: int, seed: int = 0) -> NDArray[np.int32]:
-    """Learnable text: counting upwards from a random start, documents of random length."""
+    """Build learnable text: counting upwards from a random start, documents of random length."""
     rng = np.random.default_rng(seed)
     flat: list[int] = []
     while len(flat) < n * context:

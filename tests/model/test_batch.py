@@ -1,4 +1,4 @@
-"""What a batch names for the loss, and its micro-batches."""
+"""Batches: the positions that the loss needs, and micro-batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = np.where(np.arange(32) < 20, TEXT, PAD_ID)
 
 
 @pytest.mark.parametrize(
-    ("batch", "most"),
+    ("batch", "max_share"),
     [
         (build_mlm_batch(TEXT, 2, mask_id=60, vocab_size=61), 1 / 6),
         (build_random_prefix_batch(TEXT, 2), 4 / 6),  # about half
@@ -33,25 +33,30 @@ SHORT = np.where(np.arange(32) < 20, TEXT, PAD_ID)
         ),
     ],
 )
-def test_logits_are_computed_for_what_is_predicted_and_little_else(batch, most):
+def test_few_positions_beyond_the_predicted_are_selected(batch, max_share):
     sparse = batch.with_predicted_positions()
-    places, weights = sparse.predicted_positions, batch.weights.flatten()
-    assert len(set(places.tolist())) == len(places)  # none twice
+    positions, weights = sparse.predicted_positions, batch.weights.flatten()
+    assert len(set(positions.tolist())) == len(positions)  # no repetition
     assert sparse.select_predicted(batch.weights).count_nonzero() == weights.count_nonzero()
-    assert torch.equal(sparse.select_predicted(batch.weights), weights[places])
-    assert torch.equal(sparse.select_predicted(batch.targets), batch.targets.flatten()[places])
-    assert len(places) % -(-len(weights) // 6) == 0 and len(places) <= most * len(weights) + 6
-    parts = sparse.split_into_micro_batches(4)  # each names places of its own
+    assert torch.equal(sparse.select_predicted(batch.weights), weights[positions])
+    assert torch.equal(sparse.select_predicted(batch.targets), batch.targets.flatten()[positions])
+    assert (
+        len(positions) % -(-len(weights) // 6) == 0
+        and len(positions) <= max_share * len(weights) + 6
+    )
+    parts = sparse.split_into_micro_batches(4)  # each has its own positions
     assert sum(part.select_predicted(part.weights).sum() for part in parts) == weights.sum()
-    named = [part for part in parts if part.predicted_positions is not None]
-    assert named and all(part.predicted_positions.max() < part.weights.numel() for part in named)
+    sparse_parts = [part for part in parts if part.predicted_positions is not None]
+    assert sparse_parts and all(
+        part.predicted_positions.max() < part.weights.numel() for part in sparse_parts
+    )
 
 
-def test_a_batch_of_which_all_is_predicted_names_no_places():
+def test_a_fully_predicted_batch_has_no_predicted_positions():
     assert build_causal_batch(TEXT).with_predicted_positions().predicted_positions is None
 
 
-def test_of_a_batch_of_which_nothing_is_predicted_no_logits_are_computed():
+def test_a_batch_without_predictions_has_loss_zero():
     batch = build_causal_batch(np.full((2, 16), PAD_ID)).with_predicted_positions()
     model = tiny()
     assert batch.predicted_positions.shape == (0,)
@@ -61,7 +66,7 @@ def test_of_a_batch_of_which_nothing_is_predicted_no_logits_are_computed():
     assert torch.equal(model.compute_token_losses(batch), torch.zeros(2, 16))
 
 
-def test_micro_batches_put_together_are_the_batch():
+def test_micro_batches_make_up_the_batch():
     batch = build_causal_batch(toy_rows(8, 16, 40).astype(np.int64), document_mask=True)
     parts = batch.split_into_micro_batches(4)
     assert torch.equal(torch.cat([p.segments for p in parts]), batch.segments)

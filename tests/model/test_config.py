@@ -1,3 +1,5 @@
+"""Configs: invalid values are refused in one sentence, and valid ones survive JSON."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +34,7 @@ from model.config import ModelConfig, TrainConfig, config_from_dict, config_to_d
         ({"d_modle": 4}, "no key 'd_modle'"),
     ],
 )
-def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
+def test_an_invalid_model_config_is_refused_in_one_sentence(values, word):
     with pytest.raises(ValueError, match=word) as error:
         config_from_dict(ModelConfig, values)
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
@@ -51,14 +53,14 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
         ({"weight_decay": -0.1}, "between"),
         ({"z_loss": math.nan}, "between"),
         ({"steps": 0}, "between"),
-        ({"steps": 10**8}, "between 1 and 99999999"),  # eight digits, as files are named
+        ({"steps": 10**8}, "between 1 and 99999999"),  # file names have eight digits
         ({"batch_size": 10**12}, "between"),
         ({"schedule": "step"}, "cosine"),
         ({"compile": 1}, "must be bool"),
         ({"seed": 2**63}, "between"),
     ],
 )
-def test_training_that_cannot_run_is_refused_in_one_sentence(values, word):
+def test_an_invalid_train_config_is_refused_in_one_sentence(values, word):
     with pytest.raises(ValueError, match=word) as error:
         config_from_dict(TrainConfig, values)
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
@@ -69,7 +71,7 @@ def test_configs_survive_json(config):
     assert config_from_dict(type(config), json.loads(json.dumps(config_to_dict(config)))) == config
 
 
-def test_pydantic_refuses_unknown_keys_in_both():
+def test_pydantic_refuses_unknown_keys_in_both_configs():
     pydantic = pytest.importorskip("pydantic")
     for cls in (ModelConfig, TrainConfig):
         adapter = pydantic.TypeAdapter(cls)
@@ -84,7 +86,7 @@ def test_swiglu_keeps_the_parameter_count_of_a_plain_layer():
     assert gated % 32 == 0 and abs(3 * gated - 2 * 3072) / (2 * 3072) < 0.05
 
 
-def test_whole_numbers_serve_where_fractions_do():
-    """As JSON from elsewhere writes them: the optimizer takes floats alone."""
+def test_integers_become_floats_in_float_fields():
+    """JSON from elsewhere may contain integers, but the optimizer only takes floats."""
     config = config_from_dict(TrainConfig, {"beta1": 0, "clip": 1})
     assert config == TrainConfig(beta1=0.0, clip=1.0) and isinstance(config.beta1, float)

@@ -1,4 +1,4 @@
-"""What only a GPU shows. Left out, and said so, where there is none."""
+"""Tests that need a CUDA device; they are skipped without one."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ PROMPTS = [[0, 5], [0, 7, 8, 9, 10, 11], [0, 3, 4]]
 
 
 @pytest.mark.parametrize("positions", ["learned", "rope"])
-def test_graphs_write_what_the_cpu_writes_without_a_cache(positions):
+def test_cuda_graphs_generate_the_same_text_as_the_cpu_without_a_cache(positions):
     model = tiny(positions=positions, context=512)
     expected = [
         naive_generate(model, p, 40, lambda log_p, t: int(log_p.argmax()))[0] for p in PROMPTS
     ]
-    made = generate(model.cuda(), PROMPTS, max_new_tokens=40, temperature=0.0, stop=(), forbid=())
-    assert [row[0].ids for row in made] == expected
+    continuations = generate(
+        model.cuda(), PROMPTS, max_new_tokens=40, temperature=0.0, stop=(), forbid=()
+    )
+    assert [row[0].ids for row in continuations] == expected
 
 
-def test_graphs_keep_the_left_context_and_drop_rows_that_have_stopped():
+def test_cuda_graphs_handle_new_windows_and_stopped_rows():
     model = tiny(context=16)
     settings = {"max_new_tokens": 40, "samples": 6, "seed": 3, "stop": (0, 5, 6, 7, 8)}
     expected = generate(model, PROMPTS, **settings)
-    found = generate(model.cuda(), PROMPTS, **settings)
+    continuations = generate(model.cuda(), PROMPTS, **settings)
     pairs = [
         (a, b)
-        for one, other in zip(expected, found, strict=True)
+        for one, other in zip(expected, continuations, strict=True)
         for a, b in zip(one, other, strict=True)
     ]
-    assert sum(a.ids == b.ids for a, b in pairs) >= len(pairs) - 1  # a draw at the very edge
+    assert sum(a.ids == b.ids for a, b in pairs) >= len(pairs) - 1  # one draw may be at the edge
     assert len({len(a.ids) for a, _ in pairs}) > 3
 
 
-def test_blocks_of_flex_attention_train_as_the_dense_mask():
+def test_flex_attention_trains_like_the_dense_mask():
     rows = toy_rows(4, 256, 61)
     batch = build_causal_batch(rows.astype("int64"), document_mask=True)
     losses, norms = [], []
@@ -54,7 +56,7 @@ def test_blocks_of_flex_attention_train_as_the_dense_mask():
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
-def test_training_on_the_gpu_stops_and_goes_on(inputs, tmp_path):
+def test_training_on_the_gpu_resumes_after_sigterm(inputs, tmp_path):
     job = write_job(inputs, tmp_path / "work", device="cuda", precision="bf16", compile=True)
     process = start(job)
     follow(process, lambda e: e["event"] == "step")

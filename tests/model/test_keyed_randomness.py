@@ -1,3 +1,5 @@
+"""Keyed permutations: complete, random access, and uniform over keys."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,16 +11,16 @@ from model.keyed_randomness import permute_indices
 
 @given(n=st.integers(1, 700), key=st.integers(0, 2**64 - 1))
 @settings(max_examples=50, deadline=None)
-def test_permute_is_a_permutation_for_every_size_and_key(n, key):
+def test_permute_indices_is_a_permutation_for_every_size_and_key(n, key):
     assert sorted(permute_indices(np.arange(n), n, key)) == list(range(n))
 
 
-def test_any_part_of_a_permutation_can_be_asked_for_alone():
-    whole = permute_indices(np.arange(1000), 1000, 5)
-    assert (permute_indices(np.array([3, 999, 3]), 1000, 5) == whole[[3, 999, 3]]).all()
+def test_any_part_of_a_permutation_can_be_computed_alone():
+    permutation = permute_indices(np.arange(1000), 1000, 5)
+    assert (permute_indices(np.array([3, 999, 3]), 1000, 5) == permutation[[3, 999, 3]]).all()
 
 
-def test_every_cell_of_position_by_row_is_equally_likely_over_keys():
+def test_every_position_of_every_index_is_equally_likely_over_keys():
     n, keys = 7, 3000
     counts = np.zeros((n, n))
     for key in range(keys):

@@ -1,3 +1,5 @@
+"""The chunked loss against the plain formula."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,7 +10,7 @@ from model import loss as loss_module
 from model.loss import sum_linear_cross_entropy
 
 
-def setup(bias: bool):
+def make_inputs(bias: bool):
     torch.manual_seed(0)
     hidden = torch.randn(3, 7, 16, requires_grad=True)
     weight = torch.randn(50, 16, requires_grad=True)
@@ -21,9 +23,9 @@ def setup(bias: bool):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
 @pytest.mark.parametrize("rows", [1, 4, 1000])
-def test_loss_and_gradients_equal_the_plain_formula_for_any_chunk(monkeypatch, rows, z_loss, bias):
+def test_loss_and_gradients_equal_the_formula_for_any_chunk_size(monkeypatch, rows, z_loss, bias):
     monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", rows * 4 * 50)
-    hidden, weight, offset, targets, weights = setup(bias)
+    hidden, weight, offset, targets, weights = make_inputs(bias)
     inputs = [x for x in (hidden, weight, offset) if x is not None]
     logits = F.linear(hidden, weight, offset)
     plain = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
@@ -36,7 +38,7 @@ def test_loss_and_gradients_equal_the_plain_formula_for_any_chunk(monkeypatch, r
 
 
 def test_bf16_stays_close_to_fp32():
-    hidden, weight, _, targets, weights = setup(False)
+    hidden, weight, _, targets, weights = make_inputs(False)
     exact = sum_linear_cross_entropy(hidden, weight, None, targets, weights)
     with torch.autocast("cpu", torch.bfloat16):
         low = sum_linear_cross_entropy(hidden, weight, None, targets, weights)
@@ -46,15 +48,15 @@ def test_bf16_stays_close_to_fp32():
     assert (a - b).norm() / a.norm() < 0.02
 
 
-def test_without_gradients_none_are_made():
-    hidden, weight, _, targets, weights = setup(False)
+def test_no_graph_is_kept_without_gradients():
+    hidden, weight, _, targets, weights = make_inputs(False)
     with torch.no_grad():
         assert not sum_linear_cross_entropy(hidden, weight, None, targets, weights).requires_grad
 
 
-def test_a_bias_learns_alone():
-    hidden, weight, offset, targets, weights = setup(True)
+def test_the_bias_can_learn_alone():
+    hidden, weight, offset, targets, weights = make_inputs(True)
     fixed = hidden.detach(), weight.detach()
     (got,) = torch.autograd.grad(sum_linear_cross_entropy(*fixed, offset, targets, weights), offset)
-    whole = sum_linear_cross_entropy(hidden, weight, offset, targets, weights)
-    torch.testing.assert_close(got, torch.autograd.grad(whole, offset)[0])
+    full_loss = sum_linear_cross_entropy(hidden, weight, offset, targets, weights)
+    torch.testing.assert_close(got, torch.autograd.grad(full_loss, offset)[0])

@@ -1,3 +1,5 @@
+"""Objectives: what is predicted, and independence of documents and rows from each other."""
+
 from __future__ import annotations
 
 from itertools import groupby, pairwise
@@ -25,45 +27,45 @@ WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "pa
 WORDS += ["walk", ".", "<x>", "<y>"]
 
 
-def ids(text):
+def word_ids(text):
     return [WORDS.index(word) for word in text.split()]
 
 
-def words(tokens):
+def join_words(tokens):
     return " ".join(WORDS[t] for t in tokens)
 
 
 SENTENCE = "I took my dog , Fido , to the park for his walk ."
 
 
-def predicted(batch, row=0):
-    return words(batch.targets[row][batch.weights[row] > 0].tolist())
+def predicted_words(batch, row=0):
+    return join_words(batch.targets[row][batch.weights[row] > 0].tolist())
 
 
-def test_causal_predicts_every_next_word():
-    batch = build_causal_batch(np.array([[0, *ids(SENTENCE), PAD_ID, PAD_ID]]))
-    assert predicted(batch) == SENTENCE
+def test_causal_batch_predicts_every_next_word():
+    batch = build_causal_batch(np.array([[0, *word_ids(SENTENCE), PAD_ID, PAD_ID]]))
+    assert predicted_words(batch) == SENTENCE
     assert batch.ids[0, 1:].tolist() == batch.targets[0, :-1].tolist()
     assert batch.weights[0, -3:].tolist() == [0, 0, 0]
 
 
-def test_a_gap_of_padding_weighs_nothing_and_predicts_nothing():
+def test_padding_inside_a_row_has_weight_zero():
     batch = build_causal_batch(np.array([[0, 5, 6, 7, PAD_ID, PAD_ID, PAD_ID, 0, 11, 12]]))
     assert batch.weights[0].tolist() == [1, 1, 1, 0, 0, 0, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("key", range(5))
 @pytest.mark.parametrize("name", ["causal", "prefix", "mlm"])
-def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
-    """The places of its tokens, and the one before them that predicted the first, aside."""
+def test_removing_a_document_changes_nothing_else_in_the_batch(name, key):
+    """Except at its own tokens, and at the token before it, which predicted its first token."""
     rows = np.random.default_rng(0).integers(2, 50, (4, 64))
     rows[:, [0, 20, 40]] = END_OF_TEXT_ID
-    gone = rows.copy()
-    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD_ID
-    before, after = (made(name, 64)(r, key, 0) for r in (rows, gone))
-    same = gone != PAD_ID
+    remaining_rows = rows.copy()
+    remaining_rows[1, 20:40] = remaining_rows[2, :20] = remaining_rows[3] = PAD_ID
+    before, after = (make_objective(name, 64)(r, key, 0) for r in (rows, remaining_rows))
+    same = remaining_rows != PAD_ID
     assert not after.weights[torch.from_numpy(~same)].any()
-    same[:, 0] |= name == "mlm"  # where rows begin anyhow
+    same[:, 0] |= name == "mlm"  # every row begins with begin-of-text
     same[1, 19] &= name == "mlm"
     for field in ("ids", "targets", "weights"):
         a, b = (getattr(batch, field)[torch.from_numpy(same)] for batch in (before, after))
@@ -71,17 +73,17 @@ def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
 
 
 @pytest.mark.parametrize("key", range(5))
-def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
+def test_removing_a_document_keeps_the_spans_of_the_others(key):
     rows = np.random.default_rng(0).integers(2, 50, (4, 64))
     rows[:, [0, 20, 40]] = END_OF_TEXT_ID
-    gone = rows.copy()
-    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD_ID
-    before, after = (made("span_corruption", 64)(r, key) for r in (rows, gone))
+    remaining_rows = rows.copy()
+    remaining_rows[1, 20:40] = remaining_rows[2, :20] = remaining_rows[3] = PAD_ID
+    before, after = (make_objective("span_corruption", 64)(r, key) for r in (rows, remaining_rows))
     pairs = [
         [
             [
                 (batch.source[i][source].tolist(), batch.targets[i][target].tolist())
-                for source, target in pairs_of(batch, i)
+                for source, target in iter_pairs(batch, i)
             ]
             for i in range(3)
         ]
@@ -93,10 +95,10 @@ def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
     assert len({str(pair) for row in pairs[0] for pair in row}) == sum(map(len, pairs[0]))
 
 
-def made(name, context):
-    marks = {"<|mask|>": 99} | {f"<|sentinel_{i}|>": 50 + i for i in range(20)}
-    how = {"document_mask": False, "context": context, "vocab_size": 50}
-    return make_objective_function(name, find_token_id=marks.get, **how)
+def make_objective(name, context):
+    special_tokens = {"<|mask|>": 99} | {f"<|sentinel_{i}|>": 50 + i for i in range(20)}
+    options = {"document_mask": False, "context": context, "vocab_size": 50}
+    return make_objective_function(name, find_token_id=special_tokens.get, **options)
 
 
 def test_document_masking_counts_positions_from_each_document():
@@ -105,16 +107,16 @@ def test_document_masking_counts_positions_from_each_document():
     assert batch.positions.tolist() == [[0, 1, 0, 1, 2, 0, 1]]
 
 
-def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
-    given = ids("I took my dog , Fido , to the")
-    batch = build_prefix_batch(np.array([ids(SENTENCE)]), np.array([len(given)]))
-    assert predicted(batch) == "park for his walk ."
-    assert batch.prefix.tolist() == [len(given)]
+def test_prefix_batch_predicts_the_textbook_suffix():
+    prefix_ids = word_ids("I took my dog , Fido , to the")
+    batch = build_prefix_batch(np.array([word_ids(SENTENCE)]), np.array([len(prefix_ids)]))
+    assert predicted_words(batch) == "park for his walk ."
+    assert batch.prefix.tolist() == [len(prefix_ids)]
 
 
 @pytest.mark.parametrize("length", [-1, 7])
 def test_a_prefix_longer_than_its_row_is_refused(length):
-    with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, its prefix {length}"):
+    with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, but a prefix of {length}"):
         build_prefix_batch(np.full((2, 6), 5), np.array([6, length]))
     assert build_prefix_batch(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [
         5,
@@ -122,7 +124,7 @@ def test_a_prefix_longer_than_its_row_is_refused(length):
     ]
 
 
-def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
+def test_the_prefix_is_bidirectional_and_the_suffix_is_causal():
     model = tiny()
     rows = np.array([[2, 3, 4, 5, 6, 7]])
     lengths = np.array([3])
@@ -138,28 +140,29 @@ def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
     assert rows.shape == (1, 6)
 
 
-def test_spans_are_cut_as_in_the_textbook():
-    sentence = ids("I took my dog , Fido , to the park for his walk .")
-    source, target = corrupt_spans(sentence, [(2, 7), (8, 11)], ids("<x> <y>"))
-    assert words(source) == "I took <x> to <y> his walk ."
-    assert words(target) == "<x> my dog , Fido , <y> the park for"
+def test_corrupted_spans_equal_the_textbook():
+    sentence = word_ids("I took my dog , Fido , to the park for his walk .")
+    source, target = corrupt_spans(sentence, [(2, 7), (8, 11)], word_ids("<x> <y>"))
+    assert join_words(source) == "I took <x> to <y> his walk ."
+    assert join_words(target) == "<x> my dog , Fido , <y> the park for"
 
 
 @pytest.mark.parametrize(("sources", "targets"), [([[5], [6]], [[7]]), ([], [[7]])])
-def test_a_source_without_its_target_is_no_pair(sources, targets):
-    with pytest.raises(ValueError, match=f"{len(sources)} sources and 1 targets, no pairs"):
+def test_unequal_numbers_of_sources_and_targets_are_refused(sources, targets):
+    with pytest.raises(ValueError, match=f"as many sources as targets, not {len(sources)} and 1"):
         build_seq2seq_batch(sources, targets)
 
 
-def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
+def test_seq2seq_targets_are_shifted_by_a_start_symbol_and_padded():
     batch = build_seq2seq_batch(
-        [ids("my dog"), ids("the park for his walk")], [ids("Fido"), ids("to the park")]
+        [word_ids("my dog"), word_ids("the park for his walk")],
+        [word_ids("Fido"), word_ids("to the park")],
     )
-    assert words(batch.ids[0].tolist()) == "<s> Fido <pad> <pad>"
-    assert words(batch.targets[0].tolist()) == "Fido <s> <pad> <pad>"
+    assert join_words(batch.ids[0].tolist()) == "<s> Fido <pad> <pad>"
+    assert join_words(batch.targets[0].tolist()) == "Fido <s> <pad> <pad>"
     assert batch.weights.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
     assert batch.source_attention_mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
-    assert words(batch.source[0].tolist()) == "my dog <pad> <pad> <pad>"
+    assert join_words(batch.source[0].tolist()) == "my dog <pad> <pad> <pad>"
 
 
 @given(
@@ -168,7 +171,7 @@ def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
     sentinels=st.integers(3, 8),
 )
 @settings(max_examples=80, deadline=None)
-def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, sentinels):
+def test_span_corruption_can_be_undone(rows, key, sentinels):
     table = np.full((len(rows), 60), PAD_ID)
     for i, n in enumerate(rows):
         table[i, :n] = np.arange(2, 2 + n)
@@ -189,27 +192,27 @@ def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, senti
         assert not any(a >= 100 and b >= 100 for a, b in pairwise(source))
 
 
-def documents_of(row):
-    """The texts of a packed row, without begin-of-text tokens and padding."""
+def split_documents(row):
+    """Return the texts of a packed row, without begin-of-text tokens and padding."""
     texts = [list(group) for end, group in groupby(row, lambda t: t == END_OF_TEXT_ID) if not end]
     return [[t for t in text if t != PAD_ID] for text in texts if text[0] != PAD_ID]
 
 
-def pairs_of(batch, row):
-    """Source and target of each document, as the batch lays them side by side."""
+def iter_pairs(batch, row):
+    """Yield the masks of source and target of each document in a row."""
     for segment in range(1, int(batch.segments[row].max()) + 1):
         source = batch.source_attention_mask[row] & (batch.source_segments[row] == segment)
         target = (batch.weights[row] > 0) & (batch.segments[row] == segment)
         yield source, target
 
 
-def test_no_span_leaves_its_document_or_holds_its_begin():
+def test_spans_stay_inside_their_document():
     rows = toy_rows(20, 64, 40).astype(np.int64)
     rows[-1, 50:] = PAD_ID
     batch, documents = build_span_corruption_batch(rows, 1, sentinels=range(100, 110)), 0
     for i, row in enumerate(rows):
-        texts = documents_of(row)
-        pairs = list(pairs_of(batch, i))
+        texts = split_documents(row)
+        pairs = list(iter_pairs(batch, i))
         assert len(pairs) == len(texts)
         documents += len(texts)
         for text, (source, target) in zip(texts, pairs, strict=True):
@@ -223,20 +226,20 @@ def test_no_span_leaves_its_document_or_holds_its_begin():
                 else:
                     spans.setdefault(mark, []).append(token)
             assert list(spans) == list(range(100, 100 + len(spans)))
-            found = [t for s in batch.source[i][source].tolist() for t in spans.get(s, [s])]
-            assert found == text
+            restored = [t for s in batch.source[i][source].tolist() for t in spans.get(s, [s])]
+            assert restored == text
     assert documents > 60
 
 
 @pytest.mark.parametrize("positions", ["learned", "rope"])
-def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(positions):
+def test_span_corruption_predicts_each_document_as_if_alone(positions):
     model = tiny(architecture="encoder_decoder", positions=positions, context=32)
     rows = toy_rows(3, 32, 50).astype(np.int64)
     rows[-1, 20:] = PAD_ID
     batch = build_span_corruption_batch(rows, 2, sentinels=range(55, 60))
     together, documents = model.compute_token_losses(batch), 0
     for i in range(3):
-        for source, target in pairs_of(batch, i):
+        for source, target in iter_pairs(batch, i):
             pair = batch.source[i][source].tolist(), batch.ids[i][target].tolist()[1:]
             alone = build_seq2seq_batch([pair[0]], [pair[1]])
             losses = model.compute_token_losses(alone)[0]
@@ -245,7 +248,7 @@ def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(posi
     assert documents > 6 and together.isfinite().all()
 
 
-def test_a_row_without_text_still_has_something_to_read():
+def test_a_row_without_text_has_a_source_token():
     rows = np.array(
         [[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [END_OF_TEXT_ID, 5, 6, END_OF_TEXT_ID]]
     )
@@ -258,7 +261,7 @@ def test_a_row_without_text_still_has_something_to_read():
     assert batch.targets[0, 0] == END_OF_TEXT_ID and batch.weights.sum(1).tolist() == [0, 1]
 
 
-def test_of_three_tokens_the_one_between_is_hidden():
+def test_span_corruption_of_three_tokens_hides_the_middle_one():
     rows = np.array([[END_OF_TEXT_ID, 5, 6, 7]])
     for key in range(20):
         batch = build_span_corruption_batch(rows, key, sentinels=[50])
@@ -269,12 +272,12 @@ def test_of_three_tokens_the_one_between_is_hidden():
         int(build_span_corruption_batch(four, key, sentinels=[50]).targets[0, 1])
         for key in range(200)
     ]
-    found, counts = np.unique(hidden, return_counts=True)
-    assert found.tolist() == [6, 7] and counts.min() > 70  # each as likely
+    hidden_ids, counts = np.unique(hidden, return_counts=True)
+    assert hidden_ids.tolist() == [6, 7] and counts.min() > 70  # equally likely
 
 
-def test_batches_of_span_corruption_have_few_shapes():
-    """A training is compiled for each of them; and a source's width suits blocks of attention."""
+def test_span_corruption_batches_have_few_shapes():
+    """Training is compiled for each shape, and the source's width must suit blocks of attention."""
     rows = toy_rows(400, 64, 50).astype(np.int64).reshape(100, 4, 64)
     batches = [
         build_span_corruption_batch(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)
@@ -287,7 +290,7 @@ def test_batches_of_span_corruption_have_few_shapes():
         assert batch.targets.shape == batch.ids.shape == batch.segments.shape
 
 
-def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
+def test_span_corruption_hides_15_percent_in_spans_of_three():
     rows = np.tile(np.arange(2, 402), (20, 1))
     batch = build_span_corruption_batch(rows, 1, sentinels=range(1000, 1100))
     hidden = [
@@ -299,67 +302,69 @@ def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
 
 
 @pytest.mark.parametrize(("context", "sentinels"), [(8, 1), (256, 13), (649, 32), (1024, 51)])
-def test_sentinels_reach_for_the_context_or_are_asked_for(context, sentinels):
+def test_each_context_needs_a_number_of_sentinels(context, sentinels):
     rows = np.tile(np.arange(2, 2 + context), (4, 1))
 
-    def made(count):
+    def make_with_sentinels(count):
         marks = {f"<|sentinel_{i}|>": 5000 + i for i in range(count)}
-        how = {"document_mask": False, "vocab_size": 6000, "find_token_id": marks.get}
-        return make_objective_function("span_corruption", context=context, **how)
+        options = {"document_mask": False, "vocab_size": 6000, "find_token_id": marks.get}
+        return make_objective_function("span_corruption", context=context, **options)
 
-    batch = made(sentinels)(rows, 3)
+    batch = make_with_sentinels(sentinels)(rows, 3)
     hidden = ((batch.targets < 5000) & (batch.targets > PAD_ID)).sum(1)
     spans = (batch.targets >= 5000).sum(1)
     assert spans.tolist() == [sentinels] * 4 and hidden.tolist() == [round(0.15 * context)] * 4
-    assert made(100)(rows, 3).ids.equal(batch.ids)
+    assert make_with_sentinels(100)(rows, 3).ids.equal(batch.ids)
     with pytest.raises(ValueError, match=rf"{context} tokens needs .* with {sentinels} special"):
-        made(sentinels - 1)
+        make_with_sentinels(sentinels - 1)
 
 
-def test_too_few_sentinels_say_for_which_context_they_are_enough():
+def test_too_few_sentinels_are_refused_with_the_context_that_they_suffice_for():
     marks = {f"<|sentinel_{i}|>": 50 + i for i in range(32)}
-    how = {"document_mask": False, "context": 1024, "vocab_size": 90}
-    with pytest.raises(ValueError, match=r"it has 32; 32 are enough for a context of 649\.$"):
-        make_objective_function("span_corruption", find_token_id=marks.get, **how)
-    with pytest.raises(ValueError, match="it has 0; 1 are enough for a context of 30"):
-        make_objective_function("span_corruption", find_token_id={}.get, **how)
+    options = {"document_mask": False, "context": 1024, "vocab_size": 90}
+    with pytest.raises(ValueError, match=r"this one has 32; 32 are enough for a context of 649\.$"):
+        make_objective_function("span_corruption", find_token_id=marks.get, **options)
+    with pytest.raises(ValueError, match="this one has 0; 1 are enough for a context of 30"):
+        make_objective_function("span_corruption", find_token_id={}.get, **options)
     with pytest.raises(ValueError, match=r"1 are enough for a context of 20\.$"):
-        make_objective_function("span_corruption", find_token_id={}.get, **how | {"context": 20})
-    with pytest.raises(ValueError, match="2 spans need as many sentinels, not 1"):
+        make_objective_function(
+            "span_corruption", find_token_id={}.get, **options | {"context": 20}
+        )
+    with pytest.raises(ValueError, match="2 spans need 2 sentinels, not 1"):
         corrupt_spans(range(2, 12), [(1, 3), (5, 7)], [50])
 
 
-def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
+def test_masked_lm_follows_80_10_10_and_keeps_special_tokens():
     vocab_size, mask = 500, 499
     rows = np.random.default_rng(0).integers(2, 499, (400, 256))
     rows[:, ::50] = END_OF_TEXT_ID
     rows[:, -10:] = PAD_ID
     batch = build_mlm_batch(rows, 7, mask_id=mask, vocab_size=vocab_size)
-    chosen = batch.weights.numpy() > 0
-    seen = batch.ids.numpy()
+    is_selected = batch.weights.numpy() > 0
+    input_ids = batch.ids.numpy()
     text = rows >= 2
-    n = int(chosen.sum())
-    assert not (chosen & ~text).any() and (seen == rows)[~chosen].all()
+    n = int(is_selected.sum())
+    assert not (is_selected & ~text).any() and (input_ids == rows)[~is_selected].all()
     assert (batch.targets.numpy() == rows).all()
-    masked = (seen == mask)[chosen].mean()
-    kept = (seen == rows)[chosen].mean()
-    deviations = 4 / np.sqrt(n)  # four standard errors at most
+    masked = (input_ids == mask)[is_selected].mean()
+    kept = (input_ids == rows)[is_selected].mean()
+    deviations = 4 / np.sqrt(n)  # at most four standard errors
     assert abs(n / text.sum() - 0.15) < 0.15 * deviations
-    shares = chosen[:, text[0]].mean(0)  # every place of a row is as likely
+    shares = is_selected[:, text[0]].mean(0)  # every position of a row is equally likely
     assert abs(shares - 0.15).max() < 4.5 * np.sqrt(0.15 * 0.85 / 400)
     assert abs(masked - 0.8) < deviations
     assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
-    others = seen[chosen & (seen != mask) & (seen != rows)]
-    assert others.min() == 2 and others.max() == 498  # every token of text, none beyond
+    replaced = input_ids[is_selected & (input_ids != mask) & (input_ids != rows)]
+    assert replaced.min() == 2 and replaced.max() == 498  # all text tokens and no others
     assert (batch.attention_mask.numpy() == (rows != PAD_ID)).all()
 
 
-def test_masked_lm_predicts_as_many_tokens_of_each_row():
+def test_masked_lm_selects_the_same_number_of_positions_in_each_row():
     rows = toy_rows(6, 32, 40).astype(np.int64)
     rows[-1, 4:] = PAD_ID
     batch = build_mlm_batch(rows, 2, mask_id=60, vocab_size=61)
     chosen = batch.weights.sum(1).tolist()
-    assert max(chosen) <= 5  # 15 % of 32, less those that fall on begin-of-text or padding
+    assert max(chosen) <= 5  # 15 % of 32, minus those at begin-of-text or padding
     assert min(chosen[:-1]) > 0
     assert (
         build_mlm_batch(np.full((1, 8), PAD_ID + 1), 2, mask_id=60, vocab_size=61).weights.sum()
@@ -367,12 +372,12 @@ def test_masked_lm_predicts_as_many_tokens_of_each_row():
     )
 
 
-def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():
+def test_every_masked_lm_row_begins_with_begin_of_text():
     rows = np.array(
         [[7, 8, 9, END_OF_TEXT_ID, 5, 6], [END_OF_TEXT_ID, 4, END_OF_TEXT_ID, 7, PAD_ID, PAD_ID]]
     )
     batch = build_mlm_batch(rows, 1, mask_id=60, vocab_size=61, mask_rate=0.9)
-    assert rows[0, 0] == 7  # what is given stays as it is
+    assert rows[0, 0] == 7  # the input is unchanged
     assert batch.ids[:, 0].tolist() == [END_OF_TEXT_ID] * 2 and not batch.weights[:, 0].any()
     assert batch.targets[0].tolist() == [END_OF_TEXT_ID, 8, 9, END_OF_TEXT_ID, 5, 6]
     assert batch.segments.tolist() == [[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 2]]
@@ -381,25 +386,25 @@ def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_abou
 
 
 @pytest.mark.parametrize("positions", ["learned", "rope"])
-def test_packed_documents_are_masked_and_filled_in_as_each_alone(positions):
+def test_masked_lm_encodes_packed_documents_as_if_alone(positions):
     model = tiny(architecture="encoder", positions=positions)
     batch = build_mlm_batch(
         toy_rows(6, 16, 50).astype(np.int64), 5, mask_id=60, vocab_size=61, mask_rate=0.3
     )
     together = model(batch)
     lengths = []
-    for row, ids in enumerate(batch.ids):
+    for row, row_ids in enumerate(batch.ids):
         begins = [*torch.nonzero(batch.targets[row] == END_OF_TEXT_ID).flatten().tolist(), 16]
         assert begins[0] == 0
         for begin, end in pairwise(begins):
-            alone = model(Batch(ids[None, begin:end]))[0]
+            alone = model(Batch(row_ids[None, begin:end]))[0]
             torch.testing.assert_close(together[row, begin:end], alone, atol=1e-5, rtol=0)
             lengths.append(end - begin)
     assert len(lengths) > 8  # more documents than rows
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "mlm", "span_corruption"])
-def test_a_batch_is_a_function_of_rows_and_key(name):
+def test_a_batch_depends_only_on_rows_and_key(name):
     objective = make_objective_function(
         name,
         document_mask=False,
@@ -418,12 +423,12 @@ def test_a_batch_is_a_function_of_rows_and_key(name):
 
     assert same(one, again)
     assert same(one, other) == (name == "causal")
-    behind = objective(rows[5:].copy(), 3, 5)  # a batch made in parts; targets may be narrower
-    for name, tensor in vars(behind).items():
-        assert tensor is None or same_but_for_padding(tensor, getattr(one, name)[5:])
+    part = objective(rows[5:].copy(), 3, 5)  # part of a batch; its targets may be narrower
+    for name, tensor in vars(part).items():
+        assert tensor is None or are_equal_up_to_padding(tensor, getattr(one, name)[5:])
 
 
-def same_but_for_padding(a, b):
+def are_equal_up_to_padding(a, b):
     if a.ndim > 1:
         a, b = a[:, : min(a.shape[1], b.shape[1])], b[:, : min(a.shape[1], b.shape[1])]
     return torch.equal(a, b)

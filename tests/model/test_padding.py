@@ -1,4 +1,4 @@
-"""Sequences as rows: every one once, those of like length together, padded behind."""
+"""Sequences as rows: each appears once, grouped by length, padded on the right."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ CPU = torch.device("cpu")
 
 
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 40))
-def test_groups_hold_all_that_is_not_empty_and_are_as_full_as_they_may(lengths, most):
-    groups = list(batch_indices_by_length(lengths, most))
+def test_batches_contain_every_non_empty_sequence_and_are_full(lengths, batch_tokens):
+    groups = list(batch_indices_by_length(lengths, batch_tokens))
     numbers = [number for group in groups for number in group]
     assert sorted(numbers) == [i for i, length in enumerate(lengths) if length]
-    found = [lengths[number] for number in numbers]
-    assert found == sorted(found, reverse=True)
+    sorted_lengths = [lengths[number] for number in numbers]
+    assert sorted_lengths == sorted(sorted_lengths, reverse=True)
     for number, group in enumerate(groups):
         width = lengths[group[0]]
-        assert len(group) == 1 or len(group) * width <= most
+        assert len(group) == 1 or len(group) * width <= batch_tokens
         last = number == len(groups) - 1
-        assert last or (len(group) + 1) * width > most, "one more had found room"
+        assert last or (len(group) + 1) * width > batch_tokens, "another sequence would fit"
 
 
-def test_padding_stands_behind_what_is_real():
+def test_padding_follows_real_tokens():
     ids, real = pad_rows([[5, 6, 7], [8], []], CPU)
     assert ids.tolist() == [[5, 6, 7], [8, PAD_ID, PAD_ID], [PAD_ID, PAD_ID, PAD_ID]]
     assert real.tolist() == [[True] * 3, [True, False, False], [False] * 3]
@@ -39,15 +39,15 @@ def test_padding_stands_behind_what_is_real():
     [
         ([0, 61], "Token id 61 is outside the model's vocabulary of 61"),
         ([-1], "Token id -1 is outside"),
-        ([0.5], "The prompt is no list of token ids"),
-        ([[1], [2]], "The prompt is no list of token ids"),
+        ([0.5], "The prompt is not a list of token ids"),
+        ([[1], [2]], "The prompt is not a list of token ids"),
     ],
 )
-def test_what_is_no_token_of_the_vocabulary_is_named(sequence, words):
+def test_ids_outside_the_vocabulary_are_refused(sequence, words):
     with pytest.raises(ValueError, match=words):
         check_token_ids(sequence, 61, "The prompt")
 
 
-def test_ids_are_given_back_as_they_are():
+def test_valid_ids_are_returned_unchanged():
     assert check_token_ids((0, 60, 3), 61, "The prompt").tolist() == [0, 60, 3]
     assert check_token_ids([], 61, "The prompt").tolist() == []

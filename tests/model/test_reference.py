@@ -1,4 +1,4 @@
-"""The fast forms against the plain ones, by the switch that the model has for them."""
+"""The fast kernels against the reference kernels, by ``use_reference_kernels``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
-def test_loss_and_gradients_are_those_of_the_plain_forms(kind, z_loss):
+def test_loss_and_gradients_equal_the_reference(kind, z_loss):
     changes, batch = KINDS[kind]
     model = tiny(**changes)
     fast = model.compute_loss_sum(batch(), z_loss)
@@ -59,42 +59,42 @@ def test_loss_and_gradients_are_those_of_the_plain_forms(kind, z_loss):
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
-def test_the_loss_of_a_few_places_is_that_of_all_with_weight_0_elsewhere(z_loss):
+def test_loss_of_predicted_positions_equals_loss_of_all_positions(z_loss):
     model = tiny(**KINDS["masked"][0])
-    few = build_mlm_batch(ROWS, 1, mask_id=60, vocab_size=61).with_predicted_positions()
-    seen, results = [], []
+    batch_of_few = build_mlm_batch(ROWS, 1, mask_id=60, vocab_size=61).with_predicted_positions()
+    row_counts, results = [], []
 
-    def counted(hidden, *rest):
-        seen.append(hidden.shape[:-1].numel())
+    def count_rows(hidden, *rest):
+        row_counts.append(hidden.shape[:-1].numel())
         return sum_linear_cross_entropy(hidden, *rest)
 
-    model.cross_entropy = counted
-    for batch in (few, replace(few, predicted_positions=None)):
+    model.cross_entropy = count_rows
+    for batch in (batch_of_few, replace(batch_of_few, predicted_positions=None)):
         model.zero_grad()
         loss = model.compute_loss_sum(batch, z_loss)
         loss.backward()
         results.append((loss, [p.grad for p in model.parameters()]))
-    assert seen == [11, 4 * 16]  # 8, rounded up
+    assert row_counts == [11, 4 * 16]  # 8, rounded up
     torch.testing.assert_close(results[0][0], results[1][0])
     for one, other in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     losses = [
-        model.compute_token_losses(b) * few.weights
-        for b in (few, replace(few, predicted_positions=None))
+        model.compute_token_losses(b) * batch_of_few.weights
+        for b in (batch_of_few, replace(batch_of_few, predicted_positions=None))
     ]
     torch.testing.assert_close(*losses)
-    assert losses[0].count_nonzero() == few.weights.sum()
+    assert losses[0].count_nonzero() == batch_of_few.weights.sum()
 
 
-def test_where_all_is_predicted_nothing_is_copied():
+def test_a_fully_predicted_batch_is_not_copied():
     batch, hidden = build_causal_batch(ROWS), torch.zeros(4, 16, 3)
     assert batch.predicted_positions is None and batch.select_predicted(hidden) is hidden
 
 
 @pytest.mark.parametrize("form", [kernels.dispatch_attention, reference.compute_attention])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_leaves_weights_out_and_scales_the_others(form, dtype):
-    """Of four equal weights each is left out with probability 0.5, or counts twice."""
+def test_dropout_drops_weights_and_scales_the_rest(form, dtype):
+    """Each of four equal weights is dropped with probability 0.5, or doubled."""
     torch.manual_seed(0)
     q, k = torch.zeros(2, 1, 1, 4000, 4, dtype=dtype)
     v = torch.eye(4, dtype=dtype).expand(1, 1, 4, 4)
@@ -103,7 +103,7 @@ def test_dropout_leaves_weights_out_and_scales_the_others(form, dtype):
     assert abs((weights == 0).float().mean() - 0.5) < 0.02
 
 
-def test_attention_dropout_acts_in_training_alone():
+def test_attention_dropout_only_acts_in_training():
     model, batch = tiny(attention_dropout=0.5), build_causal_batch(ROWS)
     assert torch.equal(model(batch), model(batch))
     assert torch.equal(model(batch), tiny()(batch))
@@ -116,7 +116,7 @@ def test_attention_dropout_acts_in_training_alone():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "queries", "keys", "by_product"),
+    ("dtype", "queries", "keys", "uses_plain_product"),
     [
         (torch.bfloat16, 512, 512, True),
         (torch.bfloat16, 513, 513, False),
@@ -125,19 +125,19 @@ def test_attention_dropout_acts_in_training_alone():
         (torch.float32, 2, 600, False),
     ],
 )
-def test_on_the_cpu_short_sequences_and_single_queries_are_a_plain_product(
-    monkeypatch, dtype, queries, keys, by_product
+def test_short_sequences_and_single_queries_use_plain_products_on_the_cpu(
+    monkeypatch, dtype, queries, keys, uses_plain_product
 ):
     calls, form = [], reference.compute_attention
     monkeypatch.setattr(
-        reference, "compute_attention", lambda *given: (calls.append(1), form(*given))[1]
+        reference, "compute_attention", lambda *arguments: (calls.append(1), form(*arguments))[1]
     )
     q, k = torch.ones(1, 1, queries, 4, dtype=dtype), torch.ones(1, 1, keys, 4, dtype=dtype)
     torch.testing.assert_close(kernels.dispatch_attention(q, k, k), q, atol=0.01, rtol=0)
-    assert bool(calls) == by_product
+    assert bool(calls) == uses_plain_product
 
 
-def test_the_switch_goes_back_also_where_something_fails():
+def test_reference_kernels_are_removed_after_an_error():
     model = tiny()
     layers = [block.attention for block in model.decoder.blocks]
     with pytest.raises(RuntimeError, match="stop"), reference.use_reference_kernels(model):
@@ -158,15 +158,15 @@ def test_the_switch_goes_back_also_where_something_fails():
         {"repetition_penalty": 2.0},
     ],
 )
-def test_what_is_written_is_what_the_plain_loop_writes(settings, objective):
-    """Also of a model that was left in training mode."""
+def test_generated_text_equals_the_loop_without_cache(settings, objective):
+    """This also holds for a model in training mode."""
     model = tiny(norm_position="post", positions="rope", dropout=0.5).train()
     model.objective = objective
     prompts = [[0], [0, 5, 9], [4] * 16, list(range(2, 45))]
-    how = {"max_new_tokens": 30, "seed": 3, "stop": (7, 11), "forbid": (1,)}
-    written = generate(model, prompts, **how, **settings)
+    options = {"max_new_tokens": 30, "seed": 3, "stop": (7, 11), "forbid": (1,)}
+    continuations = generate(model, prompts, **options, **settings)
     with reference.use_reference_kernels(model):
-        for prompt, (text,) in zip(prompts, written, strict=True):
+        for prompt, (text,) in zip(prompts, continuations, strict=True):
             assert text.ids == reference.generate_without_cache(
-                model, prompt, TokenSampler(**settings), **how
+                model, prompt, TokenSampler(**settings), **options
             )

@@ -1,4 +1,4 @@
-"""Encoder, decoder and both, against torch.nn.Transformer and against each sequence alone."""
+"""Encoder, decoder and encoder-decoder, against torch.nn.Transformer and each sequence alone."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope"])
-def test_padding_changes_nothing_for_the_encoder(positions):
+def test_padding_does_not_change_encoder_states(positions):
     model = tiny(architecture="encoder", positions=positions)
     rows = [[5, 6, 7, 8, 9], [3, 4]]
     padded = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
@@ -112,37 +112,36 @@ def test_padding_changes_nothing_for_the_encoder(positions):
 
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "rope", "n_kv_heads": 2}])
-def test_a_causal_stack_needs_no_mask_for_padding(changes, monkeypatch):
-    """It keeps the kernel that is causal by itself, and says of real tokens what each row says
-    alone."""
+def test_a_causal_stack_needs_no_padding_mask(changes, monkeypatch):
+    """It keeps the causal kernel, and real tokens get the same states as in each row alone."""
     model, masks = tiny(**changes), []
-    lower = MaskSpec.to_kernel_mask
+    to_kernel_mask = MaskSpec.to_kernel_mask
 
-    def watched(*given):
-        masks.append(lower(*given))
+    def record_mask(*fields):
+        masks.append(to_kernel_mask(*fields))
         return masks[-1]
 
-    monkeypatch.setattr(MaskSpec, "to_kernel_mask", watched)
+    monkeypatch.setattr(MaskSpec, "to_kernel_mask", record_mask)
     rows = [[5, 6, 7, 8, 9], [3, 4]]
     ids = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
     prefix = torch.tensor([3, 1])
-    for given in ({}, {"prefix": prefix}):
-        hidden = model(Batch(ids, attention_mask=ids != 1, **given))
+    for fields in ({}, {"prefix": prefix}):
+        hidden = model(Batch(ids, attention_mask=ids != 1, **fields))
         for i, row in enumerate(rows):
-            own = {name: value[i : i + 1] for name, value in given.items()}
-            alone = model(Batch(torch.tensor([row]), **own))[0]
+            row_fields = {name: value[i : i + 1] for name, value in fields.items()}
+            alone = model(Batch(torch.tensor([row]), **row_fields))[0]
             torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
     assert masks[:3] == ["causal"] * 3
 
 
-def test_the_encoder_sees_both_sides():
+def test_the_encoder_reads_both_directions():
     model = tiny(architecture="encoder")
     before = model(Batch(torch.tensor([[2, 3, 4, 5]])))
     after = model(Batch(torch.tensor([[2, 3, 4, 6]])))
     assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-3)
 
 
-def test_padding_of_the_source_changes_nothing_for_the_decoder():
+def test_source_padding_does_not_change_decoder_logits():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal", norm_position="post")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4], [0, 7, 2]])
@@ -155,18 +154,18 @@ def test_padding_of_the_source_changes_nothing_for_the_decoder():
     )
 
 
-def test_cached_steps_of_an_encoder_decoder_equal_the_whole():
+def test_cached_steps_of_an_encoder_decoder_equal_the_full_pass():
     model = tiny(architecture="encoder_decoder", positions="rope")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4, 9, 6], [0, 7, 2, 3, 3]])
-    given = {"source": source, "source_attention_mask": source != 1}
-    expected = model(Batch(target, **given))
+    source_fields = {"source": source, "source_attention_mask": source != 1}
+    expected = model(Batch(target, **source_fields))
     cache = allocate_cache(model, 2, 5)
     for t in range(5):
         cache.slots, cache.filled_length = slice(t, t + 1), t + 1
         ids, positions = target[:, t : t + 1], torch.full((2, 1), t)
         step = forward_with_cache(
-            model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache
+            model, Batch(ids, positions=positions, **(source_fields if t == 0 else {})), cache
         )
         torch.testing.assert_close(step[:, 0], expected[:, t], atol=1e-5, rtol=0)
 
@@ -185,8 +184,8 @@ def test_without_positions_a_permuted_input_gives_the_permuted_output():
     torch.testing.assert_close(permuted, stack(x, MaskSpec())[:, order], atol=1e-5, rtol=0)
     model = tiny(architecture="encoder")
     ids = torch.arange(2, 8).unsqueeze(0)
-    moved, still = model(Batch(ids[:, order])), model(Batch(ids))
-    assert not torch.allclose(moved, still[:, order], atol=1e-3)
+    moved, original = model(Batch(ids[:, order])), model(Batch(ids))
+    assert not torch.allclose(moved, original[:, order], atol=1e-3)
 
 
 def test_sinusoids_follow_the_formula():
@@ -207,31 +206,34 @@ def test_sinusoids_follow_the_formula():
         ({"positions": "rope", "scale_embeddings": True}, True),
     ],
 )
-def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size(changes, scaled):
+def test_sinusoids_are_added_to_scaled_embeddings(changes, scaled):
     config = ModelConfig(d_model=128, vocab_size=50, **changes)
     model, ids = Transformer(config), torch.tensor([[5, 9, 7]])
     embedded, _ = model.embed_tokens(ids, None)
     rest = embedded - model.embedding(ids) * (math.sqrt(128) if scaled else 1)
     if config.positions == "sinusoidal":
         torch.testing.assert_close(rest[0], compute_sinusoids(torch.arange(3), 128))
-        assert (rest.std() / (embedded - rest).std() < 4) == scaled  # at the start 35 without
+        # Without scaling the ratio is 35 at initialisation.
+        assert (rest.std() / (embedded - rest).std() < 4) == scaled
     else:
         assert not rest.any()
 
 
-def test_rotary_turns_pairs_of_dimensions_counter_clockwise():
+def test_rotary_positions_rotate_pairs_of_dimensions():
     """Dimension i with i + D/2, by position x theta^(-2i/D): Su et al. 2021, in Llama's layout."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(2, 3, 2, 4)  # (B, H, T, D)
-    turned = apply_rotary(x, *compute_rotary_cos_sin(torch.tensor([[0, 1], [5, 7]]), 4, 100.0))
+    rotated = apply_rotary(x, *compute_rotary_cos_sin(torch.tensor([[0, 1], [5, 7]]), 4, 100.0))
     for (row, place), position in zip([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 1, 5, 7), strict=True):
         for i in range(2):
             z = complex(x[0, 0, 0, i], x[0, 0, 0, i + 2]) * cmath.exp(1j * position / 10**i)
             for head in range(3):
-                found = turned[row, head, place]
-                assert complex(found[i], found[i + 2]) == pytest.approx(z, abs=1e-4)
+                rotated_vector = rotated[row, head, place]
+                assert complex(rotated_vector[i], rotated_vector[i + 2]) == pytest.approx(
+                    z, abs=1e-4
+                )
 
 
-def test_rotary_products_depend_on_distance_alone():
+def test_rotary_products_depend_only_on_distance():
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, 8)
 

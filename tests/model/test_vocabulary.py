@@ -1,4 +1,4 @@
-"""A vocabulary padded to a multiple of 64, against the same model without the padding."""
+"""A vocabulary padded to a multiple of 64, against the same model without padding."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TABLES = ("embedding.weight", "head.weight", "head.bias")
 PROMPTS = [[0], [0, 5, 9], [4] * 16]
 
 
-def padded(**changes: object) -> Transformer:
-    """A model whose padding would win everywhere if it counted."""
+def make_padded_model(**changes: object) -> Transformer:
+    """Return a model whose padding would win everywhere if it counted."""
     model = tiny(vocab_multiple=TABLE, **changes)
     with torch.no_grad():
         model.embedding.weight[WORDS:] = 50.0
@@ -41,8 +41,8 @@ def padded(**changes: object) -> Transformer:
     return model
 
 
-def cut(model: Transformer) -> Transformer:
-    """The same model without the padding."""
+def remove_padding(model: Transformer) -> Transformer:
+    """Return the same model without padding."""
     one = Transformer(replace(model.config, vocab_multiple=1)).eval()
     state = model.state_dict()
     one.load_state_dict({k: v[:WORDS] if k in TABLES else v for k, v in state.items()})
@@ -53,7 +53,11 @@ def test_tables_are_padded_to_the_next_multiple():
     for words, multiple, rows in [(61, 64, 64), (64, 64, 64), (65, 64, 128), (61, 1, 61)]:
         config = ModelConfig(vocab_size=words, vocab_multiple=multiple)
         assert config.padded_vocab_size == rows
-    assert padded().embedding.num_embeddings == padded().head.out_features == TABLE
+    assert (
+        make_padded_model().embedding.num_embeddings
+        == make_padded_model().head.out_features
+        == TABLE
+    )
 
 
 VARIANTS = [
@@ -66,8 +70,8 @@ VARIANTS = [
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
-    model = padded(**changes)
-    without = cut(model)
+    model = make_padded_model(**changes)
+    without = remove_padding(model)
     rows = toy_rows(4, 16, 50).astype(np.int64)
     batch = (
         build_mlm_batch(rows, 1, mask_id=60, vocab_size=61)
@@ -82,7 +86,7 @@ def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
     )
     expected = without.compute_loss_sum(batch, z_loss)
     expected.backward()
-    theirs = {name: p.grad for name, p in without.named_parameters()}
+    expected_gradients = {name: p.grad for name, p in without.named_parameters()}
     losses = []
     for run_plain in (False, True):
         model.zero_grad()
@@ -97,17 +101,19 @@ def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
             if name in TABLES:
                 assert not gradient[WORDS:].any()
                 gradient = gradient[:WORDS]
-            torch.testing.assert_close(gradient, theirs[name], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-3, atol=1e-4)
     for loss in losses:
         torch.testing.assert_close(loss, expected)
 
 
-def test_padding_is_never_written_and_takes_no_probability():
-    model = padded()
-    without = cut(model)
+def test_padding_is_never_generated_and_has_no_probability():
+    model = make_padded_model()
+    without = remove_padding(model)
     for settings in ({"temperature": 0.0}, {"samples": 3, "top_p": 0.9}, {"temperature": 2.0}):
-        how = {"max_new_tokens": 24, "seed": 3, "forbid": (1,), **settings}
-        pairs = zip(generate(model, PROMPTS, **how), generate(without, PROMPTS, **how), strict=True)
+        options = {"max_new_tokens": 24, "seed": 3, "forbid": (1,), **settings}
+        pairs = zip(
+            generate(model, PROMPTS, **options), generate(without, PROMPTS, **options), strict=True
+        )
         for one, other in pairs:
             assert [text.ids for text in one] == [text.ids for text in other]
     log_probs = compute_next_log_probs(model, PROMPTS)
@@ -119,9 +125,12 @@ def test_padding_is_never_written_and_takes_no_probability():
     )
     for one, other in scores:
         np.testing.assert_allclose(one, other, atol=1e-4)
-    moments = compute_token_statistics(model, rows)[0], compute_token_statistics(without, rows)[0]
-    np.testing.assert_allclose(moments[0].std_log_prob, moments[1].std_log_prob, atol=1e-4)
-    assert moments[0].rank.max() < WORDS
+    statistics = (
+        compute_token_statistics(model, rows)[0],
+        compute_token_statistics(without, rows)[0],
+    )
+    np.testing.assert_allclose(statistics[0].std_log_prob, statistics[1].std_log_prob, atol=1e-4)
+    assert statistics[0].rank.max() < WORDS
     best = [
         decode_with_beam_search(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0]
         for m in (model, without)
@@ -129,9 +138,9 @@ def test_padding_is_never_written_and_takes_no_probability():
     assert [list(h.ids) for h in best[0]] == [list(h.ids) for h in best[1]]
 
 
-def test_a_checkpoint_keeps_the_padding_and_an_older_one_has_none(tmp_path):
+def test_a_checkpoint_keeps_the_padding_and_an_old_one_has_none(tmp_path):
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
-    model, rows = padded(), toy_rows(2, 16, 50).astype(np.int64)
+    model, rows = make_padded_model(), toy_rows(2, 16, 50).astype(np.int64)
     save_checkpoint(model, tmp_path / "padded", tokenizer_path=tokenizer)
     loaded = load_checkpoint(tmp_path / "padded")
     assert loaded.config.vocab_multiple == TABLE
@@ -151,8 +160,8 @@ def test_a_checkpoint_keeps_the_padding_and_an_older_one_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_exported_has_no_padding(tmp_path, tied):
-    model = padded(activation="gelu_tanh", tie_embeddings=tied)
+def test_an_exported_model_has_no_padding(tmp_path, tied):
+    model = make_padded_model(activation="gelu_tanh", tie_embeddings=tied)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
     export_transformers(model, tmp_path / "gpt2", tokenizer_path=tokenizer)
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["vocab_size"] == WORDS

@@ -1,4 +1,4 @@
-"""Embeddings and attention weights against the formula, and transformers on the same weights."""
+"""Embeddings and attention weights against the formula and transformers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SEQUENCE = np.random.default_rng(4).integers(2, 61, 11).tolist()
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
-def test_one_layer_equals_the_formula_head_by_head(architecture):
-    """softmax(q k^T / sqrt(D)) from the model's own matrices, in float64, one pair at a time."""
+def test_attention_of_one_layer_equals_the_formula(architecture):
+    """softmax(q k^T / sqrt(D)) from the model's own matrices, in float64, head by head."""
     model = tiny(n_layers=1, architecture=architecture)
     [weights] = extract_attention_weights(model, SEQUENCE)[architecture]
     stack = model.decoder if architecture == "decoder" else model.encoder
@@ -32,14 +32,16 @@ def test_one_layer_equals_the_formula_head_by_head(architecture):
         q = x @ matrix[:32][rows].T + bias[:32][rows]
         k = x @ matrix[32:64][rows].T + bias[32:64][rows]
         for i in range(n):
-            seen = range(i + 1 if architecture == "decoder" else n)
-            powers = np.array([np.exp(q[i] @ k[j] / np.sqrt(size)) for j in seen])
-            np.testing.assert_allclose(weights[head, i, seen], powers / powers.sum(), atol=1e-5)
-            assert (weights[head, i, len(seen) :] == 0).all()
+            visible_keys = range(i + 1 if architecture == "decoder" else n)
+            powers = np.array([np.exp(q[i] @ k[j] / np.sqrt(size)) for j in visible_keys])
+            np.testing.assert_allclose(
+                weights[head, i, visible_keys], powers / powers.sum(), atol=1e-5
+            )
+            assert (weights[head, i, len(visible_keys) :] == 0).all()
 
 
-def test_a_prefix_lm_reads_what_it_is_given_in_both_directions():
-    """As its prompts in decoding, and also of texts of several lengths at once."""
+def test_a_prefix_lm_reads_the_whole_text_in_both_directions():
+    """This matches its prompts in decoding, also for texts of several lengths in one batch."""
     model = tiny(n_layers=2)
     model.objective = "prefix"
     texts = [SEQUENCE, SEQUENCE[:4]]
@@ -54,7 +56,7 @@ def test_a_prefix_lm_reads_what_it_is_given_in_both_directions():
 
 
 @pytest.mark.parametrize("layer", [3, -4, 1.5])
-def test_a_layer_that_is_not_there_is_refused(layer):
+def test_a_missing_layer_is_refused(layer):
     assert len(compute_contextual_embeddings(tiny(), [SEQUENCE], layer=2)) == 1
     with pytest.raises(ValueError, match=rf"layer must be between -3 and 2, not {layer}"):
         compute_contextual_embeddings(tiny(), [SEQUENCE], layer=layer)
@@ -70,13 +72,13 @@ def test_a_layer_that_is_not_there_is_refused(layer):
     ],
 )
 @torch.no_grad()
-def test_every_stack_equals_transformers(config, kind, tmp_path):
+def test_attention_of_every_stack_equals_transformers(config, kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     model = tiny(**config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
-    made = getattr(transformers, f"AutoModelFor{kind}")
-    theirs = made.from_pretrained(tmp_path / "theirs", attn_implementation="eager").eval()
+    model_class = getattr(transformers, f"AutoModelFor{kind}")
+    theirs = model_class.from_pretrained(tmp_path / "theirs", attn_implementation="eager").eval()
     ids = torch.tensor([SEQUENCE])
     if kind == "Seq2SeqLM":
         out = theirs(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
@@ -88,17 +90,17 @@ def test_every_stack_equals_transformers(config, kind, tmp_path):
     else:
         stack = "decoder" if kind == "CausalLM" else "encoder"
         expected = {stack: theirs(ids, output_attentions=True).attentions}
-    found = extract_attention_weights(model, SEQUENCE)
-    assert found.keys() == expected.keys()
+    weights_by_stack = extract_attention_weights(model, SEQUENCE)
+    assert weights_by_stack.keys() == expected.keys()
     for stack, layers in expected.items():
-        assert len(found[stack]) == len(layers) == 2
-        for ours, layer in zip(found[stack], layers, strict=True):
+        assert len(weights_by_stack[stack]) == len(layers) == 2
+        for ours, layer in zip(weights_by_stack[stack], layers, strict=True):
             assert ours.dtype == np.float32
             np.testing.assert_allclose(ours, layer[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
-def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
+def test_attention_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
     for stack, layers in extract_attention_weights(
         tiny(architecture=architecture), SEQUENCE
     ).items():
@@ -108,8 +110,8 @@ def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
             assert (ahead == 0).all() if stack == "decoder" else (ahead > 0).any()
 
 
-def layers_of(model, sequence):
-    """States of each layer by the blocks themselves, one behind the other."""
+def compute_states_by_block(model, sequence):
+    """Compute the states of each layer by calling the blocks in sequence."""
     stack = model.encoder or model.decoder
     x, rotation = model.embed_tokens(torch.tensor([sequence]), None)
     states = [x]
@@ -120,7 +122,7 @@ def layers_of(model, sequence):
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("layer", [0, 1, -1])
-def test_embeddings_are_those_of_each_sequence_alone(architecture, layer):
+def test_embeddings_equal_those_of_each_sequence_alone(architecture, layer):
     model = tiny(architecture=architecture)
     random = np.random.default_rng(0)
     sequences = [random.integers(0, 61, n).tolist() for n in (2, 5, 16, 1, 0, 3)]
@@ -129,11 +131,13 @@ def test_embeddings_are_those_of_each_sequence_alone(architecture, layer):
     ):
         assert got.shape == (len(sequence), 32)
         if sequence:
-            np.testing.assert_allclose(got, layers_of(model, sequence)[layer], atol=1e-5)
+            np.testing.assert_allclose(
+                got, compute_states_by_block(model, sequence)[layer], atol=1e-5
+            )
 
 
-def test_a_look_leaves_nothing_behind():
-    """Neither hooks nor the plain forms: what is computed next is computed as before."""
+def test_extraction_does_not_change_the_model():
+    """Neither hooks nor reference kernels remain, and the next result is the same as before."""
     model, batch = tiny(), Batch(torch.tensor([SEQUENCE]))
     kernels = [block.attention.kernel for block in model.decoder.blocks]
     before = model(batch)
@@ -145,8 +149,8 @@ def test_a_look_leaves_nothing_behind():
     assert torch.equal(model(batch), before)
 
 
-def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
-    """(H, T, S) of every layer, as transformers has them on the same weights."""
+def test_cross_attention_equals_transformers(tmp_path):
+    """The weights are (H, T, S) for every layer."""
     transformers = pytest.importorskip("transformers")
     model = tiny(**MARIAN)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
@@ -155,7 +159,7 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
         tmp_path / "theirs", attn_implementation="eager"
     ).eval()
     source, target = SEQUENCE[:7], [0, *SEQUENCE[7:], 5]
-    found = extract_attention_weights(model, target, source=source)
+    weights_by_stack = extract_attention_weights(model, target, source=source)
     with torch.no_grad():
         out = theirs(
             input_ids=torch.tensor([source]),
@@ -168,11 +172,11 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
         "cross": out.cross_attentions,
     }
     for stack, shape in (("encoder", (7, 7)), ("decoder", (6, 6)), ("cross", (6, 7))):
-        for ours, layer in zip(found[stack], expected[stack], strict=True):
+        for ours, layer in zip(weights_by_stack[stack], expected[stack], strict=True):
             assert ours.shape == (4, *shape)
             np.testing.assert_allclose(ours, layer[0].numpy(), atol=1e-5)
     other = extract_attention_weights(model, target, source=[*source[:-1], 9])
-    assert abs(other["cross"][0] - found["cross"][0]).max() > 1e-3
+    assert abs(other["cross"][0] - weights_by_stack["cross"][0]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -184,15 +188,15 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
         ("encoder_decoder", [61], "vocabulary"),
     ],
 )
-def test_a_source_that_cannot_be_read_is_named(architecture, source, words):
+def test_invalid_sources_of_attention_weights_are_refused(architecture, source, words):
     with pytest.raises(ValueError, match=words):
         extract_attention_weights(tiny(architecture=architecture), [2, 3], source=source)
 
 
 @pytest.mark.parametrize(
-    ("sequence", "words"), [([2] * 17, "exceeds the context"), ([0.5], "no list of token ids")]
+    ("sequence", "words"), [([2] * 17, "exceeds the context"), ([0.5], "not a list of token ids")]
 )
-def test_what_has_no_embeddings_is_named(sequence, words):
+def test_invalid_sequences_for_embeddings_are_refused(sequence, words):
     with pytest.raises(ValueError, match=words):
         compute_contextual_embeddings(tiny(), [sequence])
 
@@ -203,10 +207,10 @@ def test_what_has_no_embeddings_is_named(sequence, words):
         ([], "empty"),
         ([2] * 17, "context of 16"),
         ([2, 61], "vocabulary"),
-        ([[2]], "no list of token ids"),
-        ([0.5], "no list of token ids"),
+        ([[2]], "not a list of token ids"),
+        ([0.5], "not a list of token ids"),
     ],
 )
-def test_what_cannot_be_read_is_named(sequence, words):
+def test_invalid_sequences_for_attention_weights_are_refused(sequence, words):
     with pytest.raises(ValueError, match=words):
         extract_attention_weights(tiny(), sequence)

@@ -1,3 +1,5 @@
+"""Beam search against exhaustive search, the naive model and transformers."""
+
 from __future__ import annotations
 
 import itertools
@@ -13,51 +15,51 @@ from model.decoding.beam_search import (
     make_length_normaliser,
     run_beam_search,
 )
-from tests.model.oracles import Tree, logits, naive_next, tiny
+from tests.model.oracles import TableScorer, logits, naive_next_log_probs, tiny
 
 YES, OK, END = range(3)
 
 
-def textbook(history):
-    """The search tree of the chapter; its third step always ends."""
+def textbook_probabilities(history):
+    """Return probabilities of the chapter's search tree; its third step always ends."""
     if len(history) >= 2:
         return [0.0, 0.0, 1.0]
     return {(): [0.5, 0.4, 0.1], (OK,): [0.2, 0.7, 0.1], (YES,): [0.4, 0.3, 0.3]}[history]
 
 
 def search(probabilities, **settings):
-    """The one search over a table of probabilities."""
-    return run_beam_search(Tree(probabilities), **{"stop": {END}, **settings})[0]
+    """Run one search over a table of probabilities."""
+    return run_beam_search(TableScorer(probabilities), **{"stop": {END}, **settings})[0]
 
 
-def test_a_scorer_serves_again_but_not_beyond_what_it_was_made_for():
+def test_a_scorer_can_be_reused_but_not_for_more_tokens():
     scorer = CachedModelScorer(tiny(), [[0, 5]], max_new_tokens=3)
     first = run_beam_search(scorer, width=2, max_new_tokens=3, stop={2})
     assert run_beam_search(scorer, width=2, max_new_tokens=3, stop={2}) == first
-    with pytest.raises(ValueError, match="made for 3 new tokens"):
+    with pytest.raises(ValueError, match="created for 3 new tokens"):
         run_beam_search(scorer, width=2, max_new_tokens=12, stop={60})
 
 
-def test_greedy_misses_what_a_beam_of_two_finds():
-    greedy = search(textbook, width=1, max_new_tokens=3)
+def test_a_beam_of_two_finds_what_greedy_misses():
+    greedy = search(textbook_probabilities, width=1, max_new_tokens=3)
     assert greedy[0].ids == (YES, YES, END)
     assert math.exp(greedy[0].log_prob) == pytest.approx(0.20)
-    best = search(textbook, width=2, max_new_tokens=3)[0]
+    best = search(textbook_probabilities, width=2, max_new_tokens=3)[0]
     assert best.ids == (OK, OK, END)
     assert math.exp(best.log_prob) == pytest.approx(0.4 * 0.7 * 1.0)
 
 
-def exhaustive(probabilities, longest, vocabulary, norm):
-    """Every complete sequence of at most ``longest`` tokens, best first."""
-    found = []
+def search_exhaustively(probabilities, longest, vocabulary, norm):
+    """Return every complete sequence of at most ``longest`` tokens, best first."""
+    sequences = []
     for length in range(1, longest + 1):
         words = [w for w in range(vocabulary) if w != END]
         for body in itertools.product(words, repeat=length - 1):
             ids = (*body, END)
             p = math.prod(probabilities(ids[:i])[ids[i]] for i in range(length))
             if p > 0:
-                found.append((math.log(p) / norm(length), ids))
-    return sorted(found, reverse=True)
+                sequences.append((math.log(p) / norm(length), ids))
+    return sorted(sequences, reverse=True)
 
 
 @pytest.mark.parametrize("stopping", ["textbook", "transformers"])
@@ -71,23 +73,23 @@ def test_a_wide_beam_equals_exhaustive_search(normalisation, stopping):
             return [0.0, 0.0, 1.0, 0.0]
         return table.setdefault(history, rng.dirichlet(np.ones(4)).tolist())
 
-    every = exhaustive(probabilities, 4, 4, make_length_normaliser(normalisation))
-    assert len(every) == 1 + 3 + 9 + 27
+    expected = search_exhaustively(probabilities, 4, 4, make_length_normaliser(normalisation))
+    assert len(expected) == 1 + 3 + 9 + 27
     settings = {"normalisation": normalisation, "stopping": stopping}
-    found = search(probabilities, width=45, max_new_tokens=4, **settings)  # more than there are
-    assert [h.ids for h in found] == [ids for _, ids in every]
-    assert [h.score for h in found] == pytest.approx([score for score, _ in every])
-    assert all(h.complete for h in found)
+    hypotheses = search(probabilities, width=45, max_new_tokens=4, **settings)  # more than exist
+    assert [h.ids for h in hypotheses] == [ids for _, ids in expected]
+    assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected])
+    assert all(h.complete for h in hypotheses)
 
 
-def test_a_complete_hypothesis_takes_its_place_in_the_beam():
+def test_a_complete_hypothesis_keeps_its_place_in_the_beam():
     def probabilities(history):
         return [0.45, 0.05, 0.5] if not history else [0.9, 0.05, 0.05]
 
-    found = search(probabilities, width=2, max_new_tokens=4)
-    # </s> completes in the first step; the one place left follows yes, yes, … to the limit.
-    assert [h.ids for h in found] == [(END,), (YES, YES, YES, YES)]
-    assert [h.complete for h in found] == [True, False]
+    hypotheses = search(probabilities, width=2, max_new_tokens=4)
+    # </s> completes in the first step; the other place follows yes, yes, ... to the limit.
+    assert [h.ids for h in hypotheses] == [(END,), (YES, YES, YES, YES)]
+    assert [h.complete for h in hypotheses] == [True, False]
 
 
 def test_length_normalisation_follows_its_formulas():
@@ -100,15 +102,18 @@ def test_length_normalisation_follows_its_formulas():
 def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
     model = tiny(**changes)
     prompt = [0, 5, 9]
-    for found in decode_with_beam_search(model, [prompt], width=4, max_new_tokens=8, forbid=())[0]:
-        tokens = list(found.ids)
+    for hypothesis in decode_with_beam_search(
+        model, [prompt], width=4, max_new_tokens=8, forbid=()
+    )[0]:
+        tokens = list(hypothesis.ids)
         total = sum(
-            float(naive_next(model, prompt + tokens[:i])[token]) for i, token in enumerate(tokens)
+            float(naive_next_log_probs(model, prompt + tokens[:i])[token])
+            for i, token in enumerate(tokens)
         )
-        assert found.log_prob == pytest.approx(total, abs=1e-3)
+        assert hypothesis.log_prob == pytest.approx(total, abs=1e-3)
 
 
-def test_an_encoder_decoder_searches_given_its_source():
+def test_an_encoder_decoder_searches_with_its_source():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal")
     source = [5, 6, 7]
     ((best, *_),) = decode_with_beam_search(
@@ -127,30 +132,40 @@ def test_an_encoder_decoder_searches_given_its_source():
             {},
             [[0], [0] * 10],
             {"max_new_tokens": 7},
-            "1 and 7 new tokens make 17, more than",
+            "1 and 7 new tokens make 17 tokens, more than",
         ),
         ({}, [[0], []], {}, "Prompt 1 is empty"),
         ({}, [[0, 61]], {}, "Token id 61"),
         ({}, [[0]], {"forbid": [61]}, "Token id 61"),
         ({}, [[0]], {"stop": [61]}, "Token id 61"),
-        ({}, [[0]], {"stop": [1.5]}, "stop is no list of token ids"),
+        ({}, [[0]], {"stop": [1.5]}, "stop is not a list of token ids"),
         ({}, [[0]], {"width": 0}, "at least 1"),
         ({}, [[0]], {"max_new_tokens": 0}, "at least 1"),
         ({}, [[0]], {"sources": [[0]]}, "decoder-only model without sources"),
-        ({"architecture": "encoder"}, [[0]], {}, "needs a decoder"),
-        ({"architecture": "encoder_decoder"}, [[0]], {"sources": [[]]}, "Source 0 has 0 tokens"),
-        ({"architecture": "encoder_decoder"}, [[0]], {"sources": []}, "need as many sources"),
+        ({"architecture": "encoder"}, [[0]], {}, "Generation needs a decoder"),
+        (
+            {"architecture": "encoder_decoder"},
+            [[0]],
+            {"sources": [[]]},
+            "Source 0 must have 1 to 16 tokens, not 0",
+        ),
+        (
+            {"architecture": "encoder_decoder"},
+            [[0]],
+            {"sources": []},
+            "1 prompts need 1 sources, not 0",
+        ),
     ],
 )
-def test_what_cannot_be_searched_is_refused(model, prompts, settings, words):
+def test_invalid_searches_are_refused(model, prompts, settings, words):
     with pytest.raises(ValueError, match=words):
         decode_with_beam_search(
             tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings}
         )
 
 
-def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
-    """A table of bigrams in which the best next symbols are all ends."""
+def test_searches_with_several_end_symbols_equal_transformers():
+    """In this table of bigrams, the most probable next symbols are all end symbols."""
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -185,7 +200,7 @@ def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
             return table[list(tokens)].log_softmax(-1)
 
     peer = Peer(Config(vocab_size=size, eos_token_id=ends, pad_token_id=1)).eval()
-    made = peer.generate(
+    theirs = peer.generate(
         torch.tensor([[9]]),
         num_beams=2,
         num_return_sequences=2,
@@ -207,9 +222,9 @@ def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
         normalisation="mean",
         stopping="transformers",
     )
-    wanted = []
-    for ids in made.sequences[:, 1:].tolist():
+    expected = []
+    for ids in theirs.sequences[:, 1:].tolist():
         end = next((n for n, i in enumerate(ids) if i in ends), len(ids))
-        wanted.append(tuple(ids[: end + 1]))  # padding behind it
-    assert [h.ids for h in ours] == wanted
-    assert [h.score for h in ours] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
+        expected.append(tuple(ids[: end + 1]))  # padding follows
+    assert [h.ids for h in ours] == expected
+    assert [h.score for h in ours] == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-4)

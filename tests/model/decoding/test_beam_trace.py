@@ -1,4 +1,4 @@
-"""The chapters' examples of beam search, step by step, with log-probabilities scripted here."""
+"""The chapters' examples of beam search, step by step, with scripted log-probabilities."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from model.decoding.beam_search import run_beam_search
-from tests.model.oracles import Tree
+from tests.model.oracles import TableScorer
 
-# The words and the course of *The green witch arrived* (Jurafsky & Martin, figures 10.22 and
-# 10.23), beam width 2. Behind each history the log-probabilities of the words that are followed;
-# what is left to 1 all other words share.
+# The words and the search of *The green witch arrived* (Jurafsky & Martin, figures 10.22 and 10.23)
+# with beam width 2: after each history, the log-probabilities of the words that are extended. All
+# other words share the remaining probability.
 WORDS = ["the", "green", "witch", "arrived", "mage", "who", "at", "by", "aardvark", "</s>"]
 END = WORDS.index("</s>")
 ARCS: dict[str, dict[str, float]] = {
@@ -29,33 +29,33 @@ ARCS: dict[str, dict[str, float]] = {
 }
 
 
-def spelled(ids):
+def spell(ids):
     return " ".join(WORDS[i] for i in ids)
 
 
-def witch(history):
-    arcs = {word: math.exp(log_p) for word, log_p in ARCS.get(spelled(history), {}).items()}
+def witch_probabilities(history):
+    arcs = {word: math.exp(log_p) for word, log_p in ARCS.get(spell(history), {}).items()}
     others = [word for word in WORDS[:-1] if word not in arcs]
     share = (1 - sum(arcs.values())) / len(others)
     return [arcs.get(word, share if word in others else 0.0) for word in WORDS]
 
 
 def test_the_green_witch_arrived_step_by_step():
-    tree = Tree(witch)
-    (found,) = run_beam_search(tree, width=2, max_new_tokens=5, stop={END})
-    assert [[spelled(history) for history in frontier] for frontier in tree.frontiers] == [
+    scorer = TableScorer(witch_probabilities)
+    (hypotheses,) = run_beam_search(scorer, width=2, max_new_tokens=5, stop={END})
+    assert [[spell(history) for history in frontier] for frontier in scorer.frontiers] == [
         ["the", "arrived"],
         ["the green", "the witch"],
         ["the green witch", "the witch arrived"],
         ["the green witch arrived", "the green witch who"],
     ]
-    # The best is complete, and has taken its place in the beam with it.
-    assert [(spelled(h.ids), h.complete) for h in found] == [
+    # The best is complete, and keeps its place in the beam.
+    assert [(spell(h.ids), h.complete) for h in hypotheses] == [
         ("the green witch arrived </s>", True),
         ("the green witch arrived at", False),
     ]
-    assert found[0].log_prob == pytest.approx(-0.92 - 0.69 - 0.51 - 0.36 - 0.22)
-    assert found[1].log_prob == pytest.approx(-0.92 - 0.69 - 0.51 - 0.36 - 2.3)
+    assert hypotheses[0].log_prob == pytest.approx(-0.92 - 0.69 - 0.51 - 0.36 - 0.22)
+    assert hypotheses[1].log_prob == pytest.approx(-0.92 - 0.69 - 0.51 - 0.36 - 2.3)
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,18 @@ def test_the_green_witch_arrived_step_by_step():
 def test_log_probabilities_add_up_along_the_trace(sums):
     """log P(y|x) of a text so far is the sum over its words (figure 10.23)."""
     (length,) = {len(text.split()) for text in sums}
-    (found,) = run_beam_search(Tree(witch), width=10, max_new_tokens=length, stop={END})
-    scores = {spelled(h.ids): h.log_prob for h in found}
+    (hypotheses,) = run_beam_search(
+        TableScorer(witch_probabilities), width=10, max_new_tokens=length, stop={END}
+    )
+    scores = {spell(h.ids): h.log_prob for h in hypotheses}
     assert list(scores)[: len(sums)] == list(sums)  # the best first
     assert [scores[text] for text in sums] == pytest.approx(list(sums.values()))
 
 
 A, B, STOP = range(3)
-#: The second search tree, over {a, b, </s>}: the likeliest first word leads to unlikely ones.
-SECOND = {
+#: The second search tree, over {a, b, </s>}: the most probable first word has improbable
+#: successors.
+SECOND_TREE = {
     (): [0.48, 0.40, 0.12],
     (A,): [0.34, 0.33, 0.33],
     (B,): [0.05, 0.05, 0.90],
@@ -91,12 +94,12 @@ SECOND = {
 }
 
 
-def second(history):
-    return SECOND.get(history, [0.2, 0.2, 0.6])
+def second_probabilities(history):
+    return SECOND_TREE.get(history, [0.2, 0.2, 0.6])
 
 
-def every(probabilities, longest, vocabulary, end):
-    """All complete texts of at most ``longest`` tokens with their log-probabilities."""
+def enumerate_complete_texts(probabilities, longest, vocabulary, end):
+    """Return all complete texts of at most ``longest`` tokens with their log-probabilities."""
     texts = {}
     for length in range(1, longest + 1):
         for body in itertools.product(
@@ -107,44 +110,50 @@ def every(probabilities, longest, vocabulary, end):
     return texts
 
 
-def test_on_the_second_tree_greedy_fails_and_a_beam_finds_what_exhaustive_search_finds():
-    texts = every(second, 4, 3, STOP)
+def test_on_the_second_tree_greedy_fails_and_a_beam_equals_exhaustive_search():
+    texts = enumerate_complete_texts(second_probabilities, 4, 3, STOP)
     assert len(texts) == 1 + 2 + 4 + 8
     best = max(texts, key=texts.get)
     assert best == (B, STOP) and texts[best] == pytest.approx(math.log(0.36))
-    ((greedy,),) = run_beam_search(Tree(second), width=1, max_new_tokens=4, stop={STOP})
+    ((greedy,),) = run_beam_search(
+        TableScorer(second_probabilities), width=1, max_new_tokens=4, stop={STOP}
+    )
     assert greedy.ids[0] == A and greedy.log_prob < texts[best]
-    (found,) = run_beam_search(Tree(second), width=2, max_new_tokens=4, stop={STOP})
-    assert found[0].ids == best and found[0].log_prob == pytest.approx(texts[best])
-    (wide,) = run_beam_search(Tree(second), width=31, max_new_tokens=4, stop={STOP})
-    for hypothesis in wide:
+    (hypotheses,) = run_beam_search(
+        TableScorer(second_probabilities), width=2, max_new_tokens=4, stop={STOP}
+    )
+    assert hypotheses[0].ids == best and hypotheses[0].log_prob == pytest.approx(texts[best])
+    (wide_beam,) = run_beam_search(
+        TableScorer(second_probabilities), width=31, max_new_tokens=4, stop={STOP}
+    )
+    for hypothesis in wide_beam:
         if hypothesis.complete:
             assert hypothesis.log_prob == pytest.approx(texts[hypothesis.ids])
-    assert {h.ids for h in wide if h.complete} == texts.keys()
+    assert {h.ids for h in wide_beam if h.complete} == texts.keys()
 
 
 @pytest.mark.parametrize("width", [5, 6, 7, 8, 9, 10])
 @pytest.mark.parametrize("stopping", ["textbook", "transformers"])
 def test_the_usual_widths_return_all_results_with_their_scores(width, stopping):
-    """k results, best first, each with the sum of its own steps: what an application ranks."""
+    """There are k results, best first, each with the sum of its steps."""
     random = np.random.default_rng(width)
     table: dict[tuple[int, ...], list[float]] = {}
 
     def probabilities(history):
         return table.setdefault(history, random.dirichlet(np.ones(6)).tolist())
 
-    (found,) = run_beam_search(
-        Tree(probabilities),
+    (hypotheses,) = run_beam_search(
+        TableScorer(probabilities),
         width=width,
         max_new_tokens=6,
         stop={5},
         normalisation="mean",
         stopping=stopping,
     )
-    assert len(found) == width == len({h.ids for h in found})
-    for h in found:
+    assert len(hypotheses) == width == len({h.ids for h in hypotheses})
+    for h in hypotheses:
         total = sum(math.log(table[h.ids[:i]][token]) for i, token in enumerate(h.ids))
         assert h.log_prob == pytest.approx(total)
         assert h.score == pytest.approx(total / len(h.ids))
         assert h.complete == (h.ids[-1] == 5) and 5 not in h.ids[:-1]
-    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)

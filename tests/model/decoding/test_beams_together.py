@@ -1,4 +1,4 @@
-"""Many searches side by side give what each gives alone, on every path that a model has."""
+"""Several searches together give what each gives alone, for every kind of model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from model.batch import Batch
 from model.decoding.beam_search import CachedModelScorer, decode_with_beam_search, run_beam_search
-from tests.model.oracles import Tree, naive_next, tiny
+from tests.model.oracles import TableScorer, naive_next_log_probs, tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]
 SOURCES = [[5, 6, 7], [9], [3] * 16, [8, 2], [4, 4, 4, 9, 9], [60, 2, 2]]
@@ -24,8 +24,8 @@ KINDS = {
 }
 
 
-def made(kind):
-    """A model whose texts end now and then, and what it is asked."""
+def make_model_and_sources(kind):
+    """Return a model whose texts sometimes end, and its sources if it has an encoder."""
     model = tiny(head_bias=True, **KINDS[kind])
     with torch.no_grad():
         model.head.bias[[0, 11]] += 3.0 if kind in ("learned", "rotary") else 1.0
@@ -35,7 +35,7 @@ def made(kind):
 
 
 def naive_scores(model, prompt, ids, source):
-    """The log-probability of each id behind a prompt, of a text read anew, without a cache."""
+    """Compute the log-probability of each id after a prompt, without a cache."""
     totals = []
     for i, token in enumerate(ids):
         batch = Batch(torch.tensor([[*prompt, *ids[:i]]]))
@@ -50,8 +50,8 @@ def naive_scores(model, prompt, ids, source):
 
 @pytest.mark.parametrize("stopping", ["textbook", "transformers"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_together_they_are_what_each_is_alone(kind, stopping):
-    model, sources = made(kind)
+def test_searches_together_equal_each_search_alone(kind, stopping):
+    model, sources = make_model_and_sources(kind)
     settings = {
         "width": 4,
         "max_new_tokens": 8,
@@ -60,7 +60,7 @@ def test_together_they_are_what_each_is_alone(kind, stopping):
         "stopping": stopping,
     }
     together = decode_with_beam_search(model, PROMPTS, sources=sources, **settings)
-    few = decode_with_beam_search(
+    small_batches = decode_with_beam_search(
         model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings
     )
     lengths = set()
@@ -70,7 +70,7 @@ def test_together_they_are_what_each_is_alone(kind, stopping):
             model, [prompt], sources=sources and [source], **settings
         )
         assert len(together[i]) == 4
-        for other in (alone, few[::-1][i]):
+        for other in (alone, small_batches[::-1][i]):
             assert [h.ids for h in together[i]] == [h.ids for h in other]
             assert [h.complete for h in together[i]] == [h.complete for h in other]
             for name in ("score", "log_prob"):
@@ -82,11 +82,11 @@ def test_together_they_are_what_each_is_alone(kind, stopping):
             assert h.log_prob == pytest.approx(sum(h.log_probs))
             assert h.complete == (h.ids[-1] in (0, 11)) and not {0, 11} & set(h.ids[:-1])
             lengths.add(len(h.ids))
-    assert len(lengths) > 3  # searches have ended at different steps
+    assert len(lengths) > 3  # the searches ended at different steps
 
 
 def naive_search(log_probs, width, longest, stop):
-    """Jurafsky & Martin's algorithm, word for word, over one history at a time."""
+    """Search with Jurafsky & Martin's algorithm, literally, one history at a time."""
     frontier, complete = [((), 0.0)], []
     while width and frontier:
         extended = [
@@ -105,35 +105,37 @@ def naive_search(log_probs, width, longest, stop):
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_the_published_algorithm_word_for_word_and_side_by_side(width):
+def test_searches_together_equal_the_published_algorithm(width):
     tables = [{}, {}, {}, {}]
 
     def probabilities(i):
         random = np.random.default_rng(i)
         sharp = np.ones(5) * (0.3, 1.0, 3.0, 0.1)[i]
 
-        def of(history):
+        def probabilities_after(history):
             return tables[i].setdefault(history, random.dirichlet(sharp).tolist())
 
-        return of
+        return probabilities_after
 
     together = run_beam_search(
-        Tree(*map(probabilities, range(4))), width=width, max_new_tokens=6, stop={3, 4}
+        TableScorer(*map(probabilities, range(4))), width=width, max_new_tokens=6, stop={3, 4}
     )
     ends = set()
-    for table, found in zip(tables, together, strict=True):
+    for table, hypotheses in zip(tables, together, strict=True):
         expected = naive_search(
             lambda ids, table=table: [math.log(p) for p in table[ids]], width, 6, {3, 4}
         )
-        assert [h.ids for h in found] == [ids for ids, _ in expected]
-        assert [h.log_prob for h in found] == pytest.approx([total for _, total in expected])
-        ends.add(max(len(h.ids) for h in found))
+        assert [h.ids for h in hypotheses] == [ids for ids, _ in expected]
+        assert [h.log_prob for h in hypotheses] == pytest.approx([total for _, total in expected])
+        ends.add(max(len(h.ids) for h in hypotheses))
     assert len(ends) > 1 or width == 5
 
 
-def naive_rule_of_transformers(log_probs, width, longest, stop):
-    """Ended texts leave the beam to a list of the best, which the rest must still be able to beat;
-    scores are means."""
+def naive_search_like_transformers(log_probs, width, longest, stop):
+    """Move ended texts to a list of the best, which the rest must be able to beat.
+
+    Scores are means.
+    """
     live, ended = [((), 0.0)], []
     for length in range(1, longest + 1):
         extended = [
@@ -153,8 +155,8 @@ def naive_rule_of_transformers(log_probs, width, longest, stop):
 @pytest.mark.parametrize("stop", [{5}, {0, 3, 4, 5}])
 @pytest.mark.parametrize("likely", [0.5, 2.0, 4.0])
 @pytest.mark.parametrize("width", [1, 3, 5])
-def test_the_rule_of_transformers_word_for_word(width, likely, stop):
-    """The end may be the likeliest word everywhere: then all of the best end at once."""
+def test_searches_equal_the_stopping_rule_of_transformers(width, likely, stop):
+    """The end may be the most probable word everywhere: then all of the best end at once."""
     for seed in range(20):
         random, table = np.random.default_rng(seed), {}
         shape = [likely / 2, 1.0, 1.0, 1.0, 1.0, likely]
@@ -162,41 +164,45 @@ def test_the_rule_of_transformers_word_for_word(width, likely, stop):
         def probabilities(history, table=table, random=random, shape=shape):
             return table.setdefault(history, random.dirichlet(shape).tolist())
 
-        (found,) = run_beam_search(
-            Tree(probabilities),
+        (hypotheses,) = run_beam_search(
+            TableScorer(probabilities),
             width=width,
             max_new_tokens=5,
             stop=stop,
             normalisation="mean",
             stopping="transformers",
         )
-        expected = naive_rule_of_transformers(
-            lambda ids, of=probabilities: [math.log(p) for p in of(ids)], width, 5, stop
+        expected = naive_search_like_transformers(
+            lambda ids, after=probabilities: [math.log(p) for p in after(ids)], width, 5, stop
         )
-        assert [h.ids for h in found] == [ids for ids, _ in expected]
-        assert [h.score for h in found] == pytest.approx([score for _, score in expected])
+        assert [h.ids for h in hypotheses] == [ids for ids, _ in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([score for _, score in expected])
 
 
-def test_a_scorer_reads_as_many_tokens_as_it_was_made_for():
+def test_a_scorer_reads_at_most_max_new_tokens():
     scorer = CachedModelScorer(tiny(), [[0, 5], [0]], max_new_tokens=3)
     scorer.score_first_tokens()
     for token in (7, 8, 9):
         scores = scorer.score_next_tokens([0, 1], [token, token])
-    assert scores[1].tolist() == pytest.approx(naive_next(tiny(), [0, 7, 8, 9]).tolist(), abs=1e-4)
-    with pytest.raises(ValueError, match="made for 3 new tokens"):
+    assert scores[1].tolist() == pytest.approx(
+        naive_next_log_probs(tiny(), [0, 7, 8, 9]).tolist(), abs=1e-4
+    )
+    with pytest.raises(ValueError, match="created for 3 new tokens"):
         scorer.score_next_tokens([0, 1], [4, 4])
 
 
-def test_what_is_forbidden_is_in_no_hypothesis_and_the_rest_keep_their_scores():
-    model, _ = made("learned")
+def test_forbidden_tokens_are_in_no_hypothesis_and_do_not_change_scores():
+    model, _ = make_model_and_sources("learned")
     (free,) = decode_with_beam_search(model, [[0, 5]], width=4, max_new_tokens=5, forbid=())
     best = free[0].ids[0]
-    (found,) = decode_with_beam_search(model, [[0, 5]], width=4, max_new_tokens=5, forbid=(best,))
-    assert all(best not in h.ids for h in found)
-    for h in found:
+    (hypotheses,) = decode_with_beam_search(
+        model, [[0, 5]], width=4, max_new_tokens=5, forbid=(best,)
+    )
+    assert all(best not in h.ids for h in hypotheses)
+    for h in hypotheses:
         expected = naive_scores(model, [0, 5], h.ids, None)
         assert h.log_probs == pytest.approx(expected, abs=1e-3)
 
 
-def test_no_prompts_are_no_results():
+def test_no_prompts_give_no_results():
     assert decode_with_beam_search(tiny(), [], width=2, max_new_tokens=3) == []

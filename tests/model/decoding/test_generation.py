@@ -1,3 +1,5 @@
+"""Generation and sampling against the naive generator, their definitions and transformers."""
+
 from __future__ import annotations
 
 from itertools import chain
@@ -32,7 +34,7 @@ PROMPTS = [[0], [0, 5, 9], [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 3, 2, 8], [4] * 16, li
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_greedy_equals_the_naive_generator_far_beyond_the_context(changes):
+def test_greedy_equals_the_naive_generator_beyond_the_context(changes):
     model = tiny(**changes)
     got = generate(model, PROMPTS, max_new_tokens=30, temperature=0.0, stop=(), forbid=())
     for prompt, (one,) in zip(PROMPTS, got, strict=True):
@@ -79,7 +81,7 @@ def test_sampling_equals_the_naive_generator_with_the_same_draws(changes):
             np.testing.assert_allclose(one.log_probs, scores, atol=1e-4)
 
 
-def test_text_does_not_depend_on_the_batch_the_order_or_the_number_of_samples():
+def test_text_does_not_depend_on_batch_order_or_number_of_samples():
     model = tiny()
     settings = {"max_new_tokens": 12, "seed": 1, "top_p": 0.95}
     together = generate(model, PROMPTS, samples=4, **settings)
@@ -100,18 +102,18 @@ def test_samples_and_seeds_differ():
     assert len(set(texts)) == 16
 
 
-def test_a_stop_token_ends_its_row_and_no_other():
+def test_a_stop_token_ends_only_its_row():
     model = tiny()
     got = generate(model, PROMPTS, max_new_tokens=25, samples=6, seed=3, stop=(7, 11))
     free = generate(model, PROMPTS, max_new_tokens=25, samples=6, seed=3, stop=())
     stopped = 0
-    for one, whole in zip(chain(*got), chain(*free), strict=True):
-        ends = [i for i, t in enumerate(whole.ids) if t in (7, 11)]
-        want = whole.ids[: ends[0] + 1] if ends else whole.ids
+    for one, unstopped in zip(chain(*got), chain(*free), strict=True):
+        ends = [i for i, t in enumerate(unstopped.ids) if t in (7, 11)]
+        want = unstopped.ids[: ends[0] + 1] if ends else unstopped.ids
         assert one.ids == want and one.stopped == bool(ends)
         assert len(one.log_probs) == len(one.ids)
         stopped += one.stopped
-    assert 0 < stopped < 30  # both cases were there
+    assert 0 < stopped < 30  # both cases occur
 
 
 def test_forbidden_tokens_are_never_drawn():
@@ -135,7 +137,7 @@ def test_draws_follow_the_distribution():
     assert chi_square < 16.3  # 3 degrees of freedom, p = 0.001
 
 
-def test_extreme_uniforms_never_point_at_an_impossible_token():
+def test_extreme_uniforms_never_select_an_impossible_token():
     logits = torch.full((2, 1000), -torch.inf)
     logits[:, 10:20] = torch.randn(2, 10)
     tokens = draw_tokens(logits, np.array([0.0, 1 - 2.0**-53]))
@@ -189,7 +191,7 @@ def test_filters_equal_those_of_transformers(ours, theirs):
     torch.testing.assert_close(ours(logits, history), expected)
 
 
-def test_repetition_is_penalised_in_the_text_whatever_the_batch():
+def test_repetition_is_penalised_independently_of_the_batch():
     model = tiny()
     settings = {"max_new_tokens": 25, "temperature": 0.0, "stop": ()}
     plain = generate(model, PROMPTS, **settings)
@@ -200,26 +202,26 @@ def test_repetition_is_penalised_in_the_text_whatever_the_batch():
         assert alone[0][0].ids == other.ids
 
 
-def test_the_penalty_spares_the_token_that_ends_a_text():
-    """Which is the one that begins it, and so stands in every history."""
+def test_end_tokens_are_not_penalised():
+    """The end token also begins each text, so it is in every history."""
     model = tiny(head_bias=True)
     with torch.no_grad():
-        model.head.bias[:2] += 2  # the end comes now and then, and what pads histories
+        model.head.bias[:2] += 2  # make the end token and the padding of histories probable
     prompts = [p for a in range(2, 12) for p in ([0, a, 20], [0, a, 30, 15 + a])]
     settings = {"max_new_tokens": 12, "temperature": 0.0, "forbid": ()}
-    found = generate(model, prompts, repetition_penalty=3.0, stop=(0,), **settings)
-    for prompt, (text,) in zip(prompts, found, strict=True):
+    texts = generate(model, prompts, repetition_penalty=3.0, stop=(0,), **settings)
+    for prompt, (text,) in zip(prompts, texts, strict=True):
         tokens = list(prompt)
         for token in text.ids:
             scores = logits(model, torch.tensor([tokens[-16:]]))[0, -1].tolist()
-            for seen in set(tokens) - {0}:
-                scores[seen] *= 1 / 3 if scores[seen] > 0 else 3
+            for earlier in set(tokens) - {0}:
+                scores[earlier] *= 1 / 3 if scores[earlier] > 0 else 3
             assert token == int(np.argmax(scores))
             tokens.append(token)
-    assert 0 < sum(text.stopped for (text,) in found) < len(prompts)
+    assert 0 < sum(text.stopped for (text,) in texts) < len(prompts)
 
 
-def test_temperature_decays_to_its_last_value():
+def test_temperature_decays_to_its_final_value():
     choice = TokenSampler(1.0, first_temperature=10.0, decay_tokens=20)
     temperatures = [choice.temperature_at(t) for t in range(40)]
     assert temperatures[0] == 10.0 and temperatures[20:] == [1.0] * 20
@@ -239,18 +241,18 @@ def test_temperature_decays_to_its_last_value():
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-300}, "repetition_penalty"),
-        ({"temperature": 0.0, "first_temperature": 10.0}, "falling temperature needs"),
+        ({"temperature": 0.0, "first_temperature": 10.0}, "first_temperature needs a temperature"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )
-def test_bad_input_is_refused(changes, word):
+def test_invalid_input_is_refused(changes, word):
     settings = {"prompts": [[0]], "max_new_tokens": 3, **changes}
     with pytest.raises(ValueError, match=word):
         generate(tiny(), settings.pop("prompts"), **settings)
 
 
-def test_rows_that_stop_change_nothing_for_those_that_go_on():
-    """Most rows stop early, at different steps; the rest write on for long."""
+def test_stopped_rows_do_not_change_the_others():
+    """Most rows stop early, at different steps; the others continue for long."""
     model = tiny()
     settings = {"max_new_tokens": 30, "seed": 2, "stop": tuple(range(2, 12)), "temperature": 1.5}
     together = generate(model, PROMPTS, samples=8, **settings)
@@ -268,23 +270,23 @@ def test_rows_that_stop_change_nothing_for_those_that_go_on():
     [
         ({"temperature": 1e-40}, "at least 0.0001"),
         ({"first_temperature": float("nan")}, "at least 0.0001"),
-        ({"forbid": range(61)}, "leaves none"),
+        ({"forbid": range(61)}, "every token of the vocabulary"),
         ({"forbid": [61]}, "Token id 61"),
         ({"forbid": [-1]}, "Token id -1"),
-        ({"forbid": [1.5]}, "forbid is no list of token ids"),
+        ({"forbid": [1.5]}, "forbid is not a list of token ids"),
         ({"stop": (999,), "repetition_penalty": 1.2}, "Token id 999"),
         ({"stop": (999,)}, "Token id 999"),
-        ({"stop": ["x"]}, "stop is no list of token ids"),
+        ({"stop": ["x"]}, "stop is not a list of token ids"),
         ({"top_k": 2.5}, "top_k must be a whole number, .* not 2.5"),
     ],
 )
-def test_settings_that_leave_nothing_to_draw_are_refused(settings, words):
+def test_invalid_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         generate(tiny(), [[0]], max_new_tokens=2, **settings)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_model_whose_weights_are_no_numbers_is_named(temperature):
+def test_nan_weights_are_refused(temperature):
     model = tiny()
     with torch.no_grad():
         model.embedding.weight[5] = torch.nan
@@ -293,32 +295,34 @@ def test_a_model_whose_weights_are_no_numbers_is_named(temperature):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
+def test_greedy_chooses_the_most_probable_token_in_every_precision(dtype):
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
-    logits[0, 7:9] = 9.0  # the first of equals
+    logits[0, 7:9] = 9.0  # a tie: the first is chosen
     chosen = TokenSampler(temperature=0.0).choose_tokens(logits, np.zeros(6, np.uint64), 0)
     assert chosen[0] == 7 and (logits.gather(1, chosen[:, None]).squeeze(1) == logits.amax(1)).all()
 
 
 @pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"], [2**70], [1, None], 5])
-def test_prompts_are_lists_of_ids(prompt):
-    with pytest.raises(ValueError, match="Prompt 0 is no list of token ids"):
+def test_prompts_must_be_lists_of_ids(prompt):
+    with pytest.raises(ValueError, match="Prompt 0 is not a list of token ids"):
         generate(tiny(), [prompt], max_new_tokens=2)
 
 
-def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call(monkeypatch):
-    """Rows stop on the way, so that steps of fewer follow; between two calls weights change."""
-    made, model = [], tiny(d_model=64, n_heads=4, context=64)
-    lay_out = kernels.reuse_packed_weights
+def test_packed_weights_do_not_change_texts_and_belong_to_one_call(monkeypatch):
+    """Rows stop early, so that later steps have fewer rows; weights change between the calls."""
+    packed_stores, model = [], tiny(d_model=64, n_heads=4, context=64)
+    reuse_packed_weights = kernels.reuse_packed_weights
     monkeypatch.setattr(
-        kernels, "reuse_packed_weights", lambda packed: made.append(packed) or lay_out(packed)
+        kernels,
+        "reuse_packed_weights",
+        lambda packed: packed_stores.append(packed) or reuse_packed_weights(packed),
     )
     prompts = [[1 + i % 59, 2, 3 + i % 7] for i in range(96)]
-    few = decode_steps.MIN_STEPS_TO_PACK
+    default_min_steps = decode_steps.MIN_STEPS_TO_PACK
     for _ in range(2):
         texts = []
-        for worth in (few, 1000):
-            monkeypatch.setattr(decode_steps, "MIN_STEPS_TO_PACK", worth)
+        for min_steps in (default_min_steps, 1000):
+            monkeypatch.setattr(decode_steps, "MIN_STEPS_TO_PACK", min_steps)
             texts.append(generate(model, prompts, max_new_tokens=40, stop=range(4), seed=3))
         for (one,), (other,) in zip(*texts, strict=True):
             assert one.ids == other.ids
@@ -326,13 +330,13 @@ def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call
         assert len({len(one.ids) for (one,) in texts[0]}) > 5
         with torch.no_grad():
             model.decoder.blocks[0].feed_forward.up.weight.mul_(-1)
-    stores = {id(packed): packed for packed in made}.values()
+    stores = {id(packed): packed for packed in packed_stores}.values()
     assert len(stores) > 2 and any(stores) == HAS_ONEDNN
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_no_weight_is_laid_out_for_a_few_steps_or_where_parts_are_gathered(monkeypatch, sharded):
-    """What is gathered for a step lies where something else lay in the one before."""
+def test_weights_are_not_packed_for_few_steps_or_sharded_models(monkeypatch, sharded):
+    """Weights gathered for a step reuse the memory of the step before."""
     monkeypatch.setattr(kernels, "reuse_packed_weights", None)
     model = tiny(d_model=64, n_heads=4, context=64)
     if sharded:

@@ -1,4 +1,4 @@
-"""A model left in training mode answers as in evaluation mode, and is left as it was found."""
+"""A model in training mode gives the same results as in evaluation mode, and keeps its mode."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ from tests.model.oracles import tiny
 TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]
 
 
-def searched(model):
-    found = decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5)
-    return [[h.log_prob for h in hypotheses] for hypotheses in found]
+def search_beams(model):
+    hypotheses_by_text = decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5)
+    return [[h.log_prob for h in hypotheses] for hypotheses in hypotheses_by_text]
 
 
-def scored(model):
-    """By the scorer alone."""
+def search_with_scorer(model):
+    """Search with the scorer directly."""
     scorer = CachedModelScorer(model, TEXTS, max_new_tokens=5)
-    found = run_beam_search(scorer, width=3, max_new_tokens=5, stop={0})
-    return [[h.log_prob for h in hypotheses] for hypotheses in found]
+    hypotheses_by_text = run_beam_search(scorer, width=3, max_new_tokens=5, stop={0})
+    return [[h.log_prob for h in hypotheses] for hypotheses in hypotheses_by_text]
 
 
-def written(model):
+def generate_texts(model):
     return [text.log_probs for (text,) in generate(model, TEXTS, max_new_tokens=6)]
 
 
-def encoder(**changes):
+def make_encoder(**changes):
     return tiny(architecture="encoder", **changes)
 
 
-def spans(model):
+def find_spans(model):
     allowed = [[True] * len(text) for text in TEXTS]
     return [span.score for span in find_answer_spans(AnswerSpanModel(model), TEXTS, allowed)]
 
 
-ENTRIES = {
-    "mask_log_probs": (encoder, lambda m: compute_mask_log_probs(m, TEXTS, 7)),
+CASES = {
+    "mask_log_probs": (make_encoder, lambda m: compute_mask_log_probs(m, TEXTS, 7)),
     "layer_states": (tiny, lambda m: compute_token_states(m, TEXTS, [2, 1])),
     "loss_by_position": (
         tiny,
         lambda m: compute_loss_by_position(m, [build_causal_batch(np.array([TEXTS[0]]))]),
     ),
-    "find_spans": (encoder, spans),
+    "find_spans": (make_encoder, find_spans),
     "token_log_probs": (tiny, lambda m: compute_token_log_probs(m, TEXTS)),
     "token_moments": (
         tiny,
@@ -74,9 +74,9 @@ ENTRIES = {
     "next_log_probs": (tiny, lambda m: compute_next_log_probs(m, TEXTS)),
     "embeddings": (tiny, lambda m: compute_contextual_embeddings(m, TEXTS)),
     "attention_weights": (tiny, lambda m: extract_attention_weights(m, TEXTS[0])["decoder"]),
-    "beam": (tiny, searched),
-    "scorer": (tiny, scored),
-    "generate": (tiny, written),
+    "beam": (tiny, search_beams),
+    "scorer": (tiny, search_with_scorer),
+    "generate": (tiny, generate_texts),
     "label_log_probs": (
         lambda **changes: tiny(labels=("a", "b"), tie_embeddings=False, **changes),
         lambda m: compute_label_log_probs(m, [Example(text, [0] * len(text)) for text in TEXTS]),
@@ -84,50 +84,50 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_dropout_is_off_meanwhile_and_on_again_afterwards(name):
-    make, ask = ENTRIES[name]
+@pytest.mark.parametrize("name", CASES)
+def test_dropout_is_off_during_inference_and_on_afterwards(name):
+    make, compute = CASES[name]
     model = make(dropout=0.5)
-    expected = ask(model)
+    expected = compute(model)
     model.train()
-    still = list(model.modules())[-1].eval()  # as of a part that is frozen
-    for one, other in zip(ask(model), expected, strict=True):
+    frozen_module = list(model.modules())[-1].eval()  # as in a frozen part of a model
+    for one, other in zip(compute(model), expected, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert model.training and not still.training
-    assert all(module.training for module in model.modules() if module is not still)
+    assert model.training and not frozen_module.training
+    assert all(module.training for module in model.modules() if module is not frozen_module)
 
 
-def test_it_is_on_again_where_the_question_was_refused():
+def test_training_mode_is_restored_after_an_error():
     model = tiny(dropout=0.5).train()
     with pytest.raises(ValueError, match="vocabulary"):
         compute_token_log_probs(model, [[0, 61]])
     assert all(module.training for module in model.modules())
 
 
-TOLERANCE = 0.25  # nats: a token's score from products that are rounded to 8 bits
+TOLERANCE = 0.25  # nats: error of a token's score from products rounded to 8 bits
 
 
-#: What is found by them, or no score of a token.
-OTHERS = {"beam", "scorer", "layer_states", "loss_by_position", "find_spans"}
+#: Results that are no token scores, or come from a search that bf16 may change.
+CASES_WITHOUT_TOKEN_SCORES = {"beam", "scorer", "layer_states", "loss_by_position", "find_spans"}
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in OTHERS])
-def test_in_bf16_answers_are_near_those_in_fp32(name):
-    make, ask = ENTRIES[name]
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CASES_WITHOUT_TOKEN_SCORES])
+def test_results_in_bf16_are_close_to_fp32(name):
+    make, compute = CASES[name]
     model = make()
-    exact = ask(model)
+    exact = compute(model)
     with autocast_to_precision(model, "bf16") as used:
-        near = ask(model)
+        near = compute(model)
     assert used == "bf16"
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(exact, near, strict=True)]
-    if name == "generate":  # behind a word that is another one, all differs
+    if name == "generate":  # after a different token, everything differs
         pairs = [(a[:1], b[:1]) for a, b in pairs]
     for one, other in pairs:
         np.testing.assert_allclose(one, other, atol=TOLERANCE)
-    assert any((one != other).any() for one, other in pairs)  # it was computed otherwise
+    assert any((one != other).any() for one, other in pairs)  # the precision did differ
 
 
-def test_the_cache_of_decoding_is_kept_in_the_precision():
+def test_the_decoding_cache_has_the_precision():
     model = tiny()
     for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         with autocast_to_precision(model, precision) as used:
@@ -135,7 +135,7 @@ def test_the_cache_of_decoding_is_kept_in_the_precision():
             assert allocate_cache(model, 2, 4).layers[0].keys.dtype == dtype
 
 
-def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
+def test_auto_precision_on_the_cpu_is_fp32():
     model = tiny()
     exact = compute_token_log_probs(model, TEXTS)
     with autocast_to_precision(model) as used:
@@ -145,13 +145,13 @@ def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_beams_in_bf16_have_the_scores_of_bf16():
-    """With their cache, and of the whole text anew: the same precision, nearly the same sums."""
+def test_beam_scores_in_bf16_equal_token_scores_in_bf16():
+    """With a cache and for the whole text, the precision is the same and the sums nearly so."""
     model = tiny()
     with autocast_to_precision(model, "bf16"):
-        for prompt, found in zip(
+        for prompt, hypotheses in zip(
             TEXTS, decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5), strict=True
         ):
-            for h in found:
+            for h in hypotheses:
                 (scores,) = compute_token_log_probs(model, [[*prompt, *h.ids]])
                 assert h.log_probs == pytest.approx(scores[len(prompt) - 1 :], abs=TOLERANCE)

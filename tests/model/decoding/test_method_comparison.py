@@ -1,3 +1,5 @@
+"""The comparison of decoding methods: limits at which they agree, draws and settings."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,10 +10,10 @@ from model.decoding.method_comparison import DecodingMethods, decode_with_every_
 from tests.model.oracles import naive_generate, tiny
 
 
-def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
-    """Top-1, a nucleus of nothing, min-p 1, a beam of one: each is greedy decoding."""
+def test_methods_limited_to_one_token_equal_greedy():
+    """Top-1, a tiny nucleus, min-p 1 and a beam of one are all greedy decoding."""
     model, prompt = tiny(), [0, 5, 9]
-    least = DecodingMethods(
+    strictest = DecodingMethods(
         width=1,
         temperature=1e-4,
         top_k=1,
@@ -21,34 +23,36 @@ def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
         first_temperature=1e-4,
     )
     settings = {"max_new_tokens": 10, "stop": (), "forbid": ()}
-    made = decode_with_every_method(model, prompt, methods=least, **settings)
+    outputs = decode_with_every_method(model, prompt, methods=strictest, **settings)
     ids, scores = naive_generate(model, prompt, 10, lambda log_p, _: int(log_p.argmax()))
-    assert [one.method for one in made][:2] == ["greedy", "beam search"] and len(made) == 9
-    for one in made:
-        if one.method == "falling temperature":  # to 1: at first alone it is greedy
-            assert one.ids[:1] == ids[:1]
-        elif one.method != "sampling":
-            assert one.ids == ids and not one.stopped
-            np.testing.assert_allclose(one.log_probs, scores, atol=1e-4)
+    assert [output.method for output in outputs][:2] == ["greedy", "beam search"] and len(
+        outputs
+    ) == 9
+    for output in outputs:
+        if output.method == "falling temperature":  # only its first token is greedy
+            assert output.ids[:1] == ids[:1]
+        elif output.method != "sampling":
+            assert output.ids == ids and not output.stopped
+            np.testing.assert_allclose(output.log_probs, scores, atol=1e-4)
 
 
-def test_methods_draw_with_the_same_numbers():
-    """Filters that keep everything leave the texts of plain sampling."""
+def test_methods_draw_with_the_same_random_numbers():
+    """Filters that keep everything give the texts of plain sampling."""
     model = tiny()
     all_kept = DecodingMethods(
         temperature=1.0, top_k=61, top_p=1.0, min_p=0.0, first_temperature=1.0
     )
-    made = decode_with_every_method(model, [0, 5], max_new_tokens=12, methods=all_kept, seed=3)
-    texts = {one.method: one.ids for one in made}
+    outputs = decode_with_every_method(model, [0, 5], max_new_tokens=12, methods=all_kept, seed=3)
+    texts = {output.method: output.ids for output in outputs}
     assert texts["sampling"] == texts["temperature"] == texts["top-k"] == texts["nucleus"]
     assert texts["sampling"] == texts["min-p"] == texts["falling temperature"] != texts["greedy"]
 
 
 def test_beams_are_ranked_by_the_mean():
-    made = decode_with_every_method(tiny(), [0, 5], max_new_tokens=8)
-    (searched,) = (one for one in made if one.method == "beam search")
-    assert searched.score == pytest.approx(float(searched.log_probs.mean()), abs=1e-5)
-    assert searched.settings == {"width": 5, "normalisation": "mean"}
+    outputs = decode_with_every_method(tiny(), [0, 5], max_new_tokens=8)
+    (beam_output,) = (output for output in outputs if output.method == "beam search")
+    assert beam_output.score == pytest.approx(float(beam_output.log_probs.mean()), abs=1e-5)
+    assert beam_output.settings == {"width": 5, "normalisation": "mean"}
 
 
 def test_texts_end_at_the_end_symbol():

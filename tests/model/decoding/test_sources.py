@@ -1,4 +1,4 @@
-"""What an encoder-decoder writes of sources, against one token at a time, and what it refuses."""
+"""Texts that an encoder-decoder generates from sources, against one token at a time."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def model():
 
 
 @torch.no_grad()
-def greedy(model, source, prompt, count):
+def generate_greedily(model, source, prompt, count):
     tokens, scores = list(prompt), []
     for _ in range(count):
-        given = {"source": torch.tensor([source])}
-        log_p = logits(model, torch.tensor([tokens]), **given)[0, -1].log_softmax(-1)
+        token_logits = logits(model, torch.tensor([tokens]), source=torch.tensor([source]))
+        log_p = token_logits[0, -1].log_softmax(-1)
         tokens.append(int(log_p.argmax()))
         scores.append(float(log_p.max()))
     return tokens[len(prompt) :], scores
 
 
 @pytest.mark.parametrize("batch_rows", [1, 64])
-def test_greedy_is_the_most_probable_token_of_each_pair_alone(model, batch_rows):
+def test_greedy_text_equals_that_of_each_pair_alone(model, batch_rows):
     settings = {"max_new_tokens": 11, "temperature": 0.0, "stop": (), "forbid": ()}
-    found = generate(model, PROMPTS, sources=SOURCES, batch_rows=batch_rows, **settings)
-    for source, prompt, (one,) in zip(SOURCES, PROMPTS, found, strict=True):
-        ids, scores = greedy(model, source, prompt, 11)
+    continuations = generate(model, PROMPTS, sources=SOURCES, batch_rows=batch_rows, **settings)
+    for source, prompt, (one,) in zip(SOURCES, PROMPTS, continuations, strict=True):
+        ids, scores = generate_greedily(model, source, prompt, 11)
         assert one.ids == ids
         np.testing.assert_allclose(one.log_probs, scores, atol=1e-4)
 
 
-def test_samples_of_a_source_are_those_of_it_alone(model):
+def test_samples_of_a_source_equal_those_of_it_alone(model):
     settings = {"max_new_tokens": 8, "samples": 3, "seed": 3, "stop": (), "temperature": 1.5}
     together = generate(model, PROMPTS, sources=SOURCES, **settings)
     for source, prompt, samples in zip(SOURCES, PROMPTS, together, strict=True):
@@ -52,27 +52,27 @@ def test_samples_of_a_source_are_those_of_it_alone(model):
     ("prompts", "sources", "words"),
     [
         ([[0]], None, "an encoder-decoder with one source for each prompt"),
-        ([[0]], [[]], "Source 0 has 0 tokens, not between 1 and 16"),
-        ([[0], [0]], [[3], [3] * 17], "Source 1 has 17 tokens, not between 1 and 16"),
-        ([[0], [0]], [[3]], "2 prompts need as many sources, not 1"),
+        ([[0]], [[]], "Source 0 must have 1 to 16 tokens, not 0"),
+        ([[0], [0]], [[3], [3] * 17], "Source 1 must have 1 to 16 tokens, not 17"),
+        ([[0], [0]], [[3]], "2 prompts need 2 sources, not 1"),
         ([[0], [0] * 12], [[3], [3]], "Prompt 1 and 5 new tokens make 17"),
         ([[0]], [[61]], "Token id 61"),
         ([[]], [[3]], "Prompt 0 is empty"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(model, prompts, sources, words):
+def test_invalid_sources_and_prompts_are_refused(model, prompts, sources, words):
     with pytest.raises(ValueError, match=words):
         generate(model, prompts, sources=sources, max_new_tokens=5)
 
 
-def test_a_context_may_be_filled(model):
-    (found,) = generate(model, [[0] * 11], sources=[[3] * 16], max_new_tokens=5, stop=())
-    assert len(found[0].ids) == 5
+def test_source_and_target_may_fill_the_context(model):
+    (continuations,) = generate(model, [[0] * 11], sources=[[3] * 16], max_new_tokens=5, stop=())
+    assert len(continuations[0].ids) == 5
 
 
-def test_who_has_no_encoder_takes_no_sources_and_who_has_no_decoder_writes_nothing():
+def test_a_decoder_refuses_sources_and_an_encoder_cannot_generate():
     with pytest.raises(ValueError, match="decoder-only model without sources"):
         generate(tiny(), [[0]], sources=[[3]], max_new_tokens=2)
     for sources in (None, [[3]]):
-        with pytest.raises(ValueError, match="Writing needs a decoder"):
+        with pytest.raises(ValueError, match="Generation needs a decoder"):
             generate(tiny(architecture="encoder"), [[0]], sources=sources, max_new_tokens=2)

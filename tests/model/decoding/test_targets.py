@@ -1,4 +1,4 @@
-"""Targets of sources, as an encoder-decoder finds them, against one token at a time."""
+"""Scores of targets given sources, against an encoder-decoder that reads one token at a time."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ def model():
 
 
 @torch.no_grad()
-def next_of(model, source, tokens):
-    """log p (V,) of the token behind ``tokens``: one pair alone, without padding."""
-    given = {"source": torch.tensor([source])}
-    return logits(model, torch.tensor([tokens]), **given)[0, -1].log_softmax(-1).double()
+def next_log_probs(model, source, tokens):
+    """Compute log p (V,) of the token after ``tokens``, for one pair without padding."""
+    token_logits = logits(model, torch.tensor([tokens]), source=torch.tensor([source]))
+    return token_logits[0, -1].log_softmax(-1).double()
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
-def test_log_probabilities_are_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
+def test_target_log_probs_equal_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
     monkeypatch.setattr(token_scores, "count_chunk_rows", lambda *_: chunk)
-    found = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
-    for source, target, scores in zip(SOURCES, TARGETS, found, strict=True):
+    target_scores = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
+    for source, target, scores in zip(SOURCES, TARGETS, target_scores, strict=True):
         assert scores.dtype == np.float32
         expected = [
-            float(next_of(model, source, target[:i])[target[i]]) for i in range(1, len(target))
+            float(next_log_probs(model, source, target[:i])[target[i]])
+            for i in range(1, len(target))
         ]
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
-def test_a_batch_holds_no_more_tokens_than_it_may(model, monkeypatch):
-    """Source and target of the longest pair, times the pairs; a pair that is too long is alone."""
+def test_a_batch_has_at_most_batch_tokens(model, monkeypatch):
+    """Its size is the longest source and target times the pairs; a longer pair is alone."""
     sizes = []
     forward = type(model).forward
 
-    def counted(self, batch):
+    def count_tokens(self, batch):
         sizes.append(batch.ids.shape[0] * (batch.ids.shape[1] + 1 + batch.source.shape[1]))
         return forward(self, batch)
 
-    monkeypatch.setattr(type(model), "forward", counted)
+    monkeypatch.setattr(type(model), "forward", count_tokens)
     compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=30)
     assert len(sizes) >= 3 and sorted(sizes)[-1] == 32 and sorted(sizes)[-2] <= 30
     sizes.clear()
@@ -56,17 +57,17 @@ def test_a_batch_holds_no_more_tokens_than_it_may(model, monkeypatch):
     assert len(sizes) == 1
 
 
-def test_moments_are_those_of_each_pair_alone(model):
-    found = compute_target_statistics(model, SOURCES, TARGETS, forbid=(1, 2))
-    for source, target, got in zip(SOURCES, TARGETS, found, strict=True):
-        assert len(got.rank) == max(0, len(target) - 1)
+def test_target_statistics_equal_those_of_each_pair_alone(model):
+    target_statistics = compute_target_statistics(model, SOURCES, TARGETS, forbid=(1, 2))
+    for source, target, statistics in zip(SOURCES, TARGETS, target_statistics, strict=True):
+        assert len(statistics.rank) == max(0, len(target) - 1)
         for i in range(1, len(target)):
-            log_p = next_of(model, source, target[:i])
+            log_p = next_log_probs(model, source, target[:i])
             mean = float((log_p.exp() * log_p).sum())
-            assert got.log_probs[i - 1] == pytest.approx(float(log_p[target[i]]), abs=1e-4)
-            assert got.mean_log_prob[i - 1] == pytest.approx(mean, abs=1e-4)
-            written = [token for token in range(len(log_p)) if token not in (1, 2)]
-            assert got.rank[i - 1] == int((log_p[written] > log_p[target[i]]).sum())
+            assert statistics.log_probs[i - 1] == pytest.approx(float(log_p[target[i]]), abs=1e-4)
+            assert statistics.mean_log_prob[i - 1] == pytest.approx(mean, abs=1e-4)
+            allowed_tokens = [token for token in range(len(log_p)) if token not in (1, 2)]
+            assert statistics.rank[i - 1] == int((log_p[allowed_tokens] > log_p[target[i]]).sum())
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,11 @@ def test_moments_are_those_of_each_pair_alone(model):
         ([[3]], [[0] * 18], "17 tokens exceeds the context of 16"),
     ],
 )
-def test_bad_pairs_are_refused(model, sources, targets, words):
+def test_invalid_pairs_are_refused(model, sources, targets, words):
     with pytest.raises(ValueError, match=words):
         compute_target_log_probs(model, sources, targets)
 
 
-def test_a_decoder_has_no_sources():
+def test_a_decoder_cannot_score_sources():
     with pytest.raises(ValueError, match="encoder-decoder"):
         compute_target_log_probs(tiny(), [[3]], [[0, 1]])

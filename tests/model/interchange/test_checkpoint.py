@@ -1,3 +1,5 @@
+"""Checkpoints: the same logits after loading, older formats, and damaged folders."""
+
 from __future__ import annotations
 
 import json
@@ -25,7 +27,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_checkpoint_gives_back_the_same_logits(tmp_path, tied):
+def test_a_loaded_checkpoint_has_the_same_logits(tmp_path, tied):
     model = tiny(tie_embeddings=tied)
     save_checkpoint(
         model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
@@ -39,7 +41,7 @@ def test_a_checkpoint_gives_back_the_same_logits(tmp_path, tied):
     assert (tmp_path / "c" / "tokenizer.json").read_bytes() == (tmp_path / "tok.json").read_bytes()
 
 
-def test_a_folder_holds_three_files_and_says_what_it_is(saved):
+def test_a_checkpoint_has_three_files_and_its_config(saved):
     model, folder = saved
     assert sorted(p.name for p in folder.iterdir()) == [
         "config.json",
@@ -51,8 +53,7 @@ def test_a_folder_holds_three_files_and_says_what_it_is(saved):
     assert read_model_config(folder) == model.config
 
 
-def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_path):
-    """What knows no weights is the same for all of them."""
+def test_checkpoints_of_one_training_differ_only_in_their_weights(saved, tmp_path):
     model, folder = saved
     with torch.no_grad():
         model.embedding.weight += 1
@@ -65,12 +66,10 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("architecture", "asked"),
+    ("architecture", "objectives"),
     [("decoder", ("causal", "prefix")), ("encoder_decoder", ("span_corruption", "seq2seq"))],
 )
-def test_what_an_older_checkpoint_was_trained_for_is_asked_and_not_guessed(
-    tmp_path, architecture, asked
-):
+def test_an_older_checkpoint_without_objective_is_refused(tmp_path, architecture, objectives):
     save_checkpoint(
         tiny(architecture=architecture),
         tmp_path / "c",
@@ -78,19 +77,19 @@ def test_what_an_older_checkpoint_was_trained_for_is_asked_and_not_guessed(
     )
     path = tmp_path / "c" / "config.json"
     config = json.loads(path.read_text())
-    assert config.pop("objective") == asked[0]
-    for name in asked:
+    assert config.pop("objective") == objectives[0]
+    for name in objectives:
         path.write_text(json.dumps(config | {"objective": name}))
         assert load_checkpoint(tmp_path / "c").objective == name
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="does not say what") as error:
+    with pytest.raises(CheckpointError, match="does not name the training objective") as error:
         load_checkpoint(tmp_path / "c")
-    assert all(f'"objective": "{name}"' in str(error.value) for name in asked)
+    assert all(f'"objective": "{name}"' in str(error.value) for name in objectives)
 
 
 @pytest.mark.parametrize(("objective", "older"), [("prefix", False), ("seq2seq", True)])
-def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective, older):
-    """Of older ones the objective seq2seq alone does."""
+def test_a_checkpoint_records_whether_it_was_trained_on_pairs(tmp_path, objective, older):
+    """In older checkpoints only the objective seq2seq implies it."""
     model = tiny(architecture=ARCHITECTURE_BY_OBJECTIVE[objective])
     model.objective = objective
     for pairs in (True, False):
@@ -105,7 +104,7 @@ def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective
     del config["pairs"]
     (folder / "config.json").write_text(json.dumps(config))
     assert load_checkpoint(folder).is_trained_on_pairs == older
-    del config["objective"]  # pairs alone are enough to know it
+    del config["objective"]  # pairs alone imply the objective
     (folder / "config.json").write_text(json.dumps(config | {"pairs": True}))
     assert (load_checkpoint(folder).objective, load_checkpoint(folder).is_trained_on_pairs) == (
         objective,
@@ -114,7 +113,7 @@ def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective
 
 
 @pytest.mark.parametrize("objective", ["causal", "prefix"])
-def test_a_checkpoint_says_what_its_model_was_trained_for(tmp_path, objective):
+def test_a_checkpoint_records_its_objective(tmp_path, objective):
     model = tiny()
     model.objective = objective
     save_checkpoint(
@@ -124,7 +123,7 @@ def test_a_checkpoint_says_what_its_model_was_trained_for(tmp_path, objective):
     assert load_checkpoint(tmp_path / "c", objective="causal").objective == "causal"
 
 
-def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
+def test_an_older_decoder_needs_its_objective_added_or_given(saved):
     _, folder = saved
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
@@ -132,12 +131,11 @@ def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
     with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
         load_checkpoint(folder)
     assert "\n" not in str(error.value)
-    assert (
-        load_checkpoint(folder, objective="prefix").objective == "prefix"
-    )  # training goes on from it
+    # A following training names its objective.
+    assert load_checkpoint(folder, objective="prefix").objective == "prefix"
 
 
-def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(tmp_path):
+def test_an_older_encoder_needs_no_objective(tmp_path):
     model = tiny(architecture="encoder")
     save_checkpoint(
         model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
@@ -147,7 +145,7 @@ def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(t
 
 
 def test_an_older_model_with_sinusoids_keeps_its_logits(tmp_path):
-    """It was trained before embeddings were multiplied by sqrt(d), and does not say so."""
+    """It was trained before embeddings were multiplied by sqrt(d), and does not record that."""
     model = tiny(positions="sinusoidal", scale_embeddings=False)
     save_checkpoint(
         model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
@@ -187,8 +185,11 @@ DAMAGES = {
     "other model": (damage_config(model_type="gpt2"), "type 'gpt2'"),
     "other format": (damage_config(format=99), "format 99"),
     "unknown key": (damage_config(colour="red"), "no key 'colour'"),
-    "other objective": (damage_config(objective="mlm"), "objective 'mlm'; of this architecture"),
-    "no objective": (damage_config(objective=None), "does not say what"),
+    "other objective": (
+        damage_config(objective="mlm"),
+        "objective 'mlm', but this architecture supports",
+    ),
+    "no objective": (damage_config(objective=None), "does not name the training objective"),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not fit its config"),
     "deeper": (damage_config(n_layers=3), "shape none"),
@@ -200,7 +201,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_cannot_be_loaded_is_refused_in_one_sentence(saved, name):
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(saved, name):
     _, folder = saved
     damage, word = DAMAGES[name]
     damage(folder)
@@ -209,7 +210,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence(saved, name):
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_failed_save_leaves_nothing(tmp_path):
+def test_a_failed_save_leaves_no_files(tmp_path):
     with pytest.raises(OSError):
         save_checkpoint(tiny(), tmp_path / "c", tokenizer_path=tmp_path / "no-tokenizer.json")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""transformers' classifiers as oracles of models that give labels."""
+"""Classifiers against those of transformers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MODELS = {"bert": BERT, "gpt2": {"activation": "gelu_tanh"}, "llama": LLAMA}
 TEXTS = [[0, 5, 6, 7, 8, 9], [0, 5, 6], [0, 60, 9, 2]]
 
 
-def shaken(model):
-    """Random weights in the new output layer, so that mistakes show."""
+def randomise_output_layer(model):
+    """Add random weights to the new output layer, so that mistakes show."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.startswith(("head.", "transform.", "type_embedding.")):
@@ -40,7 +40,7 @@ def shaken(model):
     return model.eval()
 
 
-def theirs_on(model, texts):
+def score_with_transformers(model, texts):
     width = max(map(len, texts))
     ids = torch.tensor([[*text, *[1] * (width - len(text))] for text in texts])
     mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in texts])
@@ -54,31 +54,31 @@ def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
     config = make_classifier_config(
         model.config, ("low", "mid", "high"), per_sequence=True, sentence_count=1
     )
-    model = shaken(adapt_model_to_config(model, config))
+    model = randomise_output_layer(adapt_model_to_config(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
     theirs = auto.from_pretrained(tmp_path / "theirs").eval()
     assert theirs.config.id2label == {0: "low", 1: "mid", 2: "high"}
-    asked = 0 if kind == "bert" else -1
+    label_position = 0 if kind == "bert" else -1
     examples = []
     for text in TEXTS:
-        answers = [NO_LABEL] * len(text)
-        answers[asked] = 0
-        examples.append(Example(text, answers))
+        labels = [NO_LABEL] * len(text)
+        labels[label_position] = 0
+        examples.append(Example(text, labels))
     ours = torch.tensor(np.stack(compute_label_log_probs(model, examples))).squeeze(1)
-    torch.testing.assert_close(ours, theirs_on(theirs, TEXTS), atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours, score_with_transformers(theirs, TEXTS), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
     config = make_classifier_config(model.config, ("O", "B"), per_sequence=False, sentence_count=1)
-    model = shaken(adapt_model_to_config(model, config))
+    model = randomise_output_layer(adapt_model_to_config(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForTokenClassification
-    theirs = theirs_on(auto.from_pretrained(tmp_path / "theirs").eval(), TEXTS)
+    theirs = score_with_transformers(auto.from_pretrained(tmp_path / "theirs").eval(), TEXTS)
     examples = [Example(text, [0] * len(text)) for text in TEXTS]
     for ours, expected in zip(compute_label_log_probs(model, examples), theirs, strict=True):
         got = torch.tensor(ours)
@@ -86,7 +86,7 @@ def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
 
 
 @torch.no_grad()
-def test_token_types_of_bert_come_and_go(tmp_path):
+def test_token_types_of_bert_survive_import_and_export(tmp_path):
     torch.manual_seed(4)
     config = transformers.BertConfig(
         vocab_size=61,
@@ -118,7 +118,7 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
     config = make_classifier_config(
         tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=2
     )
-    model = shaken(adapt_model_to_config(tiny(**BERT), config))
+    model = randomise_output_layer(adapt_model_to_config(tiny(**BERT), config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
@@ -133,7 +133,7 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
-def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
+def test_a_model_without_a_transformers_architecture_is_refused(tmp_path):
     model = tiny(architecture="encoder", labels=("a", "b"), tie_embeddings=False)
     with pytest.raises(ValueError, match=r"ForSequenceClassification needs .*embedding_norm"):
         export_transformers(
@@ -141,11 +141,11 @@ def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
         )
     prefix = tiny(activation="gelu_tanh")
     prefix.objective = "prefix"
-    with pytest.raises(ValueError, match="no architecture for a prefix LM"):
+    with pytest.raises(ValueError, match="attention mask of a prefix LM"):
         export_transformers(prefix, tmp_path / "x", tokenizer_path=tmp_path / "t")
 
 
-def test_a_folder_with_labels_is_named_as_no_language_model(tmp_path):
+def test_a_classifier_folder_is_refused_as_language_model(tmp_path):
     config = make_classifier_config(
         tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=1
     )
@@ -156,5 +156,5 @@ def test_a_folder_with_labels_is_named_as_no_language_model(tmp_path):
         "yes": 0,
         "no": 1,
     }
-    with pytest.raises(ValueError, match="describes a model that gives labels"):
+    with pytest.raises(ValueError, match="describes a classifier"):
         import_transformers(tmp_path / "theirs")

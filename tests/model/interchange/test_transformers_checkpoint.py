@@ -1,4 +1,4 @@
-"""transformers' GPT-2 and Llama as oracles of the architecture, both ways."""
+"""GPT-2, Llama, BERT and Marian of transformers against the same models here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAMILIES = {
 
 @pytest.fixture(params=FAMILIES)
 def pair(request, tmp_path):
-    """Our model and the same one as transformers loads it."""
+    """Return a model, the same model loaded by transformers, and its folder."""
     model = tiny(**FAMILIES[request.param])
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
@@ -51,7 +51,7 @@ def pair(request, tmp_path):
 
 
 @torch.no_grad()
-def test_logits_equal_those_of_transformers_and_come_back(pair):
+def test_logits_equal_transformers_after_export_and_import(pair):
     model, theirs, folder = pair
     ids = torch.randint(0, 61, (3, 16), generator=torch.Generator().manual_seed(1))
     expected = theirs(ids).logits
@@ -61,7 +61,7 @@ def test_logits_equal_those_of_transformers_and_come_back(pair):
 
 
 @torch.no_grad()
-def test_a_folder_that_transformers_wrote_is_read(pair, tmp_path):
+def test_a_folder_written_by_transformers_can_be_read(pair, tmp_path):
     _, theirs, _ = pair
     theirs.save_pretrained(tmp_path / "written", max_shard_size="20KB")
     assert len(list((tmp_path / "written").glob("*.safetensors"))) > 1
@@ -70,7 +70,7 @@ def test_a_folder_that_transformers_wrote_is_read(pair, tmp_path):
     torch.testing.assert_close(logits(ours, ids), theirs(ids).logits, atol=1e-4, rtol=0)
 
 
-def test_greedy_text_equals_generate(pair):
+def test_greedy_text_equals_transformers(pair):
     model, theirs, _ = pair
     for prompt in ([0, 5, 9], [7]):
         ours = generate(model, [prompt], max_new_tokens=10, temperature=0.0, forbid=())[0][0].ids
@@ -82,9 +82,9 @@ def test_greedy_text_equals_generate(pair):
 
 
 @pytest.mark.parametrize("normalisation", ["none", "mean"])
-def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
+def test_beams_equal_transformers_under_its_stopping_rule(pair, normalisation):
     model, theirs, _ = pair
-    with torch.no_grad():  # make the end symbol likely, so that hypotheses do complete
+    with torch.no_grad():  # make the end symbol probable, so that hypotheses complete
         for owner in (model.embedding.weight, theirs.get_input_embeddings().weight):
             owner[0] *= 2.0
     prompts = [[0, 5, 9], [7], [3, 3, 8, 2]]
@@ -119,8 +119,6 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
             assert [list(h.ids) for h in ours] == rows
 
 
-# BERT and Marian -----------------------------------------------------------------------------
-
 BERT = {
     "architecture": "encoder",
     "norm_position": "post",
@@ -138,8 +136,8 @@ MARIAN = {
 }
 
 
-def exported(config, tmp_path):
-    """Our model, every weight of it random, and its folder for transformers."""
+def export_random_model(config, tmp_path):
+    """Export a model with random weights; return it and its folder."""
     model = tiny(**config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -151,15 +149,15 @@ def exported(config, tmp_path):
     return model, tmp_path / "c"
 
 
-def some_ids(*shape, seed=1):
+def make_random_ids(*shape, seed=1):
     return torch.randint(2, 61, shape, generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
-def test_an_encoder_equals_bert_both_ways(tmp_path):
-    model, folder = exported(BERT, tmp_path)
+def test_an_encoder_equals_bert_after_export_and_import(tmp_path):
+    model, folder = export_random_model(BERT, tmp_path)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    ids, real = some_ids(3, 12), torch.arange(12) < torch.tensor([[12], [7], [3]])
+    ids, real = make_random_ids(3, 12), torch.arange(12) < torch.tensor([[12], [7], [3]])
     expected = theirs(ids, attention_mask=real.long()).logits
     ours = logits(model, ids, attention_mask=real)
     torch.testing.assert_close(ours[real], expected[real], atol=1e-4, rtol=0)
@@ -167,7 +165,7 @@ def test_an_encoder_equals_bert_both_ways(tmp_path):
 
 
 @torch.no_grad()
-def test_a_bert_that_transformers_wrote_is_read(tmp_path):
+def test_a_bert_written_by_transformers_can_be_read(tmp_path):
     torch.manual_seed(5)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     config = transformers.BertConfig(
@@ -181,28 +179,28 @@ def test_a_bert_that_transformers_wrote_is_read(tmp_path):
     theirs.cls.predictions.bias.normal_()
     theirs.save_pretrained(tmp_path / "bert")
     assert theirs.bert.embeddings.token_type_embeddings.weight.abs().sum() > 0
-    ids = some_ids(2, 15)
+    ids = make_random_ids(2, 15)
     ours = import_transformers(tmp_path / "bert")
     torch.testing.assert_close(logits(ours, ids), theirs(ids).logits, atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
-def test_an_encoder_decoder_equals_marian_both_ways(tmp_path):
-    model, folder = exported(MARIAN, tmp_path)
+def test_an_encoder_decoder_equals_marian_after_export_and_import(tmp_path):
+    model, folder = export_random_model(MARIAN, tmp_path)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    source, keys = some_ids(3, 9), torch.arange(9) < torch.tensor([[9], [5], [2]])
-    ids = some_ids(3, 7, seed=2)
+    source, keys = make_random_ids(3, 9), torch.arange(9) < torch.tensor([[9], [5], [2]])
+    ids = make_random_ids(3, 7, seed=2)
     expected = theirs(input_ids=source, attention_mask=keys.long(), decoder_input_ids=ids).logits
     ours = logits(model, ids, source=source, source_attention_mask=keys)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
     back = import_transformers(folder)
-    assert (back.objective, back.is_trained_on_pairs) == ("seq2seq", True)  # a Marian translates
+    assert (back.objective, back.is_trained_on_pairs) == ("seq2seq", True)
     assert torch.equal(logits(back, ids, source=source, source_attention_mask=keys), ours)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("scaled", [True, False])
-def test_a_marian_that_transformers_wrote_is_read(tmp_path, scaled):
+def test_a_marian_written_by_transformers_can_be_read(tmp_path, scaled):
     torch.manual_seed(6)
     stacks = {
         f"{stack}_{key}": value
@@ -224,19 +222,19 @@ def test_a_marian_that_transformers_wrote_is_read(tmp_path, scaled):
     theirs = transformers.MarianMTModel(config).eval()
     theirs.final_logits_bias.normal_()
     theirs.save_pretrained(tmp_path / "marian")
-    source, ids = some_ids(2, 11), some_ids(2, 6, seed=3)
+    source, ids = make_random_ids(2, 11), make_random_ids(2, 6, seed=3)
     expected = theirs(input_ids=source, decoder_input_ids=ids).logits
     ours = import_transformers(tmp_path / "marian")
     torch.testing.assert_close(logits(ours, ids, source=source), expected, atol=1e-4, rtol=0)
 
 
-def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
-    model, folder = exported(MARIAN, tmp_path)
+def test_translations_equal_transformers(tmp_path):
+    model, folder = export_random_model(MARIAN, tmp_path)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     with torch.no_grad():
         for bias in (model.head.bias, theirs.final_logits_bias.view(-1)):
-            bias[0] += 1.5  # make the end symbol likely, so that hypotheses do complete
-    sources = [some_ids(n, seed=n).tolist() for n in (8, 3, 5)]
+            bias[0] += 1.5  # make the end symbol probable, so that hypotheses complete
+    sources = [make_random_ids(n, seed=n).tolist() for n in (8, 3, 5)]
     together = generate(
         model, [[0]] * 3, sources=sources, max_new_tokens=9, temperature=0.0, forbid=()
     )
@@ -250,7 +248,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         stopping="transformers",
         forbid=(),
     )
-    for source, (ours,), found in zip(sources, together, searched, strict=True):
+    for source, (ours,), hypotheses in zip(sources, together, searched, strict=True):
         options = {"do_sample": False, "max_new_tokens": 9}
         ids = torch.tensor([source])
         greedy = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
@@ -268,9 +266,9 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         )
         rows = [row[1:].tolist() for row in expected.sequences]
         rows = [row[: row.index(0) + 1] if 0 in row else row for row in rows]
-        assert [list(h.ids) for h in found] == rows
+        assert [list(h.ids) for h in hypotheses] == rows
         scores = expected.sequences_scores.tolist()
-        assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
+        assert [h.score for h in hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +285,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position post"),
     ],
 )
-def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes, words):
+def test_a_config_without_counterpart_is_refused_with_reasons(tmp_path, changes, words):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     with pytest.raises(ValueError, match=words):
         export_transformers(tiny(**changes), tmp_path / "c", tokenizer_path=tokenizer)
@@ -304,7 +302,7 @@ def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes,
         ({"n_inner": 64}, "shape"),
     ],
 )
-def test_folders_that_do_not_fit_are_refused(tmp_path, changes, word):
+def test_inconsistent_configs_are_refused(tmp_path, changes, word):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(tiny(), tmp_path / "c", tokenizer_path=tokenizer)
     path = tmp_path / "c" / "config.json"
@@ -329,7 +327,7 @@ def test_truncated_weights_are_refused(tmp_path):
         (BERT, {"hidden_act": []}, "wrong type"),
         (BERT, {"max_position_embeddings": 17}, "shape"),
         (MARIAN, {"tie_word_embeddings": False}, "not tied"),
-        (MARIAN, {"decoder_vocab_size": 9}, "other vocabularies"),
+        (MARIAN, {"decoder_vocab_size": 9}, "different vocabularies"),
         (MARIAN, {"static_position_embeddings": False}, "positions are learned"),
         (FAMILIES["llama"], {"rope_parameters": 5}, "wrong type"),
         (FAMILIES["llama"], {"num_attention_heads": None}, "wrong type"),
@@ -337,15 +335,15 @@ def test_truncated_weights_are_refused(tmp_path):
         (FAMILIES["gpt2"], {"vocab_size": 2**24, "n_embd": 2**17}, "shape"),
     ],
 )
-def test_configs_that_say_what_is_not_so_are_refused(tmp_path, config, changes, word):
-    _, folder = exported(config, tmp_path)
+def test_unsupported_configs_are_refused(tmp_path, config, changes, word):
+    _, folder = export_random_model(config, tmp_path)
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(CheckpointError, match=word):
         import_transformers(folder)
 
 
-def test_a_config_too_deep_to_be_read_is_refused(tmp_path):
+def test_a_deeply_nested_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 10**5)
     with pytest.raises(CheckpointError, match="is not the config of a model"):
         import_transformers(tmp_path)
@@ -355,10 +353,10 @@ def test_a_config_too_deep_to_be_read_is_refused(tmp_path):
     "index", ["[" * 10**5, "[]", "null", '{"weight_map": []}', '{"weight_map": {"a": 3}}']
 )
 def test_a_damaged_index_is_refused(tmp_path, index):
-    _, folder = exported(FAMILIES["gpt2"], tmp_path)
+    _, folder = export_random_model(FAMILIES["gpt2"], tmp_path)
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(CheckpointError, match=r"cannot be read|points outside"):
+    with pytest.raises(CheckpointError, match=r"cannot be read|is not inside its folder"):
         import_transformers(folder)
 
 
@@ -366,7 +364,7 @@ def test_a_damaged_index_is_refused(tmp_path, index):
 def test_tensors_of_another_shape_are_refused(tmp_path, config):
     from safetensors.torch import load_file, save_file
 
-    _, folder = exported(config, tmp_path)
+    _, folder = export_random_model(config, tmp_path)
     weights = load_file(folder / "model.safetensors")
     for name in list(weights)[:12]:
         for wrong in (torch.zeros(()), torch.zeros(3), torch.zeros(2, 3, 4)):
@@ -376,8 +374,8 @@ def test_tensors_of_another_shape_are_refused(tmp_path, config):
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64])
-def test_buffers_that_older_versions_saved_are_passed_over(tmp_path, kind):
-    """GPT-2's masks and BERT's positions are no weights, whatever type they have."""
+def test_buffers_saved_by_older_versions_are_ignored(tmp_path, kind):
+    """GPT-2's masks and BERT's positions are not weights, whatever their type."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=32, n_embd=8, n_layer=1, n_head=2, n_positions=16)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)

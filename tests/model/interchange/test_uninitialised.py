@@ -1,4 +1,4 @@
-"""Models without weights: shapes, what is drawn for them, and what is imported for it."""
+"""Uninitialised models: their shapes, and that nothing is drawn or imported for them."""
 
 import subprocess
 import sys
@@ -25,12 +25,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("changes", KINDS)
-def test_it_is_the_model_once_weights_are_there(changes):
+def test_an_uninitialised_model_equals_the_model_once_weights_are_loaded(changes):
     model = tiny(**changes)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    vacant = make_uninitialised_model(model.config)
-    assert {name: value.shape for name, value in vacant.state_dict().items()} == shapes
-    assert all(value.is_meta for value in vacant.state_dict().values())
+    meta_model = make_uninitialised_model(model.config)
+    assert {name: value.shape for name, value in meta_model.state_dict().items()} == shapes
+    assert all(value.is_meta for value in meta_model.state_dict().values())
     copy = make_uninitialised_model(model.config, "cpu").eval()
     copy.load_state_dict(model.state_dict())
     tied = [one.head.weight is one.embedding.weight for one in (copy, model)]
@@ -40,16 +40,16 @@ def test_it_is_the_model_once_weights_are_there(changes):
         assert torch.equal(logits(copy, ids), logits(model, ids))
 
 
-def test_no_number_is_drawn():
+def test_no_random_number_is_drawn():
     config = tiny().config
     before = torch.random.get_rng_state()
     make_uninitialised_model(config, "cpu")
     assert torch.equal(torch.random.get_rng_state(), before)
-    drawn = Transformer(config)  # outside of it weights are drawn as ever
-    assert 0.015 < float(drawn.embedding.weight.detach().std()) < 0.025
+    initialised = Transformer(config)  # other models are initialised as usual
+    assert 0.015 < float(initialised.embedding.weight.detach().std()) < 0.025
 
 
-def test_who_opens_a_checkpoint_waits_for_no_compiler(tmp_path):
+def test_loading_a_checkpoint_imports_no_compiler(tmp_path):
     save_checkpoint(
         tiny(), tmp_path / "made", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
     )
@@ -58,7 +58,7 @@ def test_who_opens_a_checkpoint_waits_for_no_compiler(tmp_path):
         "load_checkpoint(sys.argv[1]); "
         "sys.exit(any(m in sys.modules for m in ('torch._dynamo', 'sympy')))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "made")], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr

@@ -1,3 +1,5 @@
+"""Answers scored as word prediction, and few-shot prompts."""
+
 from __future__ import annotations
 
 import itertools
@@ -20,7 +22,7 @@ KINDS = {
 }
 
 
-def made(kind, **changes):
+def make_model(kind, **changes):
     model = tiny(**KINDS[kind], **changes)
     if kind == "prefix":
         model.objective = "prefix"
@@ -28,8 +30,8 @@ def made(kind, **changes):
 
 
 @torch.no_grad()
-def step_by_step(model, prompt, answer):
-    """log p of an answer, one token at a time, of a text read anew."""
+def score_token_by_token(model, prompt, answer):
+    """Compute log p of an answer, one token at a time, without a cache."""
     total = 0.0
     for i, token in enumerate(answer):
         if model.encoder is not None:
@@ -44,18 +46,18 @@ def step_by_step(model, prompt, answer):
 
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_are_as_likely_as_their_tokens_one_by_one(kind, batch_tokens):
-    model = made(kind)
-    found = compute_answer_log_probs(model, PROMPTS, ANSWERS, batch_tokens=batch_tokens)
-    for prompt, answers, scores in zip(PROMPTS, ANSWERS, found, strict=True):
-        expected = [step_by_step(model, prompt, answer) for answer in answers]
+def test_answer_scores_equal_the_sum_over_tokens(kind, batch_tokens):
+    model = make_model(kind)
+    answer_scores = compute_answer_log_probs(model, PROMPTS, ANSWERS, batch_tokens=batch_tokens)
+    for prompt, answers, scores in zip(PROMPTS, ANSWERS, answer_scores, strict=True):
+        expected = [score_token_by_token(model, prompt, answer) for answer in answers]
         assert scores.dtype == np.float64
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_answers_of_a_length_share_a_probability_of_one(kind):
-    model = made(kind, vocab_size=7)
+def test_probabilities_of_all_answers_of_a_length_sum_to_one(kind):
+    model = make_model(kind, vocab_size=7)
     answers = list(itertools.product(range(7), repeat=2))
     (scores,) = compute_answer_log_probs(model, [[0, 3]], [answers])
     assert np.exp(scores).sum() == pytest.approx(1, abs=1e-5)
@@ -64,14 +66,14 @@ def test_all_answers_of_a_length_share_a_probability_of_one(kind):
 @pytest.mark.parametrize(
     ("prompts", "answers", "words"),
     [
-        ([[0]], [], "as many lists of answers"),
+        ([[0]], [], "1 prompts need 1 lists of answers, not 0"),
         ([[0], []], [[], [[5]]], "Prompt 1 or one of its answers is empty"),
         ([[0]], [[[5], []]], "Prompt 0 or one of its answers is empty"),
-        ([[0] * 15], [[[5], [5, 6]]], "Prompt 0 and an answer take 17 tokens"),
+        ([[0] * 15], [[[5], [5, 6]]], "Prompt 0 and an answer have 17 tokens"),
         ([[0]], [[[61]]], "Token id 61"),
     ],
 )
-def test_what_has_no_likelihood_is_named(prompts, answers, words):
+def test_invalid_prompts_and_answers_are_refused(prompts, answers, words):
     with pytest.raises(ValueError, match=words):
         compute_answer_log_probs(tiny(), prompts, answers)
 
@@ -79,12 +81,11 @@ def test_what_has_no_likelihood_is_named(prompts, answers, words):
 def test_answers_that_fill_the_context_are_scored():
     model = tiny()
     (scores,) = compute_answer_log_probs(model, [[0] * 14], [[[5, 6]]])
-    assert scores[0] == pytest.approx(step_by_step(model, [0] * 14, [5, 6]), abs=1e-4)
-    both = made("encoder-decoder")
-    (scores,) = compute_answer_log_probs(
-        both, [[4] * 16], [[[5] * 15]]
-    )  # each has a context of its own
-    assert scores[0] == pytest.approx(step_by_step(both, [4] * 16, [5] * 15), abs=1e-3)
+    assert scores[0] == pytest.approx(score_token_by_token(model, [0] * 14, [5, 6]), abs=1e-4)
+    both = make_model("encoder-decoder")
+    # Source and target each have a context.
+    (scores,) = compute_answer_log_probs(both, [[4] * 16], [[[5] * 15]])
+    assert scores[0] == pytest.approx(score_token_by_token(both, [4] * 16, [5] * 15), abs=1e-3)
     with pytest.raises(ValueError, match="more than the context"):
         compute_answer_log_probs(both, [[4] * 17], [[[5]]])
 
@@ -93,22 +94,22 @@ EXAMPLES = [[10, 11], [20], [30, 31, 32]]
 QUESTION = [40, 41]
 
 
-@pytest.mark.parametrize("room", range(3, 12))
+@pytest.mark.parametrize("max_tokens", range(3, 12))
 @pytest.mark.parametrize("shots", [0, 1, 3])
-def test_the_nearest_examples_that_fit_stand_before_the_question(shots, room):
+def test_the_prompt_has_the_nearest_examples_that_fit(shots, max_tokens):
     examples = EXAMPLES[len(EXAMPLES) - shots :]
-    found = build_few_shot_prompt(examples, QUESTION, max_tokens=room)
-    # By trying: the longest tail of the examples that fits.
+    prompt = build_few_shot_prompt(examples, QUESTION, max_tokens=max_tokens)
+    # Try all tails of the examples, and take the longest that fits.
     tails = [examples[i:] for i in range(shots + 1)]
-    fits = [t for t in tails if 1 + sum(map(len, t)) + len(QUESTION) <= room]
+    fits = [t for t in tails if 1 + sum(map(len, t)) + len(QUESTION) <= max_tokens]
     longest = max(fits, key=len)
-    assert found.ids == [0, *itertools.chain(*longest), *QUESTION]
-    assert (found.shot_count, found.dropped_count) == (len(longest), shots - len(longest))
+    assert prompt.ids == [0, *itertools.chain(*longest), *QUESTION]
+    assert (prompt.shot_count, prompt.dropped_count) == (len(longest), shots - len(longest))
 
 
-def test_a_question_without_room_is_refused():
+def test_a_question_that_does_not_fit_is_refused():
     with pytest.raises(
-        ValueError, match="takes 3 tokens with what begins it, and there is room fo"
+        ValueError, match="question with its begin tokens has 3 tokens, but only 2 fit"
     ):
         build_few_shot_prompt(EXAMPLES, QUESTION, max_tokens=2)
     assert build_few_shot_prompt([], QUESTION, max_tokens=2, begin_ids=()).ids == QUESTION

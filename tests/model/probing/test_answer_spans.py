@@ -1,3 +1,5 @@
+"""Answer spans: selection against trying all spans, training, and refused input."""
+
 from __future__ import annotations
 
 import itertools
@@ -16,7 +18,7 @@ from tests.model.oracles import tiny
 
 
 @pytest.mark.parametrize("longest", [1, 3, 8, 100])
-def test_the_best_span_is_that_of_trying_all(longest):
+def test_the_best_span_equals_trying_all_spans(longest):
     generator = torch.Generator().manual_seed(longest)
     begins, ends = torch.randn(2, 200, 8, generator=generator)
     allowed = torch.rand(200, 8, generator=generator) < 0.7
@@ -31,22 +33,22 @@ def test_the_best_span_is_that_of_trying_all(longest):
         assert span.score == pytest.approx(max(scores.values()))
 
 
-def test_among_equals_the_shortest_and_then_the_first():
+def test_ties_select_the_shortest_then_the_first_span():
     ones = torch.ones(1, 4)
     (span,) = select_best_spans(ones, ones, torch.tensor([[False, True, True, True]]), 4)
     assert (span.begin, span.end, span.score) == (1, 1, 2.0)
 
 
-def test_what_has_no_span_is_named():
+def test_scores_without_an_allowed_span_are_refused():
     ones = torch.ones(2, 4)
-    with pytest.raises(ValueError, match="no token that an answer may begin or end at"):
+    with pytest.raises(ValueError, match="no token at which an answer may begin or end"):
         select_best_spans(ones, ones, torch.tensor([[True] * 4, [False] * 4]), 2)
-    with pytest.raises(ValueError, match="at least 1, not 0"):
+    with pytest.raises(ValueError, match="max_length must be at least 1, not 0"):
         select_best_spans(ones, ones, ones > 0, 0)
 
 
-def questions(n, seed):
-    """The answer stands between a 7 and an 8, in a text behind the question's token and a 5."""
+def make_questions(n, seed):
+    """Make texts whose answer is between a 7 and an 8, after a question token and a 5."""
     random = np.random.default_rng(seed)
     texts, spans = [], []
     for _ in range(n):
@@ -57,66 +59,70 @@ def questions(n, seed):
     return texts, spans
 
 
-def test_a_reader_learns_to_find_answers_and_finds_them_whatever_the_batch():
+def test_a_span_model_learns_to_find_answers_in_any_batch():
     reader = AnswerSpanModel(tiny(architecture="encoder", positions="rope"))
-    texts, spans = questions(300, 0)
+    texts, spans = make_questions(300, 0)
     losses = train_span_model(reader, texts, spans, steps=100, learning_rate=3e-3)
     assert len(losses) == 100 and np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])
-    fresh, wanted = questions(60, 1)
-    allowed = [[i > 1 for i in range(len(text))] for text in fresh]
-    found = find_answer_spans(reader, fresh, allowed)
-    assert np.mean([(s.begin, s.end) == w for s, w in zip(found, wanted, strict=True)]) > 0.8
-    alone = find_answer_spans(reader, fresh, allowed, batch_tokens=1)
-    assert [(s.begin, s.end) for s in found] == [(s.begin, s.end) for s in alone]
-    for text, span in zip(fresh[:5], found, strict=False):
+    new_texts, expected_spans = make_questions(60, 1)
+    allowed = [[i > 1 for i in range(len(text))] for text in new_texts]
+    predicted_spans = find_answer_spans(reader, new_texts, allowed)
+    assert (
+        np.mean(
+            [(s.begin, s.end) == w for s, w in zip(predicted_spans, expected_spans, strict=True)]
+        )
+        > 0.8
+    )
+    alone = find_answer_spans(reader, new_texts, allowed, batch_tokens=1)
+    assert [(s.begin, s.end) for s in predicted_spans] == [(s.begin, s.end) for s in alone]
+    for text, span in zip(new_texts[:5], predicted_spans, strict=False):
         with torch.no_grad():
-            scores = reader.output(reader.body.compute_hidden_states(_batch(text)))[0]
+            scores = reader.output(reader.body.compute_hidden_states(make_batch(text)))[0]
         assert span.score == pytest.approx(
             float(scores[span.begin, 0] + scores[span.end, 1]), abs=1e-4
         )
 
 
-def _batch(text):
+def make_batch(text):
     from model.batch import Batch
 
     return Batch(torch.tensor([text]))
 
 
-def test_of_a_frozen_body_the_two_vectors_alone_learn():
+def test_only_the_two_vectors_learn_on_a_frozen_body():
     reader = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))
     before = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
-    texts, spans = questions(20, 0)
+    texts, spans = make_questions(20, 0)
     losses = train_span_model(reader, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2)
     after = reader.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"output.weight", "output.bias"}
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     assert all(p.requires_grad for p in reader.parameters()) and not reader.training
-    again = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))  # dropout is off meanwhile
-    assert (
-        train_span_model(again, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2)
-        == losses
-    )
+    # Dropout is off in a frozen body, so a second training has the same losses.
+    again = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))
+    options = {"steps": 30, "freeze_body": True, "learning_rate": 1e-2}
+    assert train_span_model(again, texts, spans, **options) == losses
 
 
 @pytest.mark.parametrize(
     ("texts", "spans", "words"),
     [
-        ([[5, 6]], [], "as many spans"),
-        ([], [], "as many spans"),
-        ([[5, 6]], [(1, 2)], "Span 0, 1 to 2, is none of 2 tokens"),
-        ([[5, 6]], [(1, 0)], "Span 0, 1 to 0"),
-        ([[5, 6]], [(-1, 0)], "Span 0, -1 to 0"),
+        ([[5, 6]], [], "equally many, at least 1, not 1 and 0"),
+        ([], [], "equally many, at least 1, not 0 and 0"),
+        ([[5, 6]], [(1, 2)], r"Span 0 \(1 to 2\) is outside its 2 tokens"),
+        ([[5, 6]], [(1, 0)], r"Span 0 \(1 to 0\)"),
+        ([[5, 6]], [(-1, 0)], r"Span 0 \(-1 to 0\)"),
         ([[]], [(0, 0)], "Sequence 0 has 0 tokens"),
         ([[5] * 17], [(0, 0)], "Sequence 0 has 17 tokens"),
         ([[61]], [(0, 0)], "Token id 61"),
     ],
 )
-def test_what_cannot_be_learnt_is_named(texts, spans, words):
+def test_invalid_spans_are_refused(texts, spans, words):
     with pytest.raises(ValueError, match=words):
         train_span_model(AnswerSpanModel(tiny(architecture="encoder")), texts, spans, steps=1)
 
 
-def test_a_reader_has_one_stack():
-    with pytest.raises(ValueError, match="one stack"):
+def test_a_span_model_refuses_an_encoder_decoder():
+    with pytest.raises(ValueError, match="not an encoder_decoder"):
         AnswerSpanModel(tiny(architecture="encoder_decoder"))

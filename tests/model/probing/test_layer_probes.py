@@ -1,3 +1,5 @@
+"""Linear probes against scikit-learn, and the states of every layer."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,7 +11,7 @@ from model.probing.layer_probes import compute_token_states, evaluate_layer_prob
 from tests.model.oracles import tiny
 
 
-def data(n=90, d=5, classes=3, seed=0):
+def make_classes(n=90, d=5, classes=3, seed=0):
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, n)
     centres = random.normal(size=(classes, d))
@@ -19,27 +21,28 @@ def data(n=90, d=5, classes=3, seed=0):
 
 @pytest.mark.parametrize("penalty", [0.01, 1.0, 50.0])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_probe_is_scikit_learns_logistic_regression(penalty, classes):
+def test_a_probe_equals_scikit_learns_logistic_regression(penalty, classes):
     linear_model = pytest.importorskip("sklearn.linear_model")
-    features, labels = data(classes=classes)
+    features, labels = make_classes(classes=classes)
     features[:, 4] = 7.0  # never varies
     probe = fit_linear_probe(features, labels.tolist(), classes, penalty=penalty)
     x = (features - features.mean(0)) / np.where(features.std(0) > 0, features.std(0), 1.0)
     theirs = linear_model.LogisticRegression(C=1 / penalty, tol=1e-10, max_iter=10_000)
     if classes == 2:
-        # Of two classes they fit one vector, w = w1 - w0, whose penalty is twice as large.
+        # For two classes scikit-learn fits one vector, w = w1 - w0, whose penalty is twice as
+        # large.
         theirs.set_params(C=2 / penalty)
     theirs.fit(x, labels)
-    fresh, _ = data(seed=1)
+    fresh, _ = make_classes(seed=1)
     again = (fresh - features.mean(0)) / np.where(features.std(0) > 0, features.std(0), 1.0)
     np.testing.assert_allclose(
         probe.predict_log_probs(fresh), theirs.predict_log_proba(again), atol=1e-4
     )
 
 
-def test_the_gradient_is_zero_where_it_stops():
+def test_the_gradient_of_a_fitted_probe_is_zero():
     """W and b satisfy sum (p - onehot) x + penalty W = 0 and sum (p - onehot) = 0."""
-    features, labels = data()
+    features, labels = make_classes()
     probe = fit_linear_probe(features, labels.tolist(), 3, penalty=2.0)
     x = (features - probe.mean) / probe.std
     error = np.exp(probe.predict_log_probs(features)) - np.eye(3)[labels]  # (n, C)
@@ -50,15 +53,15 @@ def test_the_gradient_is_zero_where_it_stops():
 @pytest.mark.parametrize(
     ("features", "labels", "settings", "words"),
     [
-        (np.ones((3, 2)), [0, 1], {}, "as many labels"),
-        (np.ones((0, 2)), [], {}, "as many labels"),
-        (np.ones((2, 2)), [0, 2], {}, "classes, 0 to 1"),
-        (np.ones((2, 2)), [0, -1], {}, "classes, 0 to 1"),
-        (np.ones((2, 2)), [0.5, 1], {}, "classes, 0 to 1"),
+        (np.ones((3, 2)), [0, 1], {}, "equally many, at least 1, not 3 and 2"),
+        (np.ones((0, 2)), [], {}, "equally many, at least 1, not 0 and 0"),
+        (np.ones((2, 2)), [0, 2], {}, "integers from 0 to 1"),
+        (np.ones((2, 2)), [0, -1], {}, "integers from 0 to 1"),
+        (np.ones((2, 2)), [0.5, 1], {}, "integers from 0 to 1"),
         (np.ones((2, 2)), [0, 1], {"penalty": 0.0}, "penalty must be positive"),
     ],
 )
-def test_what_cannot_be_fitted_is_named(features, labels, settings, words):
+def test_invalid_probe_data_are_refused(features, labels, settings, words):
     with pytest.raises(ValueError, match=words):
         fit_linear_probe(features, labels, 2, **settings)
 
@@ -71,19 +74,18 @@ PLACES = [-1, 4, 0, 7, -5]
 
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
-def test_states_of_every_layer_are_the_embeddings_of_each(architecture, batch_tokens):
+def test_token_states_equal_the_embeddings_of_each_layer(architecture, batch_tokens):
     model = tiny(architecture=architecture, n_layers=3)
-    found = compute_token_states(model, SEQUENCES, PLACES, batch_tokens=batch_tokens)
-    assert found.shape == (4, 5, 32)
-    for layer, states in enumerate(found):
-        every = compute_contextual_embeddings(model, SEQUENCES, layer=layer)
-        expected = np.stack([rows[place] for rows, place in zip(every, PLACES, strict=True)])
+    states_by_layer = compute_token_states(model, SEQUENCES, PLACES, batch_tokens=batch_tokens)
+    assert states_by_layer.shape == (4, 5, 32)
+    for layer, states in enumerate(states_by_layer):
+        embeddings = compute_contextual_embeddings(model, SEQUENCES, layer=layer)
+        expected = np.stack([rows[place] for rows, place in zip(embeddings, PLACES, strict=True)])
         np.testing.assert_allclose(states, expected, atol=1e-5)
 
 
-def test_a_layer_tells_what_its_tokens_tell():
-    """What the last token is stands in the embeddings; what the first is, a decoder has to look
-    for: without position 0 in its sight the input embedding does not tell it."""
+def test_probes_find_what_each_layer_represents():
+    """The input embedding represents the last token, but not the first, which needs attention."""
     torch.manual_seed(0)
     model = tiny(n_layers=1)
     random = np.random.default_rng(0)
@@ -91,31 +93,39 @@ def test_a_layer_tells_what_its_tokens_tell():
     last, first = random.integers(0, 2, (2, 120))
     texts[:, 3], texts[:, 0] = np.array([8, 9])[last], np.array([20, 21])[first]
     held_out = np.arange(120) % 3 == 0
-    asked = (model, texts.tolist(), [-1] * 120)
-    told = evaluate_layer_probes(*asked, last.tolist(), held_out.tolist(), class_count=2)
-    assert [(score.layer, score.accuracy, score.n) for score in told] == [
+    arguments = (model, texts.tolist(), [-1] * 120)
+    last_token_scores = evaluate_layer_probes(
+        *arguments, last.tolist(), held_out.tolist(), class_count=2
+    )
+    assert [(score.layer, score.accuracy, score.n) for score in last_token_scores] == [
         (0, 1.0, 40),
         (1, 1.0, 40),
     ]
-    below, above = evaluate_layer_probes(*asked, first.tolist(), held_out.tolist(), class_count=2)
-    usual = np.bincount(first[~held_out]).argmax()
-    assert below.majority_accuracy == above.majority_accuracy == (first[held_out] == usual).mean()
+    below, above = evaluate_layer_probes(
+        *arguments, first.tolist(), held_out.tolist(), class_count=2
+    )
+    majority_class = np.bincount(first[~held_out]).argmax()
+    assert (
+        below.majority_accuracy
+        == above.majority_accuracy
+        == (first[held_out] == majority_class).mean()
+    )
     assert below.accuracy < 0.8 < above.accuracy and above.log_loss < below.log_loss
 
 
 @pytest.mark.parametrize(
-    ("sequences", "places", "held_out", "words"),
+    ("sequences", "positions", "held_out", "words"),
     [
-        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has 1 tokens, and no place 1"),
-        ([[2], []], [0, 0], [True, False], "Sequence 1 has 0 tokens, and no place 0"),
-        ([[2], [3]], [0], [True, False], "as many places"),
+        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has 1 tokens, so no position 1"),
+        ([[2], []], [0, 0], [True, False], "Sequence 1 has 0 tokens, so no position 0"),
+        ([[2], [3]], [0], [True, False], "2 sequences need 2 positions, not 1"),
         ([[2], [61]], [0, 0], [True, False], "Token id 61"),
         ([[2], [3] * 17], [0, 0], [True, False], "exceeds the context"),
         ([[2], [3]], [0, 0], [True, True], "must be held out, and some must not"),
         ([[2], [3]], [0, 0], [False, False], "must be held out, and some must not"),
-        ([[2], [3]], [0, 0], [True], "marks of what is held out"),
+        ([[2], [3]], [0, 0], [True], "as many labels and is_held_out values"),
     ],
 )
-def test_what_cannot_be_probed_is_named(sequences, places, held_out, words):
+def test_invalid_probe_sequences_are_refused(sequences, positions, held_out, words):
     with pytest.raises(ValueError, match=words):
-        evaluate_layer_probes(tiny(), sequences, places, [0, 1], held_out, class_count=2)
+        evaluate_layer_probes(tiny(), sequences, positions, [0, 1], held_out, class_count=2)

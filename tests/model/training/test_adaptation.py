@@ -1,4 +1,4 @@
-"""What a model keeps where it gets another output layer."""
+"""What a model keeps when its output layer is replaced."""
 
 from __future__ import annotations
 
@@ -21,40 +21,50 @@ IDS = torch.tensor([[0, 5, 6, 7], [0, 9, 8, 2]])
 
 @torch.no_grad()
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-@pytest.mark.parametrize("whole", [True, False])
-def test_the_features_stay_and_the_model_survives_saving(tmp_path, architecture, whole):
+@pytest.mark.parametrize("per_sequence", [True, False])
+def test_an_adapted_model_keeps_its_features_and_can_be_saved(tmp_path, architecture, per_sequence):
     model = tiny(architecture=architecture)
     config = make_classifier_config(
-        model.config, ("x", "y", "z"), per_sequence=whole, sentence_count=2
+        model.config, ("x", "y", "z"), per_sequence=per_sequence, sentence_count=2
     )
-    made = adapt_model_to_config(model, config).eval()
+    adapted = adapt_model_to_config(model, config).eval()
     assert torch.equal(
-        made.compute_hidden_states(Batch(IDS)), model.compute_hidden_states(Batch(IDS))
+        adapted.compute_hidden_states(Batch(IDS)), model.compute_hidden_states(Batch(IDS))
     )
     types = torch.ones_like(IDS)
-    if architecture == "encoder":  # a second sentence is read as before, until that is learnt
+    if architecture == "encoder":  # new token types have no effect before training
         assert torch.equal(
-            made.compute_hidden_states(Batch(IDS, token_types=types)),
+            adapted.compute_hidden_states(Batch(IDS, token_types=types)),
             model.compute_hidden_states(Batch(IDS)),
         )
-    assert made.compute_logits(made(Batch(IDS))).shape == (2, 4, 3)
-    save_checkpoint(made, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
-    back = load_checkpoint(tmp_path / "c")
-    assert back.config == config and back.config.labels == ("x", "y", "z")
-    assert torch.equal(back.compute_logits(back(Batch(IDS))), made.compute_logits(made(Batch(IDS))))
+    assert adapted.compute_logits(adapted(Batch(IDS))).shape == (2, 4, 3)
+    save_checkpoint(
+        adapted, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
+    loaded = load_checkpoint(tmp_path / "c")
+    assert loaded.config == config and loaded.config.labels == ("x", "y", "z")
+    assert torch.equal(
+        loaded.compute_logits(loaded(Batch(IDS))), adapted.compute_logits(adapted(Batch(IDS)))
+    )
 
 
 @torch.no_grad()
-def test_the_same_labels_keep_what_was_learnt_of_them():
+def test_the_output_layer_is_kept_for_the_same_labels():
     model = tiny(architecture="encoder", labels=("x", "y"), tie_embeddings=False, head_bias=True)
-    same = make_classifier_config(model.config, ("x", "y"), per_sequence=False, sentence_count=1)
-    assert torch.equal(adapt_model_to_config(model, same).head.weight, model.head.weight)
-    others = make_classifier_config(model.config, ("x", "z"), per_sequence=False, sentence_count=1)
-    assert not torch.equal(adapt_model_to_config(model, others).head.weight, model.head.weight)
+    same_labels = make_classifier_config(
+        model.config, ("x", "y"), per_sequence=False, sentence_count=1
+    )
+    assert torch.equal(adapt_model_to_config(model, same_labels).head.weight, model.head.weight)
+    other_labels = make_classifier_config(
+        model.config, ("x", "z"), per_sequence=False, sentence_count=1
+    )
+    assert not torch.equal(
+        adapt_model_to_config(model, other_labels).head.weight, model.head.weight
+    )
 
 
-def test_another_model_is_refused():
-    with pytest.raises(ValueError, match="of another model than the job asks: its d_model is 32"):
+def test_a_config_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="its d_model is 32, but the job's is 64"):
         adapt_model_to_config(
             tiny(), ModelConfig(vocab_size=61, context=16, d_model=64, n_layers=2)
         )
@@ -77,7 +87,7 @@ def test_only_the_output_layer_of_a_frozen_model_learns():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "whole", "sentences", "types", "pooler", "bias"),
+    ("architecture", "per_sequence", "sentences", "types", "pooler", "bias"),
     [
         ("encoder", True, 2, 2, True, True),
         ("encoder", True, 1, 0, True, True),
@@ -86,36 +96,46 @@ def test_only_the_output_layer_of_a_frozen_model_learns():
         ("decoder", False, 1, 0, False, True),
     ],
 )
-def test_labels_are_read_off_as_architectures_of_transformers_do(
-    architecture, whole, sentences, types, pooler, bias
+def test_classifier_configs_follow_transformers(
+    architecture, per_sequence, sentences, types, pooler, bias
 ):
     base = tiny(architecture=architecture).config
-    made = make_classifier_config(base, ("x", "y"), per_sequence=whole, sentence_count=sentences)
-    assert (made.token_types, made.head_transform, made.head_bias) == (types, pooler, bias)
-    assert made.labels == ("x", "y") and not made.tie_embeddings
+    config = make_classifier_config(
+        base, ("x", "y"), per_sequence=per_sequence, sentence_count=sentences
+    )
+    assert (config.token_types, config.head_transform, config.head_bias) == (types, pooler, bias)
+    assert config.labels == ("x", "y") and not config.tie_embeddings
 
 
-def test_what_tells_sentences_apart_already_goes_on_doing_so():
+def test_existing_token_types_are_kept():
     base = tiny(architecture="encoder", token_types=4).config
     for sentences in (1, 2, 5):
-        made = make_classifier_config(base, ("x", "y"), per_sequence=True, sentence_count=sentences)
-        assert made.token_types == max(4, sentences)
+        config = make_classifier_config(
+            base, ("x", "y"), per_sequence=True, sentence_count=sentences
+        )
+        assert config.token_types == max(4, sentences)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"labels": ("a",)}, "at least 2 names"),
-        ({"labels": ("a", "a")}, "none of them twice"),
+        ({"labels": ("a",)}, "labels must be at least 2"),
+        ({"labels": ("a", "a")}, "at least 2 different names"),
         ({"labels": "ab"}, "labels must be a list of names"),
         ({"labels": (1, 2)}, "labels must be a list of names"),
-        ({"labels": ("a", "b"), "tie_embeddings": True}, "untie it"),
-        ({"labels": ("a", "b"), "architecture": "encoder_decoder"}, "one stack"),
-        ({"token_types": 2, "architecture": "decoder"}, "token_types are for an encoder"),
+        ({"labels": ("a", "b"), "tie_embeddings": True}, "set tie_embeddings to false"),
+        (
+            {"labels": ("a", "b"), "architecture": "encoder_decoder"},
+            "labels need an encoder or a decoder",
+        ),
+        (
+            {"token_types": 2, "architecture": "decoder"},
+            "token_types need the architecture encoder",
+        ),
         ({"token_types": -1}, "token_types must be between 0"),
     ],
 )
-def test_what_no_model_of_labels_can_be_is_refused(changes, words):
+def test_invalid_classifier_configs_are_refused(changes, words):
     values = {"architecture": "encoder", "tie_embeddings": False, **changes}
     with pytest.raises(ValueError, match=words):
         ModelConfig(**values)

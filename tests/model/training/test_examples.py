@@ -1,4 +1,4 @@
-"""Examples of a task: what the model sees of a pair or a labelled text, and what it is asked."""
+"""Task examples: what the model reads and predicts of a pair or a labelled text."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PAIRS = [Example([5, 6, 7], [8, 9]), Example([10], [11, 12, 13, 14])]
 LABELS = {"labels": ("a", "b", "c"), "tie_embeddings": False}
 
 
-def plain_log_prob(model, source, target):
-    """log p of the target and the end, each token in a row of its own, the prompt in full."""
+def score_naively(model, source, target):
+    """Compute log p of the target and the end, token by token, after a bidirectional prompt."""
     prompt, total = [END_OF_TEXT_ID, *source, END_OF_TEXT_ID], 0.0
     for i, token in enumerate([*target, END_OF_TEXT_ID]):
         ids = torch.tensor([[*prompt, *target[:i]]])
@@ -43,20 +43,19 @@ def plain_log_prob(model, source, target):
 
 
 @torch.no_grad()
-def test_a_prefix_lm_sees_the_source_in_full_and_learns_the_target_and_its_end():
+def test_a_prefix_lm_attends_to_the_source_and_predicts_the_target_and_its_end():
     model = tiny()
     batch = build_pair_batch(PAIRS, "decoder")
     assert batch.source is None and batch.prefix.tolist() == [5, 3]
     assert batch.require_targets_and_weights()[1].sum() == 3 + 5  # the targets and an end each
-    expected = -sum(plain_log_prob(model, list(e.ids), list(e.targets)) for e in PAIRS)
+    expected = -sum(score_naively(model, list(e.ids), list(e.targets)) for e in PAIRS)
     assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
-    assert (
-        len(batch.with_predicted_positions().predicted_positions) == 9
-    )  # 3 + 5, rounded up: no logits of what is given
+    # 3 + 5, rounded up: no logits are computed for the prompts.
+    assert len(batch.with_predicted_positions().predicted_positions) == 9
 
 
 @torch.no_grad()
-def test_an_encoder_decoder_reads_the_source_and_learns_the_target_and_its_end():
+def test_an_encoder_decoder_reads_the_source_and_predicts_the_target_and_its_end():
     model = tiny(architecture="encoder_decoder")
     batch = make_example_objective(model.config, "seq2seq")(PAIRS, 7, 0)
     expected = 0.0
@@ -69,24 +68,23 @@ def test_an_encoder_decoder_reads_the_source_and_learns_the_target_and_its_end()
 
 @torch.no_grad()
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "prefix"])
-def test_the_labels_that_are_asked_for_are_those_that_are_learnt(architecture):
+def test_only_the_given_labels_are_learned(architecture):
     objective = {"encoder": "mlm", "decoder": "causal", "prefix": "prefix"}[architecture]
     stack = "encoder" if architecture == "encoder" else "decoder"
     model = tiny(architecture=stack, **LABELS)
     examples = [Example([0, 5, 6, 7], [NO_LABEL, 2, NO_LABEL, 0]), Example([0, 9], [1, NO_LABEL])]
     batch = make_example_objective(model.config, objective)(examples, 0, 0)
     expected = 0.0
-    for ids, answers, _ in examples:
+    for ids, labels, _ in examples:
         prefix = torch.tensor([len(ids)]) if architecture == "prefix" else None
-        log_p = model.compute_logits(model(Batch(torch.tensor([ids]), prefix=prefix)))[
-            0
-        ].log_softmax(-1)
+        logits = model.compute_logits(model(Batch(torch.tensor([ids]), prefix=prefix)))
+        log_p = logits[0].log_softmax(-1)
         assert log_p.shape == (len(ids), 3)
-        expected -= sum(float(log_p[i, a]) for i, a in enumerate(answers) if a != NO_LABEL)
+        expected -= sum(float(log_p[i, a]) for i, a in enumerate(labels) if a != NO_LABEL)
     assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_two_sentences_have_types_of_their_own():
+def test_two_sentences_have_different_types():
     model = tiny(architecture="encoder", token_types=2, **LABELS)
     batch = build_label_batch([Example([0, 5, 0, 7], [0] + [NO_LABEL] * 3, 2)], model.config, False)
     assert batch.token_types.tolist() == [[0, 0, 1, 1]]
@@ -97,21 +95,21 @@ def test_two_sentences_have_types_of_their_own():
         assert torch.equal(model(batch), model(as_one))
 
 
-def test_long_pairs_are_cut_at_their_ends():
-    both = tiny(architecture="encoder_decoder").config  # a context of 16 tokens
+def test_long_pairs_are_truncated_at_their_ends():
+    pair_config = tiny(architecture="encoder_decoder").config  # a context of 16 tokens
     source, target = list(range(2, 32)), list(range(2, 22))
-    assert truncate_pair(source, target, both) == (source[:16], target[:15])
-    row = tiny().config
-    kept = truncate_pair(source, target, row)
-    assert kept == (source[:9], target[:4])  # 13 beside the three tokens around them
-    assert truncate_pair(source[:3], target, row) == (source[:3], target[:10])
-    assert truncate_pair(source[:3], target[:2], row) == (source[:3], target[:2])
+    assert truncate_pair(source, target, pair_config) == (source[:16], target[:15])
+    row_config = tiny().config
+    kept = truncate_pair(source, target, row_config)
+    assert kept == (source[:9], target[:4])  # 13, plus the three begin and end tokens
+    assert truncate_pair(source[:3], target, row_config) == (source[:3], target[:10])
+    assert truncate_pair(source[:3], target[:2], row_config) == (source[:3], target[:2])
     assert build_pair_batch([Example(*kept)], "decoder").ids.shape == (1, 16)
-    with pytest.raises(ValueError, match="4 tokens has no room for a pair"):
+    with pytest.raises(ValueError, match="4 tokens is too short for a pair"):
         truncate_pair(source, target, tiny(context=4).config)
 
 
-def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_number(tmp_path):
+def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
     config = tiny().config
     examples = [Example([5] * (1 + i % 4), [6] * (1 + i % 3)) for i in range(10)]
     write_examples(tmp_path / "e.arrow", examples)
@@ -119,7 +117,7 @@ def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_numb
     assert rows.read_rows(np.arange(10)) == [Example(e.ids, e.targets, 0) for e in examples]
     assert rows.count_tokens(np.array([0, 1])) == 2 + 4
     read = 0
-    for step in range(1, 8):  # over two epochs, and back
+    for step in range(1, 8):  # more than two epochs
         read += rows.count_tokens(select_batch_rows(3, step, 4, 10))
         assert rows.count_tokens_read(3, step, 4) == read
     assert rows.count_tokens_read(3, 2, 4) == sum(
@@ -130,26 +128,30 @@ def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_numb
 @pytest.mark.parametrize(
     ("changes", "example", "words"),
     [
-        ({}, Example([61], [5]), "numbers from 61 to 61 where the model has 61"),
-        ({}, Example([5], [61]), "where the model has 61"),
-        ({}, Example([5] * 10, [6] * 4), "example 0 has 10 tokens and 4 answers, which a context"),
+        ({}, Example([61], [5]), "ids from 61 to 61, but the model's ids end at 60"),
+        ({}, Example([5], [61]), "but the model's ids end at 60"),
+        (
+            {},
+            Example([5] * 10, [6] * 4),
+            "example 0 has 10 tokens and 4 target tokens or labels, which do not fit",
+        ),
         ({"architecture": "encoder_decoder"}, Example([5], [6] * 16), "a context of 16"),
-        (LABELS, Example([0, 5], [3, 0]), "where the model has 3"),
-        (LABELS, Example([0, 5], [1]), "2 tokens and 1 answers"),
+        (LABELS, Example([0, 5], [3, 0]), "but the model's ids end at 2"),
+        (LABELS, Example([0, 5], [1]), "2 tokens and 1 target tokens or labels"),
         (LABELS, Example([0] * 17, [1] * 17), "a context of 16"),
     ],
 )
-def test_examples_of_another_model_are_refused(tmp_path, changes, example, words):
+def test_examples_for_another_model_are_refused(tmp_path, changes, example, words):
     write_examples(tmp_path / "e.arrow", [example])
     with pytest.raises(ValueError, match=words):
         ExampleRows(tmp_path / "e.arrow", tiny(**changes).config)
 
 
-def test_files_that_hold_no_examples_are_refused(tmp_path):
+def test_files_without_examples_are_refused(tmp_path):
     config = tiny().config
     path = tmp_path / "e.arrow"
     write_examples(path, [])
-    with pytest.raises(ValueError, match="holds no examples"):
+    with pytest.raises(ValueError, match="has no examples"):
         ExampleRows(path, config)
     path.write_bytes(b"x")
     with pytest.raises(ValueError, match="is not a file of examples"):
@@ -162,7 +164,7 @@ def test_files_that_hold_no_examples_are_refused(tmp_path):
 
 
 @torch.no_grad()
-def test_the_loss_of_labels_before_they_are_learnt_is_that_of_a_guess():
+def test_the_initial_loss_of_labels_equals_a_guess():
     torch.manual_seed(0)
     from model.architecture import Transformer
 

@@ -1,4 +1,4 @@
-"""Operations of a training step against those that torch counts as they are done."""
+"""Counted operations of a training step, against those that torch counts at run time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROWS = toy_rows(6, 16, 61).astype(np.int64)
 PAIRS = [[5] * n for n in (3, 9, 14)], [[6] * n for n in (7, 2, 4)]
 
 
-def counted(model, batch):
-    """By torch, of the plain forms: it knows no fused attention of the CPU and no loss of ours."""
+def count_with_torch(model, batch):
+    """Count with torch and reference kernels, since torch cannot count all the fast ones."""
     for module in model.modules():
         if isinstance(module, Attention):
             module.kernel = reference.compute_attention
@@ -47,7 +47,7 @@ def counted(model, batch):
     ],
 )
 @pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder", "encoder_decoder"])
-def test_operations_are_those_that_torch_counts(kind, changes):
+def test_flops_equal_those_counted_by_torch(kind, changes):
     batch = {
         "decoder": lambda: build_causal_batch(ROWS),
         "prefix": lambda: build_prefix_batch(ROWS, np.arange(1, 7)),
@@ -55,13 +55,13 @@ def test_operations_are_those_that_torch_counts(kind, changes):
         "encoder_decoder": lambda: build_seq2seq_batch(*PAIRS),
     }[kind]()
     model = tiny(architecture="decoder" if kind == "prefix" else kind, **changes)
-    assert count_training_flops(model, batch) == counted(model, batch)
+    assert count_training_flops(model, batch) == count_with_torch(model, batch)
 
 
-def test_a_transform_before_the_output_layer_counts():
+def test_a_transform_before_the_output_layer_is_counted():
     model = tiny(architecture="encoder", head_transform=True)
     batch = build_mlm_batch(ROWS, 0, mask_id=60, vocab_size=61)
-    assert count_training_flops(model, batch) == counted(model, batch)
+    assert count_training_flops(model, batch) == count_with_torch(model, batch)
 
 
 @pytest.mark.parametrize("transform", [False, True])
@@ -75,26 +75,28 @@ def test_a_frozen_body_has_no_backward_pass(transform):
     batch = make_example_objective(model.config, "labels")(
         [Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0
     )
-    learning = count_training_flops(model, batch)
-    assert learning == counted(model, batch)
+    full_training = count_training_flops(model, batch)
+    assert full_training == count_with_torch(model, batch)
     freeze_all_but_output_layer(model)
-    assert count_training_flops(model, batch) == counted(model, batch)
-    assert count_training_flops(model, batch) < 0.4 * learning
+    assert count_training_flops(model, batch) == count_with_torch(model, batch)
+    assert count_training_flops(model, batch) < 0.4 * full_training
 
 
-def test_of_a_decoder_it_is_palms_formula():
+def test_flops_of_a_decoder_equal_palms_formula():
     model = tiny(bias=False, norm="rmsnorm", positions="rope")
     rows, context = ROWS.shape
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
-    a_token = 6 * matrices + 12 * model.config.n_layers * model.config.d_model * context
-    assert count_training_flops(model, build_causal_batch(ROWS)) == rows * context * a_token
+    flops_per_token = 6 * matrices + 12 * model.config.n_layers * model.config.d_model * context
+    assert count_training_flops(model, build_causal_batch(ROWS)) == rows * context * flops_per_token
 
 
-def test_an_encoder_decoder_counts_what_each_stack_reads():
-    """Not every stack by all tokens of the rows, which is nearly twice as much."""
+def test_an_encoder_decoder_counts_the_tokens_of_each_stack():
+    """Counting all tokens of the rows for each stack would give nearly twice as much."""
     model = tiny(architecture="encoder_decoder", context=64)
     sources, targets = [[5] * 55] * 4, [[6] * 18] * 4
     batch = build_seq2seq_batch(sources, targets)
-    whole = sum(p.numel() for p in model.parameters())
-    former = 6 * whole + 12 * 3 * model.config.n_layers * model.config.d_model * 64
-    assert count_training_flops(model, batch) < 0.6 * former * 4 * 64
+    parameter_count = sum(p.numel() for p in model.parameters())
+    flops_of_all_tokens = (
+        6 * parameter_count + 12 * 3 * model.config.n_layers * model.config.d_model * 64
+    )
+    assert count_training_flops(model, batch) < 0.6 * flops_of_all_tokens * 4 * 64

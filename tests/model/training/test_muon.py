@@ -1,4 +1,4 @@
-"""Muon against singular values, torch's own, and matrices that stand alone."""
+"""Muon against singular values, torch's Muon, and separate matrices."""
 
 import pytest
 import torch
@@ -13,45 +13,42 @@ from model.training.muon import (
     orthogonalise,
 )
 from model.training.optimizers import find_fused_matrices, make_optimizers, set_learning_rate
+from tests.model.oracles import random_tensor
 
 
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-4), (torch.bfloat16, 0.06)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 0.06)])
 @pytest.mark.parametrize("shape", [(1, 7, 7), (3, 6, 40), (2, 40, 6), (1, 1, 5), (1, 5, 1)])
-def test_only_singular_values_change_and_as_the_polynomial_says(shape, dtype, near):
-    matrices = drawn(*shape)
-    found = orthogonalise(matrices, dtype)
-    assert found.shape == matrices.shape and found.dtype == dtype
-    for matrix, made in zip(matrices.double(), found.double(), strict=True):
+def test_orthogonalise_maps_singular_values_by_the_polynomial(shape, dtype, tolerance):
+    matrices = random_tensor(*shape)
+    results = orthogonalise(matrices, dtype)
+    assert results.shape == matrices.shape and results.dtype == dtype
+    for matrix, result in zip(matrices.double(), results.double(), strict=True):
         u, s, v = torch.linalg.svd(matrix, full_matrices=False)
         s = s / s.square().sum().sqrt()
         for _ in range(NEWTON_SCHULZ_ITERATIONS):
             a, b, c = NEWTON_SCHULZ_COEFFICIENTS
             s = a * s + b * s**3 + c * s**5
-        torch.testing.assert_close(made, u @ s.diag() @ v, atol=near, rtol=near)
+        torch.testing.assert_close(result, u @ s.diag() @ v, atol=tolerance, rtol=tolerance)
 
 
-def test_nothing_stays_nothing():
+def test_zero_matrices_stay_zero():
     assert not orthogonalise(torch.zeros(2, 3, 4), torch.float32).any()
 
 
 def parameters(*shapes):
-    return [nn.Parameter(drawn(*shape, seed=i)) for i, shape in enumerate(shapes)]
+    return [nn.Parameter(random_tensor(*shape, seed=i)) for i, shape in enumerate(shapes)]
 
 
 def descend(optimizer, weights, steps=5):
     for step in range(steps):
         set_learning_rate([optimizer], 0.01 * (step + 1))
         for i, parameter in enumerate(weights):
-            parameter.grad = drawn(*parameter.shape, seed=100 * step + i)
+            parameter.grad = random_tensor(*parameter.shape, seed=100 * step + i)
         optimizer.step()
 
 
-def test_a_matrix_that_stands_alone_goes_the_way_of_torchs_muon():
-    """Which computes in bf16: equal to about three digits of each update."""
+def test_separate_matrices_are_updated_like_torchs_muon():
+    """torch computes in bf16: each update agrees to about three digits."""
     shapes = [(8, 8), (16, 8), (8, 24), (8, 8)]
     ours, theirs = parameters(*shapes), parameters(*shapes)
     descend(Muon([(p, [len(p)]) for p in ours], 0.01, 0.1, 0.9), ours)
@@ -61,28 +58,30 @@ def test_a_matrix_that_stands_alone_goes_the_way_of_torchs_muon():
         assert moved > 0.1 and (one - other).norm() < 0.02 * moved
 
 
-def test_what_a_matrix_holds_goes_its_own_ways():
-    whole = nn.Parameter(drawn(20, 8))
-    parts = [nn.Parameter(part.clone()) for part in whole.detach().split([8, 6, 6])]
-    one = Muon([(whole, [8, 6, 6])], 0.01, 0.1, 0.9)
+def test_fused_matrices_are_updated_separately():
+    fused = nn.Parameter(random_tensor(20, 8))
+    parts = [nn.Parameter(part.clone()) for part in fused.detach().split([8, 6, 6])]
+    one = Muon([(fused, [8, 6, 6])], 0.01, 0.1, 0.9)
     other = Muon([(part, [len(part)]) for part in parts], 0.01, 0.1, 0.9)
     for step in range(3):
-        whole.grad = drawn(20, 8, seed=step)
-        for part, gradient in zip(parts, whole.grad.split([8, 6, 6]), strict=True):
+        fused.grad = random_tensor(20, 8, seed=step)
+        for part, gradient in zip(parts, fused.grad.split([8, 6, 6]), strict=True):
             part.grad = gradient.clone()
         one.step(), other.step()
-    torch.testing.assert_close(whole, torch.cat(parts))
+    torch.testing.assert_close(fused, torch.cat(parts))
 
 
-def test_a_parameter_without_a_gradient_stays():
-    weights, still = parameters((4, 4), (4, 4))
-    weights.grad = drawn(4, 4)
-    Muon([(weights, [4]), (still, [4])], 0.01, 0.1, 0.9).step()
-    assert torch.equal(still, drawn(4, 4, seed=1)) and not torch.equal(weights, drawn(4, 4))
+def test_a_parameter_without_gradient_does_not_change():
+    weights, unchanged = parameters((4, 4), (4, 4))
+    weights.grad = random_tensor(4, 4)
+    Muon([(weights, [4]), (unchanged, [4])], 0.01, 0.1, 0.9).step()
+    assert torch.equal(unchanged, random_tensor(4, 4, seed=1)) and not torch.equal(
+        weights, random_tensor(4, 4)
+    )
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
-def test_the_rows_of_fused_matrices_are_those_that_the_model_cuts(architecture):
+def test_row_counts_of_fused_matrices_equal_those_of_the_model(architecture):
     config = ModelConfig(
         vocab_size=50,
         context=8,
@@ -95,12 +94,12 @@ def test_the_rows_of_fused_matrices_are_those_that_the_model_cuts(architecture):
         architecture=architecture,
     )
     model = Transformer(config)
-    found = find_fused_matrices(model)
-    assert {tuple(rows) for rows in found.values()} == {(24, 12, 12), (40, 40)}
-    assert all(len(matrix) == sum(rows) for matrix, rows in found.items())
+    fused_rows = find_fused_matrices(model)
+    assert {tuple(rows) for rows in fused_rows.values()} == {(24, 12, 12), (40, 40)}
+    assert all(len(matrix) == sum(rows) for matrix, rows in fused_rows.items())
     blocks = 1 if architecture == "decoder" else 2
-    assert len(found) == 2 * blocks + (architecture != "decoder")  # cross-attention, too
+    assert len(fused_rows) == 2 * blocks + (architecture != "decoder")  # cross-attention, too
     muon = make_optimizers(model, TrainConfig(optimizer="muon", momentum=0.8))[1]
-    assert muon.row_counts.items() >= found.items() and muon.defaults["momentum"] == 0.8
-    plain = [p for p in muon.row_counts if p not in found]
+    assert muon.row_counts.items() >= fused_rows.items() and muon.defaults["momentum"] == 0.8
+    plain = [p for p in muon.row_counts if p not in fused_rows]
     assert plain and all(muon.row_counts[p] == [len(p)] for p in plain)

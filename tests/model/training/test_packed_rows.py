@@ -1,3 +1,5 @@
+"""Packed rows: the order of reading, copies of tables, and refused tables."""
+
 from __future__ import annotations
 
 import hashlib
@@ -12,12 +14,12 @@ from model.training.packed_rows import PackedRows, open_packed_rows, select_batc
 from tests.model.oracles import toy_rows, write_rows
 
 
-def test_orders_differ_between_epochs_and_seeds_and_look_random():
+def test_orders_differ_between_epochs_and_seeds():
     n = 500
     orders = [select_batch_rows(seed, epoch + 1, n, n) for seed in (0, 1) for epoch in (0, 1)]
     for i, first in enumerate(orders):
         assert sorted(first) == list(range(n))
-        # A random order leaves about one element in place and is uncorrelated with the index.
+        # A random order keeps about one element in place, and is uncorrelated with the index.
         assert (first == np.arange(n)).sum() < 8
         assert abs(np.corrcoef(first, np.arange(n))[0, 1]) < 0.15
         for second in orders[:i]:
@@ -26,15 +28,15 @@ def test_orders_differ_between_epochs_and_seeds_and_look_random():
 
 @given(n=st.integers(1, 40), batch=st.integers(1, 17))
 @settings(max_examples=30, deadline=None)
-def test_steps_walk_each_epoch_exactly_once_whatever_the_batch(n, batch):
+def test_steps_read_each_epoch_once_for_any_batch_size(n, batch):
     steps = -(-3 * n // batch)
-    walked = np.concatenate([select_batch_rows(9, s, batch, n) for s in range(1, steps + 1)])
-    assert (walked[: 3 * n] == select_batch_rows(9, 1, 3 * n, n)).all()
+    rows_read = np.concatenate([select_batch_rows(9, s, batch, n) for s in range(1, steps + 1)])
+    assert (rows_read[: 3 * n] == select_batch_rows(9, 1, 3 * n, n)).all()
     for epoch in range(3):
-        assert sorted(walked[epoch * n : (epoch + 1) * n]) == list(range(n))
+        assert sorted(rows_read[epoch * n : (epoch + 1) * n]) == list(range(n))
 
 
-def test_rows_come_back_as_packed_from_one_file_or_many(tmp_path):
+def test_rows_are_read_from_one_file_or_several(tmp_path):
     rows = toy_rows(10, 8, 30)
     folder = tmp_path / "train"
     folder.mkdir()
@@ -43,13 +45,13 @@ def test_rows_come_back_as_packed_from_one_file_or_many(tmp_path):
     packed = open_packed_rows(str(folder), tmp_path / "train.bin", 8, 30)
     assert len(packed) == 10
     assert (packed.read_rows(np.array([9, 0, 5])) == rows[[9, 0, 5]]).all()
-    made = (tmp_path / "train.bin").stat()
+    first_stat = (tmp_path / "train.bin").stat()
     assert (open_packed_rows(str(folder), tmp_path / "train.bin", 8, 30).ids == rows).all()
-    assert (tmp_path / "train.bin").stat() == made  # once
+    assert (tmp_path / "train.bin").stat() == first_stat  # not copied again
 
 
-def test_a_copy_of_other_rows_is_made_anew(tmp_path):
-    """As a training leaves one that failed before its first state."""
+def test_a_copy_of_other_rows_is_replaced(tmp_path):
+    """A training that failed before its first state leaves such a copy."""
     first, second = toy_rows(10, 8, 20), toy_rows(10, 8, 20, seed=7)
     paths = [write_rows(tmp_path / f"{i}.parquet", r) for i, r in enumerate((first, second))]
     assert (open_packed_rows(str(paths[0]), tmp_path / "train.bin", 8, 30).ids == first).all()
@@ -60,18 +62,18 @@ def test_a_copy_of_other_rows_is_made_anew(tmp_path):
         open_packed_rows(str(paths[1]), tmp_path / "train.bin", 8, 5)
 
 
-def test_a_copy_is_hashed_as_it_is_made_and_made_anew_where_it_was_changed(tmp_path):
+def test_a_copy_is_hashed_and_replaced_if_it_was_changed(tmp_path):
     source = write_rows(tmp_path / "rows.parquet", toy_rows(5, 8, 30))
     path = tmp_path / "train.bin"
-    made = open_packed_rows(str(source), path, 8, 30)
-    whole = path.read_bytes()
-    assert made.sha256 == hashlib.sha256(whole).hexdigest()
-    known = path.stat()
-    assert open_packed_rows(str(source), path, 8, 30).sha256 == made.sha256
-    assert path.stat().st_ino == known.st_ino  # neither copied nor hashed again
-    path.write_bytes(whole[::-1])
-    assert open_packed_rows(str(source), path, 8, 30).sha256 == made.sha256
-    assert path.read_bytes() == whole
+    packed = open_packed_rows(str(source), path, 8, 30)
+    content = path.read_bytes()
+    assert packed.sha256 == hashlib.sha256(content).hexdigest()
+    first_stat = path.stat()
+    assert open_packed_rows(str(source), path, 8, 30).sha256 == packed.sha256
+    assert path.stat().st_ino == first_stat.st_ino  # neither copied nor hashed again
+    path.write_bytes(content[::-1])
+    assert open_packed_rows(str(source), path, 8, 30).sha256 == packed.sha256
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -100,15 +102,15 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
         PackedRows(tmp_path / "torn.bin", 8)
 
 
-def test_rows_that_were_changed_at_equal_size_are_refused(tmp_path):
-    """Pages have checksums of their own: other tokens of the vocabulary are no error else."""
+def test_changed_rows_of_equal_size_are_refused(tmp_path):
+    """Without page checksums, other valid tokens would not be noticed."""
     table = pq.read_table(write_rows(tmp_path / "train.parquet", toy_rows(4, 8, 30)))
     path = tmp_path / "sums.parquet"
     pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     ids = table["ids"].combine_chunks().flatten().to_numpy()
-    place = whole.index(ids.tobytes())
-    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    offset = content.index(ids.tobytes())
+    path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
     with pytest.raises(ValueError, match=r"sums\.parquet is damaged"):
         open_packed_rows(str(path), tmp_path / "train.bin", 8, 30)
     assert not (tmp_path / "train.bin").exists()

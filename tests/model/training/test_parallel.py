@@ -1,4 +1,4 @@
-"""Two processes that train together (gloo, on the CPU) against one that trains alone."""
+"""Two processes that train together (gloo, on the CPU), against a single process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRAIN = {
 
 
 @pytest.fixture(scope="module")
-def alone(inputs, tmp_path_factory):
+def single_process(inputs, tmp_path_factory):
     work = tmp_path_factory.mktemp("alone") / "work"
     assert run(write_job(inputs, work, **TRAIN))[0] == 0
     return work
@@ -42,25 +42,25 @@ def weights(work, step=12):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):
+def test_two_processes_train_like_one(single_process, inputs, tmp_path, kind):
     work = tmp_path / "work"
     job = write_job(inputs, work, **TRAIN, parallel=kind, processes=2)
     code, events = run(job)
     assert code == 0, events
     assert events[0]["event"] == "start" and events[0]["processes"] == 2
     for column in ("loss", "grad_norm"):
-        expected = log(alone)[column].to_pylist()
+        expected = log(single_process)[column].to_pylist()
         assert log(work)[column].to_pylist() == pytest.approx(expected, rel=1e-4)
-    expected = weights(alone)
+    expected = weights(single_process)
     for name, tensor in weights(work).items():
         assert tensor.shape == expected[name].shape
         assert (tensor - expected[name]).abs().max() < 1e-4, name
-    assert_same_tables(work, alone)
+    assert_same_tables(work, single_process)
 
 
-def assert_same_tables(work, alone):
+def assert_same_tables(work, single_process):
     for name in ("validation", "samples"):
-        one, other = (ds.dataset(w / name).to_table().to_pylist() for w in (work, alone))
+        one, other = (ds.dataset(w / name).to_table().to_pylist() for w in (work, single_process))
         assert len(one) == len(other) > 0
         for row, like in zip(one, other, strict=True):
             bits = row.pop("bits_per_byte", 0), like.pop("bits_per_byte", 0)
@@ -76,8 +76,8 @@ def assert_same_tables(work, alone):
         ("fsdp", "span_corruption", "encoder_decoder"),
     ],
 )
-def test_two_processes_draw_and_write_as_one(inputs, tmp_path, kind, objective, architecture):
-    """Each makes its own rows alone, and of shards both write the samples."""
+def test_two_processes_draw_and_generate_like_one(inputs, tmp_path, kind, objective, architecture):
+    """Each process builds its own rows, and both generate the samples of a sharded model."""
     folder = tmp_path / "inputs"
     shutil.copytree(inputs, folder)
     marks = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
@@ -92,17 +92,17 @@ def test_two_processes_draw_and_write_as_one(inputs, tmp_path, kind, objective, 
     one, two = (log(work) for work in works)
     assert two["loss"].to_pylist() == pytest.approx(one["loss"].to_pylist(), rel=1e-4)
     assert two["tokens"].equals(one["tokens"])
-    if architecture != "encoder":  # which writes nothing
+    if architecture != "encoder":  # an encoder generates nothing
         assert_same_tables(*works)
 
 
-def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path):
+def test_two_resumed_processes_write_the_same_bytes(inputs, tmp_path):
     train = {**TRAIN, "parallel": "fsdp", "processes": 2}
-    dropout = {"dropout": 0.1}  # a generator of its own in each process
+    dropout = {"dropout": 0.1}  # each process has its own generator
     reference, work = tmp_path / "reference", tmp_path / "work"
     assert run(write_job(inputs, reference, model=dropout, **train))[0] == 0
     job = write_job(inputs, work, model=dropout, **train)
-    process = start(job, torchrun=True)  # which passes it on
+    process = start(job, torchrun=True)  # torchrun passes SIGTERM on
     follow(process, lambda e: e["event"] == "step")
     process.terminate()
     assert finish(process)[0] == 143
@@ -111,7 +111,7 @@ def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path
     assert_same_run(work, reference)
 
 
-def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):
+def test_training_resumes_with_fewer_processes(single_process, inputs, tmp_path):
     work = tmp_path / "work"
     process = start(write_job(inputs, work, **TRAIN, parallel="fsdp", processes=2))
     follow(process, lambda e: e["event"] == "checkpoint" and e["step"] == 6)
@@ -119,12 +119,12 @@ def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):
     process.communicate()
     code, events = run(write_job(inputs, work, **TRAIN))
     assert code == 0 and events[0]["resumed"] and events[0]["processes"] == 1
-    expected = weights(alone)
+    expected = weights(single_process)
     for name, tensor in weights(work).items():
         assert (tensor - expected[name]).abs().max() < 1e-4, name
 
 
-def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
+def test_an_error_in_all_processes_is_one_sentence(inputs, tmp_path):
     train = {"optimizer": "muon", "parallel": "fsdp", "processes": 2}
     code, events = run(write_job(inputs, tmp_path / "work", **train), torchrun=True)
     assert code == 1
@@ -132,8 +132,8 @@ def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
     assert "Muon needs whole matrices" in events[0]["message"]
 
 
-def test_shards_write_samples_where_nothing_is_validated(inputs, tmp_path):
-    """Validating gathers what belongs to no block, and samples come behind it."""
+def test_a_sharded_model_generates_samples_without_validation(inputs, tmp_path):
+    """Validation gathers the weights outside the blocks, and samples normally follow it."""
     train = {**TRAIN, "steps": 3, "validate_every": 1, "checkpoint_every": 2, "parallel": "fsdp"}
     works = [tmp_path / f"{processes}" for processes in (1, 2)]
     for processes, work in enumerate(works, 1):

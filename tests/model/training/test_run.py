@@ -1,3 +1,5 @@
+"""The trainer on packed text: outputs, resumption, divergence, objectives and schedules."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +21,7 @@ from model.training.schedule import compute_learning_rate
 from model.training.step_metrics import LOG_SCHEMA
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
-    RISING,
+    DIVERGING,
     assert_same_run,
     finish,
     follow,
@@ -32,8 +34,10 @@ from tests.model.training.training import (
 
 @pytest.fixture(scope="module")
 def reference(inputs, tmp_path_factory):
-    """An undisturbed run, with all that needs restoring: dropout, both optimizers, bf16, and
-    steps that are skipped."""
+    """Run an undisturbed training with everything that a resumed one must restore.
+
+    It has dropout, both optimizers, bf16 and skipped steps.
+    """
     train = {
         "optimizer": "muon",
         "precision": "bf16",
@@ -48,36 +52,36 @@ def reference(inputs, tmp_path_factory):
     job = write_job(inputs, work, model={"dropout": 0.1}, **train)
     code, events = run(job)
     assert code == 0, events
-    assert {e["step"] for e in events if e["event"] == "skipped"} == skipped_steps(work)
-    assert skipped_steps(work)
+    assert {e["step"] for e in events if e["event"] == "skipped"} == read_skipped_steps(work)
+    assert read_skipped_steps(work)
     return work, train, events
 
 
-def skipped_steps(work):
+def read_skipped_steps(work):
     rows = log(work, ["step", "skipped"]).to_pylist()
     return {row["step"] for row in rows if row["skipped"]}
 
 
-def test_a_run_leaves_its_log_and_checkpoints(reference):
+def test_a_training_writes_its_log_and_checkpoints(reference):
     work, _, events = reference
     table = log(work)
     assert table.schema.equals(LOG_SCHEMA)
     assert table["step"].to_pylist() == list(range(1, 41))
     assert table["tokens"].to_pylist() == [16 * 8 * s for s in range(1, 41)]
-    validated = [
+    validated_steps = [
         s
         for s, v in zip(
             *(table[c].to_pylist() for c in ("step", "validation_bits_per_token")), strict=True
         )
         if v is not None
     ]
-    assert validated == [15, 30, 40]
+    assert validated_steps == [15, 30, 40]
     kinds = [e["event"] for e in events]
     assert kinds[0] == "start" and kinds[-1] == "done"
     assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 10, 20, 30, 40]
     assert all((Path(e["path"]) / "model.safetensors").exists() for e in events if "path" in e)
     states = sorted(path.name for path in (work / "state").iterdir())
-    assert states == ["step-00000030", "step-00000040"]  # of five: the last two
+    assert states == ["step-00000030", "step-00000040"]  # the last two of five
 
 
 def test_the_model_learns_and_step_zero_is_untrained(reference):
@@ -90,23 +94,23 @@ def test_the_model_learns_and_step_zero_is_untrained(reference):
     assert last.compute_loss_sum(batch) < 0.7 * first.compute_loss_sum(batch)
 
 
-def test_a_run_killed_at_five_moments_equals_an_undisturbed_one_to_the_bit(
+def test_a_training_killed_five_times_equals_an_undisturbed_one_bit_for_bit(
     reference, inputs, tmp_path
 ):
-    """Before its first state, after checkpoints, between two of them, and behind validation."""
+    """It is killed before its first state, after and between checkpoints, and after validation."""
     undisturbed, train, _ = reference
     work = tmp_path / "work"
     job = write_job(inputs, work, model={"dropout": 0.1}, **train)
-    moments = [
+    kill_conditions = [
         lambda e: e["event"] == "start",
         lambda e: e["event"] == "checkpoint" and e["step"] == 10,
         lambda e: e["event"] == "validation" and e["step"] == 15,
         lambda e: e["event"] == "checkpoint" and e["step"] == 20,
         lambda e: e["event"] == "validation" and e["step"] == 30,
     ]
-    for moment in moments:
+    for kill_condition in kill_conditions:
         process = start(job)
-        follow(process, moment)
+        follow(process, kill_condition)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     code, events = run(job)
@@ -114,7 +118,7 @@ def test_a_run_killed_at_five_moments_equals_an_undisturbed_one_to_the_bit(
     assert_same_run(work, undisturbed)
 
 
-def test_sigterm_saves_and_goes_on_from_the_very_step(reference, inputs, tmp_path):
+def test_sigterm_saves_a_state_and_training_resumes_from_that_step(reference, inputs, tmp_path):
     undisturbed, train, _ = reference
     work = tmp_path / "work"
     job = write_job(inputs, work, model={"dropout": 0.1}, **train)
@@ -143,11 +147,11 @@ def test_a_second_trainer_waits_for_the_first(inputs, tmp_path):
     assert finish(waiter)[0] == 143
 
 
-def test_the_trainer_dies_with_its_parent(inputs, tmp_path):
+def test_the_trainer_exits_with_its_parent(inputs, tmp_path):
     job = write_job(inputs, tmp_path / "work", steps=100_000, checkpoint_every=100_000)
     process = start(job)
     follow(process, lambda e: e["event"] == "step")
-    process.stdin.close()  # what a parent's death does
+    process.stdin.close()  # as when the parent dies
     assert process.wait(timeout=10) == 1
     process.stdout.close()
     process.stderr.close()
@@ -164,7 +168,7 @@ def test_the_trainer_stops_when_nobody_reads_its_events(inputs, tmp_path):
     process.stdin.close()
 
 
-def test_a_finished_run_announces_its_checkpoints_again(reference, inputs, tmp_path):
+def test_a_finished_training_reports_its_checkpoints_again(reference, inputs, tmp_path):
     work, train, _ = reference
     code, events = run(write_job(inputs, work, "again", model={"dropout": 0.1}, **train))
     assert code == 0
@@ -179,7 +183,7 @@ def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
     assert "other train settings" in events[-1]["message"]
 
 
-def test_accumulation_changes_nothing_but_memory(inputs, tmp_path):
+def test_accumulation_does_not_change_the_losses(inputs, tmp_path):
     losses = []
     for parts in (1, 4):
         work = tmp_path / f"work{parts}"
@@ -189,7 +193,7 @@ def test_accumulation_changes_nothing_but_memory(inputs, tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_recomputing_activations_changes_nothing_but_memory(inputs, tmp_path):
+def test_recomputing_activations_does_not_change_the_training(inputs, tmp_path):
     for work in (tmp_path / "kept", tmp_path / "again"):
         train = {"recompute": work.name == "again", "precision": "fp32", "steps": 10}
         assert run(write_job(inputs, work, model={"dropout": 0.1}, **train))[0] == 0
@@ -197,11 +201,13 @@ def test_recomputing_activations_changes_nothing_but_memory(inputs, tmp_path):
 
 
 def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
-    """Behind the guard's first 20 steps what is above 1.05 times the mean is out of line: at such
-    a rate some steps are, and some are not."""
-    train = {"spike": 1.05, "divergence": "skip", **RISING, "learning_rate": 0.3}
+    """After the guard's first 20 steps, 1.05 times the mean norm is too large.
+
+    At this learning rate some steps exceed it and some do not.
+    """
+    train = {"spike": 1.05, "divergence": "skip", **DIVERGING, "learning_rate": 0.3}
     run(write_job(inputs, tmp_path / "work", checkpoint_every=1, **train))
-    skipped = skipped_steps(tmp_path / "work")
+    skipped = read_skipped_steps(tmp_path / "work")
     assert skipped and min(skipped) > 20
     for step in range(1, 41):
         now, before = (
@@ -211,7 +217,7 @@ def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
         assert (now == before) == (step in skipped)
 
 
-def test_ten_skipped_steps_in_a_row_stop_the_training():
+def test_the_spike_guard_counts_consecutive_divergent_steps():
     guard = SpikeGuard()
     assert not any(guard.detect_divergence(1.0, 1.0, 3.0) for _ in range(30))
     assert [guard.detect_divergence(1.0, 2.9, 3.0), guard.detect_divergence(1.0, 4.0, 3.0)] == [
@@ -220,17 +226,17 @@ def test_ten_skipped_steps_in_a_row_stop_the_training():
     ]
     assert guard.detect_divergence(math.nan, 1.0, 0.0) and guard.divergent_steps == 2
     assert not guard.detect_divergence(1.0, 1.0, 3.0) and guard.divergent_steps == 0
-    assert not SpikeGuard().detect_divergence(1.0, 1e9, 3.0)  # nothing to compare with yet
+    assert not SpikeGuard().detect_divergence(1.0, 1e9, 3.0)  # no mean to compare with yet
 
 
-def test_checkpoints_at_powers_of_two_for_the_growth_of_memorisation(inputs, tmp_path):
+def test_log_spaced_checkpoints_are_at_powers_of_two(inputs, tmp_path):
     job = write_job(inputs, tmp_path / "work", steps=12, checkpoint_every=10, log_spaced=True)
     assert run(job)[0] == 0
-    found = sorted(p.name for p in (tmp_path / "work" / "checkpoints").iterdir())
-    assert [int(name[-8:]) for name in found] == [0, 1, 2, 4, 8, 10, 12]
+    checkpoints = sorted(p.name for p in (tmp_path / "work" / "checkpoints").iterdir())
+    assert [int(name[-8:]) for name in checkpoints] == [0, 1, 2, 4, 8, 10, 12]
 
 
-def test_a_step_trains_on_the_rows_that_batch_sequences_names(inputs, tmp_path):
+def test_a_step_trains_on_the_rows_of_select_batch_rows(inputs, tmp_path):
     work = tmp_path / "work"
     assert run(write_job(inputs, work, precision="fp32", steps=5, warmup=1))[0] == 0
     model = load_checkpoint(work / "checkpoints" / "step-00000000")
@@ -262,7 +268,7 @@ def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, ar
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
-def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
+def test_schedules_warm_up_and_end_at_the_minimum_rate(schedule):
     config = TrainConfig(
         steps=100, warmup=10, schedule=schedule, learning_rate=1.0, min_lr_ratio=0.1
     )
@@ -275,7 +281,7 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
 
 
 @pytest.mark.parametrize(("steps", "share"), [(20, 0.0), (2, 0.2), (20, 0.02)])
-def test_a_decay_of_less_than_a_step_is_one_step(steps, share):
+def test_a_decay_shorter_than_a_step_is_one_step(steps, share):
     config = TrainConfig(
         steps=steps,
         warmup=0,
@@ -289,12 +295,12 @@ def test_a_decay_of_less_than_a_step_is_one_step(steps, share):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
-def test_a_warm_up_of_the_whole_training_ends_at_the_rate(schedule):
+def test_a_warm_up_of_the_whole_training_ends_at_the_full_rate(schedule):
     config = TrainConfig(steps=4, warmup=4, schedule=schedule, learning_rate=1.0)
     assert [compute_learning_rate(config, step) for step in range(1, 5)] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_a_constant_schedule_warms_up_and_stays():
+def test_a_constant_schedule_warms_up_and_stays_constant():
     config = TrainConfig(steps=100, warmup=4, schedule="constant", learning_rate=1.0)
     rates = [compute_learning_rate(config, step) for step in range(1, 101)]
     assert rates == [0.25, 0.5, 0.75, *[1.0] * 97]

@@ -1,4 +1,4 @@
-"""What a training refuses, and how it ends where it cannot go on."""
+"""Jobs that a training refuses, and how it ends after an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from model.training.job import check_job, read_job
 from model.training.run import main
 from model.training.trainer import Trainer
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
-from tests.model.training.training import RISING, log, run, write_job
+from tests.model.training.training import DIVERGING, log, run, write_job
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,11 @@ from tests.model.training.training import RISING, log, run, write_job
     [
         ({"learning_rate": 1e30}, "between"),
         ({"model": {"d_model": 33}}, "not divisible"),
-        ({"model": {"vocab_size": 41}}, "40 tokens, the model's vocab_size is 41"),
-        ({"model": {"vocab_size": 39}}, "40 tokens, the model's vocab_size is 39: they must be"),
+        ({"model": {"vocab_size": 41}}, "40 tokens, but the model's vocab_size is 41"),
+        (
+            {"model": {"vocab_size": 39}},
+            "40 tokens, but the model's vocab_size is 39: they must be",
+        ),
         ({"model": {"context": 8}}, "rows of 8"),
         ({"learning_rat": 1.0}, "no key 'learning_rat'"),
         ({"device": "cuda"}, "no CUDA device"),
@@ -35,12 +38,12 @@ from tests.model.training.training import RISING, log, run, write_job
         ),
     ],
 )
-def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, capsys, changes, word):
+def test_an_impossible_job_ends_with_one_sentence(inputs, tmp_path, capsys, changes, word):
     if "device" in changes and torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     threads = torch.get_num_threads()
     assert main([str(write_job(inputs, tmp_path / "work", **changes))]) == 1
-    torch.set_num_threads(threads)  # the job's are for a process of its own
+    torch.set_num_threads(threads)  # the job sets them for a process of its own
     (event,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert event["event"] == "error" and word in event["message"]
 
@@ -49,13 +52,11 @@ def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, caps
     ("model", "job", "words"),
     [
         ({"labels": ["a", "b"], "tie_embeddings": False}, {}, "labels learns from examples"),
-        ({}, {"frozen": True}, "output layer of this one is its embedding"),
-        ({}, {"frozen": True, "examples": True}, "output layer of this one is its embedding"),
+        ({}, {"frozen": True}, "output layer is its embedding"),
+        ({}, {"frozen": True, "examples": True}, "output layer is its embedding"),
     ],
 )
-def test_what_a_model_cannot_learn_so_is_refused_before_its_data_are_read(
-    inputs, tmp_path, model, job, words
-):
+def test_contradictory_jobs_are_refused_before_data_are_read(inputs, tmp_path, model, job, words):
     path = write_job(inputs, tmp_path / "work", model=model)
     path.write_text(json.dumps({**json.loads(path.read_text()), **job}))
     with pytest.raises(ValueError, match=words):
@@ -70,24 +71,26 @@ def test_what_a_model_cannot_learn_so_is_refused_before_its_data_are_read(
         ({"start": []}, "start must be a path"),
         ({"tokenizer": None}, "tokenizer must be a path"),
         ({"data": {"train": [5]}}, "data.train must be a path"),
-        ({"data": {"train": "t", "validaton": "v"}}, "data may have"),
+        ({"data": {"train": "t", "validaton": "v"}}, "data must be an object with the keys"),
         ({"extra": 1}, "must have the keys"),
     ],
 )
-def test_a_job_of_wrong_types_is_refused_by_name(inputs, tmp_path, change, words):
+def test_a_job_with_wrong_types_is_refused_by_key(inputs, tmp_path, change, words):
     path = write_job(inputs, tmp_path / "work")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=words):
         read_job(str(path))
 
 
-def test_a_run_that_diverges_ends_with_one_sentence(inputs, tmp_path):
-    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, **RISING))
+def test_a_divergent_training_ends_with_one_sentence(inputs, tmp_path):
+    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, **DIVERGING))
     assert code == 1 and events[-1]["event"] == "error"
-    assert "times its mean; lower learning_rate" in events[-1]["message"]
+    assert "times its running mean. Lower learning_rate" in events[-1]["message"]
 
 
-def test_a_full_disk_is_one_sentence_and_with_room_again_the_run_goes_on(inputs, small_disk):
+def test_a_full_disk_ends_with_one_sentence_and_training_resumes_with_free_space(
+    inputs, small_disk
+):
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (700 << 10))
     work = small_disk / "work"
@@ -100,7 +103,7 @@ def test_a_full_disk_is_one_sentence_and_with_room_again_the_run_goes_on(inputs,
     assert code == 0 and log(work)["step"].to_pylist() == list(range(1, 13))
 
 
-def test_the_trainer_removes_nothing_that_is_not_its_own(inputs, tmp_path):
+def test_the_trainer_removes_only_its_own_files(inputs, tmp_path):
     work = tmp_path / "work"
     kept = [
         work / "checkpoints" / "step-final" / "notes.txt",
@@ -117,7 +120,7 @@ def test_the_trainer_removes_nothing_that_is_not_its_own(inputs, tmp_path):
     assert all(path.read_text() == "mine" for path in kept) and not stale.exists()
 
 
-def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
+def test_a_damaged_state_ends_with_one_sentence(inputs, tmp_path, capsys):
     work = tmp_path / "work"
     job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
     assert run(job)[0] == 0
@@ -151,7 +154,8 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
         assert main([str(job)]) == 1
         *_, event = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert "is damaged" in event["message"]
-        assert f"remove {folder}: training goes on from the one before" in event["message"]
+        advice = f"remove {folder}, and training resumes from the previous state"
+        assert advice in event["message"]
     shutil.rmtree(folder)
     assert main([str(job)]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -159,7 +163,7 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     torch.set_num_threads(threads)
 
 
-def test_a_training_goes_on_with_its_own_data_only(inputs, tmp_path, capsys):
+def test_a_training_with_other_data_does_not_resume(inputs, tmp_path, capsys):
     work = tmp_path / "work"
     job = write_job(inputs, work, steps=2, warmup=0)
     assert run(job)[0] == 0
@@ -172,7 +176,7 @@ def test_a_training_goes_on_with_its_own_data_only(inputs, tmp_path, capsys):
     assert "other data settings" in capsys.readouterr().out
 
 
-def test_a_context_of_one_token_has_no_room_for_samples(tmp_path):
+def test_a_context_of_one_token_has_no_samples(tmp_path):
     write_rows(tmp_path / "train.parquet", toy_rows(60, 1, 40, seed=1))
     write_rows(tmp_path / "validation.parquet", toy_rows(12, 1, 40, seed=2))
     write_tokenizer(tmp_path / "tokenizer.json", 40)
@@ -180,26 +184,26 @@ def test_a_context_of_one_token_has_no_room_for_samples(tmp_path):
     assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup=0))[0] == 0
 
 
-def test_out_of_memory_it_says_what_to_set_and_goes_on_with_that(
+def test_out_of_memory_names_settings_that_resume_the_training(
     inputs, tmp_path, monkeypatch, capsys
 ):
-    """The trainer itself, at a step whose memory is refused as a GPU refuses it."""
+    """The trainer runs out of memory at a step, with the error of a GPU."""
     step, threads = Trainer._train_step, torch.get_num_threads()
     handler = signal.getsignal(signal.SIGTERM)
 
-    def refused(trainer, number):
+    def run_out_of_memory(trainer, number):
         if number > 12:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         step(trainer, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train_step", refused)
+        patch.setattr(Trainer, "_train_step", run_out_of_memory)
         assert main([str(write_job(inputs, tmp_path / "work"))]) == 1
-    torch.set_num_threads(threads)  # the job's are for a process of its own, as is its handler
+    torch.set_num_threads(threads)  # the job sets them, and a signal handler, for its own process
     signal.signal(signal.SIGTERM, handler)
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["event"] == "error"
-    assert "raise train.accumulation or set train.recompute and run again" in last["message"]
+    assert "increase train.accumulation or set train.recompute, and run again" in last["message"]
     code, events = run(write_job(inputs, tmp_path / "work", accumulation=2, recompute=True))
     assert code == 0 and events[0]["resumed"] and events[0]["step"] == 10
     assert log(tmp_path / "work", ["step"])["step"].to_pylist() == list(range(1, 41))

@@ -1,4 +1,4 @@
-"""The trainer on examples: a task is learnt, a kill changes nothing, a frozen body stays."""
+"""The trainer on examples: it learns tasks, resumes after a kill, and can freeze the body."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.model.training.training import CONTENT, TRAIN, finish, follow, log, r
 SIZES = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 
 
-def checkpoint(folder, **changes):
+def write_start_checkpoint(folder, **changes):
     torch.manual_seed(1)
     model = Transformer(ModelConfig(**{**SIZES, **changes}))
     save_checkpoint(
@@ -53,18 +53,18 @@ def write_job(work, start, config, objective, examples, *, frozen=False, **train
     return path
 
 
-def reversed_pairs(count, seed):
-    """Two tokens out of five, and their images in the other order."""
+def make_reversed_pairs(count, seed):
+    """Make pairs of two tokens out of five, and their images in reversed order."""
     random = np.random.default_rng(seed)
-    found = random.integers(2, 7, (count, 2))
-    return [Example(pair.tolist(), (pair[::-1] + 10).tolist()) for pair in found]
+    pairs = random.integers(2, 7, (count, 2))
+    return [Example(pair.tolist(), (pair[::-1] + 10).tolist()) for pair in pairs]
 
 
 @pytest.mark.parametrize("objective", ["seq2seq", "prefix"])
-def test_pairs_are_learnt_from_scratch(tmp_path, objective):
+def test_pairs_are_learned_from_scratch(tmp_path, objective):
     architecture = "encoder_decoder" if objective == "seq2seq" else "decoder"
-    config = checkpoint(tmp_path / "start", architecture=architecture)
-    examples = {"train": reversed_pairs(200, 1), "validation": reversed_pairs(20, 2)}
+    config = write_start_checkpoint(tmp_path / "start", architecture=architecture)
+    examples = {"train": make_reversed_pairs(200, 1), "validation": make_reversed_pairs(20, 2)}
     job = write_job(
         tmp_path / "work",
         tmp_path / "start",
@@ -83,38 +83,40 @@ def test_pairs_are_learnt_from_scratch(tmp_path, objective):
     samples = read_table(tmp_path / "work" / "samples").to_pylist()
     assert [row["step"] for row in samples] == [50, 50, 100, 100, 150, 150]
     bits = log(tmp_path / "work", ["validation_bits_per_token"]).to_pylist()
-    told = [row["validation_bits_per_token"] for row in bits]
-    assert [i + 1 for i, value in enumerate(told) if value is not None] == [50, 100, 150]
-    assert told[149] < 0.1
+    bits_by_step = [row["validation_bits_per_token"] for row in bits]
+    assert [i + 1 for i, value in enumerate(bits_by_step) if value is not None] == [50, 100, 150]
+    assert bits_by_step[149] < 0.1
     rows = log(tmp_path / "work", ["step", "tokens"]).to_pylist()
     assert [row["tokens"] for row in rows] == [row["step"] * 16 * 4 for row in rows]
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150")
     assert model.objective == objective
-    test = reversed_pairs(30, 3)
+    test = make_reversed_pairs(30, 3)
     sources = [list(e.ids) for e in test] if objective == "seq2seq" else None
     prompts = [[0] if sources else [0, *e.ids, 0] for e in test]
-    written = generate(model, prompts, max_new_tokens=5, temperature=0.0, sources=sources)
-    right = [text.ids == [*e.targets, 0] for (text,), e in zip(written, test, strict=True)]
-    assert np.mean(right) > 0.9
+    continuations = generate(model, prompts, max_new_tokens=5, temperature=0.0, sources=sources)
+    is_correct = [
+        text.ids == [*e.targets, 0] for (text,), e in zip(continuations, test, strict=True)
+    ]
+    assert np.mean(is_correct) > 0.9
 
 
-def labelled_texts(count, seed):
-    """Tokens 2 to 9, each labelled by whether the one before it was greater; the first is not."""
+def make_labelled_texts(count, seed):
+    """Make texts of tokens 2 to 9, each labelled by whether the token before it is greater."""
     random = np.random.default_rng(seed)
-    found = []
+    examples = []
     for _ in range(count):
         row = random.integers(2, 10, random.integers(3, 9)).tolist()
         greater = [int(a > b) for a, b in itertools.pairwise(row)]
-        found.append(Example([0, *row], [NO_LABEL, NO_LABEL, *greater]))
-    return found
+        examples.append(Example([0, *row], [NO_LABEL, NO_LABEL, *greater]))
+    return examples
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-def test_labels_of_tokens_are_learnt(tmp_path, architecture):
-    base = checkpoint(tmp_path / "start", architecture=architecture)
+def test_token_labels_are_learned(tmp_path, architecture):
+    base = write_start_checkpoint(tmp_path / "start", architecture=architecture)
     config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
     objective = "mlm" if architecture == "encoder" else "causal"
-    examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
+    examples = {"train": make_labelled_texts(300, 1), "validation": make_labelled_texts(30, 2)}
     job = write_job(
         tmp_path / "work",
         tmp_path / "start",
@@ -128,16 +130,16 @@ def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     code, events = run(job)
     assert code == 0, events
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000400")
-    test = labelled_texts(50, 3)
-    given = np.concatenate([p.argmax(1) for p in compute_label_log_probs(model, test)])
+    test = make_labelled_texts(50, 3)
+    predicted = np.concatenate([p.argmax(1) for p in compute_label_log_probs(model, test)])
     gold = np.concatenate([[a for a in e.targets if a != NO_LABEL] for e in test])
-    assert (given == gold).mean() > 0.9
+    assert (predicted == gold).mean() > 0.9
 
 
-def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
-    base = checkpoint(tmp_path / "start", architecture="encoder", dropout=0.1)
+def test_a_killed_training_resumes_and_writes_the_same_bytes(tmp_path):
+    base = write_start_checkpoint(tmp_path / "start", architecture="encoder", dropout=0.1)
     config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
-    examples = {"train": labelled_texts(60, 1), "validation": labelled_texts(9, 2)}
+    examples = {"train": make_labelled_texts(60, 1), "validation": make_labelled_texts(9, 2)}
     arguments = (tmp_path / "start", config, "mlm", examples)
     undisturbed = write_job(tmp_path / "one", *arguments)
     assert run(undisturbed)[0] == 0
@@ -156,7 +158,7 @@ def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
 
 
 def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
-    base = checkpoint(tmp_path / "start", architecture="encoder")
+    base = write_start_checkpoint(tmp_path / "start", architecture="encoder")
     config = make_classifier_config(base, ("no", "yes"), per_sequence=True, sentence_count=1)
     texts = [Example([0, 5, 6], [i % 2, NO_LABEL, NO_LABEL]) for i in range(20)]
     job = write_job(
@@ -171,18 +173,18 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     changed = {name for name in first if not torch.equal(first[name], last[name])}
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
     job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
-    code, events = run(job)  # the work area is that of a frozen one
+    code, events = run(job)  # the work folder belongs to a frozen training
     assert code == 1 and "other frozen settings" in events[-1]["message"]
 
 
-def test_frozen_features_are_read_without_dropout(tmp_path):
+def test_frozen_features_are_computed_without_dropout(tmp_path):
     weights = []
     for dropout in (0.0, 0.5):
         folder = tmp_path / str(dropout)
         folder.mkdir()
-        base = checkpoint(folder / "start", architecture="encoder", dropout=dropout)
+        base = write_start_checkpoint(folder / "start", architecture="encoder", dropout=dropout)
         config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
-        examples = {"train": labelled_texts(20, 1)}
+        examples = {"train": make_labelled_texts(20, 1)}
         job = write_job(folder / "work", folder / "start", config, "mlm", examples, frozen=True)
         assert run(job)[0] == 0
         weights.append(
@@ -192,15 +194,19 @@ def test_frozen_features_are_read_without_dropout(tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_checkpoint_of_another_size_is_refused(tmp_path):
-    checkpoint(tmp_path / "start")
+def test_a_start_checkpoint_of_another_size_is_refused(tmp_path):
+    write_start_checkpoint(tmp_path / "start")
     config = ModelConfig(**{**SIZES, "d_model": 64})
     job = write_job(
-        tmp_path / "work", tmp_path / "start", config, "prefix", {"train": reversed_pairs(5, 1)}
+        tmp_path / "work",
+        tmp_path / "start",
+        config,
+        "prefix",
+        {"train": make_reversed_pairs(5, 1)},
     )
     code, events = run(job)
     assert code == 1
-    assert "of another model than the job asks: its d_model is 32, not 64" in events[-1]["message"]
+    assert "its d_model is 32, but the job's is 64" in events[-1]["message"]
     shutil.rmtree(tmp_path / "start")
     code, events = run(job)
     assert code == 1 and "is not a folder" in events[-1]["message"]

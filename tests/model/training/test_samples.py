@@ -1,3 +1,5 @@
+"""Sample texts: their sources and their precision."""
+
 from __future__ import annotations
 
 from tokenizers import Tokenizer
@@ -9,31 +11,31 @@ from model.training.samples import generate_samples
 from tests.model.oracles import tiny, write_tokenizer
 
 
-def test_an_encoder_decoder_is_asked_about_the_longest_document_of_a_row(tmp_path):
+def test_an_encoder_decoder_reads_the_longest_document_of_a_row(tmp_path):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
     batch = build_packed_pairs_batch([[([5], []), ([6, 7, 8], [9])], [([4, 4], [2]), ([3], [])]])
-    how = {"count": 2, "max_tokens": 3, "seed": 0, "batch": batch}
-    rows = generate_samples(tiny(architecture="encoder_decoder"), tokenizer, **how)
+    options = {"count": 2, "max_tokens": 3, "seed": 0, "batch": batch}
+    rows = generate_samples(tiny(architecture="encoder_decoder"), tokenizer, **options)
     assert [row["prompt"] for row in rows] == ["t6 t7 t8", "t4 t4"]
 
 
-def test_it_is_asked_about_the_whole_source_of_a_pair(tmp_path):
+def test_an_encoder_decoder_reads_the_whole_source_of_a_pair(tmp_path):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
     batch = build_seq2seq_batch([[6, 7, 8], [5]], [[9], [2, 3]])
-    how = {"count": 2, "max_tokens": 3, "seed": 0, "batch": batch}
-    rows = generate_samples(tiny(architecture="encoder_decoder"), tokenizer, **how)
+    options = {"count": 2, "max_tokens": 3, "seed": 0, "batch": batch}
+    rows = generate_samples(tiny(architecture="encoder_decoder"), tokenizer, **options)
     assert [row["prompt"] for row in rows] == ["t6 t7 t8", "t5"]
 
 
-def test_it_says_in_which_precision_it_wrote(tmp_path):
+def test_samples_record_their_precision(tmp_path):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
-    how = {"count": 8, "max_tokens": 12, "seed": 0, "batch": None}
-    exact = generate_samples(tiny(), tokenizer, **how)
-    near = generate_samples(tiny(), tokenizer, precision="bf16", **how)
+    options = {"count": 8, "max_tokens": 12, "seed": 0, "batch": None}
+    exact = generate_samples(tiny(), tokenizer, **options)
+    low_precision = generate_samples(tiny(), tokenizer, precision="bf16", **options)
     assert {row["precision"] for row in exact} == {"fp32"}
-    assert {row["precision"] for row in near} == {"bf16"}
+    assert {row["precision"] for row in low_precision} == {"bf16"}
     with autocast_to_precision(model := tiny(), "bf16"):
-        made = generate(model, [[0]], max_new_tokens=12, samples=8)[0]
-    ids = [text.ids[:-1] if text.stopped else text.ids for text in made]
-    assert [row["text"] for row in near] == [" ".join(f"t{i}" for i in row) for row in ids]
-    assert [row["text"] for row in near] != [row["text"] for row in exact]
+        continuations = generate(model, [[0]], max_new_tokens=12, samples=8)[0]
+    ids = [text.ids[:-1] if text.stopped else text.ids for text in continuations]
+    assert [row["text"] for row in low_precision] == [" ".join(f"t{i}" for i in row) for row in ids]
+    assert [row["text"] for row in low_precision] != [row["text"] for row in exact]

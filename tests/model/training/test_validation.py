@@ -1,4 +1,4 @@
-"""Bits per byte by group against a loop over documents, token by token."""
+"""Bits per byte by group, against a loop over documents and tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from model.training.parallel import DistributedWorld
 from model.training.validation import GROUPS_SCHEMA, Validator, read_group_spans
 from tests.model.oracles import tiny, toy_rows, write_rows
 
-LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # of 61 tokens
+BYTE_LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # bytes of 61 tokens
 CONTEXT = 16
 
 
@@ -27,14 +27,14 @@ def rows(tmp_path):
     return open_packed_rows(str(path), tmp_path / "rows.bin", CONTEXT, 61)
 
 
-def groups_file(tmp_path, spans):
+def write_groups(tmp_path, spans):
     path = tmp_path / "groups.parquet"
     pq.write_table(pa.Table.from_pylist(spans, GROUPS_SCHEMA), path)
     return str(path)
 
 
-def spans_of(rows):
-    """Two sources that take turns at the documents, and a group within some of them."""
+def make_spans(rows):
+    """Alternate two sources between the documents, and add a group to some rows."""
     spans, source = [], 0
     for number, row in enumerate(rows.ids):
         cuts = [0, *(i for i in range(1, CONTEXT) if row[i] == 0), CONTEXT]
@@ -47,8 +47,8 @@ def spans_of(rows):
     return spans[::-1]  # in any order
 
 
-def expected(model, rows, spans, chosen, shift, batch_of):
-    """Sums by group, one token at a time."""
+def sum_by_group_naively(model, rows, spans, chosen, shift, batch_of):
+    """Sum tokens, bytes and nats by group, one token at a time."""
     sums = {}
     for number in chosen:
         batch = batch_of(number)
@@ -58,27 +58,27 @@ def expected(model, rows, spans, chosen, shift, batch_of):
             if span["sequence"] != number:
                 continue
             cell = sums.setdefault((span["kind"], span["name"]), [0, 0, 0.0])
-            for place in range(span["start"], span["end"]):
-                at = place - shift
-                if at < 0 or not batch.weights[0, at]:
+            for position in range(span["start"], span["end"]):
+                predicting = position - shift
+                if predicting < 0 or not batch.weights[0, predicting]:
                     continue
-                token = int(batch.targets[0, at])
-                if LENGTHS[token]:
+                token = int(batch.targets[0, predicting])
+                if BYTE_LENGTHS[token]:
                     cell[0] += 1
-                    cell[1] += int(LENGTHS[token])
-                    cell[2] -= float(log_p[at, token])
+                    cell[1] += int(BYTE_LENGTHS[token])
+                    cell[2] -= float(log_p[predicting, token])
     return sums
 
 
-def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
-    model, spans = tiny(context=CONTEXT), spans_of(rows)
+def test_bits_per_byte_by_group_equal_a_loop(rows, tmp_path):
+    model, spans = tiny(context=CONTEXT), make_spans(rows)
     validator = Validator(
         rows,
         lambda r, key, first: build_causal_batch(r),
-        LENGTHS,
+        BYTE_LENGTHS,
         sequence_count=5,
         target_offset=1,
-        groups_path=groups_file(tmp_path, spans),
+        groups_path=write_groups(tmp_path, spans),
         world=DistributedWorld(),
     )
     measured = validator.measure_loss(model)
@@ -88,14 +88,16 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     def batch_of(number):
         return build_causal_batch(rows.read_rows(np.array([number])))
 
-    found = {(r["kind"], r["name"]): r for r in measured.table_rows}
-    by_hand = expected(model, rows, spans, chosen, 1, batch_of)
-    assert set(found) == {("all", "all"), *by_hand} and len(by_hand) == 3
-    for key, (tokens, size, nats) in by_hand.items():
-        assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
-        assert found[key]["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
-    sources = [found[key] for key in by_hand if key[0] == "source"]
-    assert sum(r["tokens"] for r in sources) == found["all", "all"]["tokens"]
+    rows_by_group = {(r["kind"], r["name"]): r for r in measured.table_rows}
+    expected_sums = sum_by_group_naively(model, rows, spans, chosen, 1, batch_of)
+    assert set(rows_by_group) == {("all", "all"), *expected_sums} and len(expected_sums) == 3
+    for key, (tokens, size, nats) in expected_sums.items():
+        assert (rows_by_group[key]["tokens"], rows_by_group[key]["bytes"]) == (tokens, size)
+        assert rows_by_group[key]["bits_per_byte"] == pytest.approx(
+            nats / size / math.log(2), rel=1e-5
+        )
+    sources = [rows_by_group[key] for key in expected_sums if key[0] == "source"]
+    assert sum(r["tokens"] for r in sources) == rows_by_group["all", "all"]["tokens"]
     batches = [batch_of(n) for n in chosen]
     with torch.no_grad():
         nats = sum(float(model.compute_loss_sum(b)) for b in batches)
@@ -103,8 +105,8 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     assert measured.bits_per_token == pytest.approx(nats / tokens / math.log(2), rel=1e-5)
 
 
-def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
-    model, spans = tiny(context=CONTEXT, architecture="encoder"), spans_of(rows)
+def test_masked_tokens_are_counted_at_their_positions(rows, tmp_path):
+    model, spans = tiny(context=CONTEXT, architecture="encoder"), make_spans(rows)
 
     def objective(index, key, first):
         return build_mlm_batch(index, key, first, mask_id=60, vocab_size=61, mask_rate=0.5)
@@ -112,34 +114,35 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
     validator = Validator(
         rows,
         objective,
-        LENGTHS,
+        BYTE_LENGTHS,
         sequence_count=0,
         target_offset=0,
-        groups_path=groups_file(tmp_path, spans),
+        groups_path=write_groups(tmp_path, spans),
         world=DistributedWorld(),
     )
-    found = {(r["kind"], r["name"]): r for r in validator.measure_loss(model).table_rows}
-    drawn = objective(rows.read_rows(np.arange(9)), 0, 0).split_into_micro_batches(
-        9
-    )  # fewer than are drawn for together
-    by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
-    for key, (tokens, size, nats) in by_hand.items():
-        assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
-        assert found[key]["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
+    rows_by_group = {(r["kind"], r["name"]): r for r in validator.measure_loss(model).table_rows}
+    # The validator draws for all nine rows together.
+    batches = objective(rows.read_rows(np.arange(9)), 0, 0).split_into_micro_batches(9)
+    expected_sums = sum_by_group_naively(model, rows, spans, range(9), 0, lambda n: batches[n])
+    for key, (tokens, size, nats) in expected_sums.items():
+        assert (rows_by_group[key]["tokens"], rows_by_group[key]["bytes"]) == (tokens, size)
+        assert rows_by_group[key]["bits_per_byte"] == pytest.approx(
+            nats / size / math.log(2), rel=1e-5
+        )
 
 
-def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
+def test_objectives_that_move_tokens_have_no_groups(rows, tmp_path):
     validator = Validator(
         rows,
         lambda r, key, first: build_causal_batch(r),
-        LENGTHS,
+        BYTE_LENGTHS,
         sequence_count=0,
         target_offset=None,
-        groups_path=groups_file(tmp_path, spans_of(rows)),
+        groups_path=write_groups(tmp_path, make_spans(rows)),
         world=DistributedWorld(),
     )
-    (found,) = validator.measure_loss(tiny(context=16)).table_rows
-    assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
+    (total,) = validator.measure_loss(tiny(context=16)).table_rows
+    assert total["kind"] == "all" and total["tokens"] and total["bits_per_byte"]
 
 
 @pytest.mark.parametrize(
@@ -153,12 +156,12 @@ def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
     ],
 )
 def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):
-    path = groups_file(tmp_path, [{**span, "kind": "source", "name": "web"}])
+    path = write_groups(tmp_path, [{**span, "kind": "source", "name": "web"}])
     with pytest.raises(ValueError, match=r"groups .*groups\.parquet"):
         read_group_spans(path, rows)
 
 
-def test_a_file_that_is_no_table_of_groups_is_refused(rows, tmp_path):
+def test_an_unreadable_groups_table_is_refused(rows, tmp_path):
     (tmp_path / "groups.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="cannot be read"):
         read_group_spans(str(tmp_path / "groups.parquet"), rows)

@@ -1,4 +1,4 @@
-"""Small trainings in processes of their own, and how two of them are compared."""
+"""Run small trainings in their own processes, and compare two of them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TRAIN = {
     "threads": 1,
 }
 
-#: A rate that rises to the end, and the gradient's norm with it: above its mean on any machine.
-RISING = {"learning_rate": 3.0, "warmup": 40}
+#: The learning rate rises to the end, and the gradient norm with it, above its mean on any machine.
+DIVERGING = {"learning_rate": 3.0, "warmup": 40}
 
 
 def write_job(inputs, work, name="job", model=None, **train):
@@ -51,16 +51,21 @@ def write_job(inputs, work, name="job", model=None, **train):
     return path
 
 
-# Trainers are forks of the process that workers are forks of (tests/preloaded.py); as users start
-# it, the trainer is tested by the killed stage of ``tests/tasks/training`` and by flows.
+# Trainers are forks of the process that workers are forks of (tests/preloaded.py). Tests of
+# ``tests/tasks/training`` and of flows start the trainer as users do.
 
 
 class Trainer:
-    """A trainer in a process of its own, with what the tests use of ``subprocess.Popen``."""
+    """A trainer in its own process, with the part of ``subprocess.Popen`` that the tests use."""
 
     def __init__(self, job, errors=None, torchrun=False):
-        """``errors``: a file for what it says on stderr, in place of a pipe. ``torchrun`` starts
-        the processes that train together, as for users; else they are forks."""
+        """Start the trainer.
+
+        Args:
+            job: path of the job.
+            errors: a file for stderr, instead of a pipe.
+            torchrun: whether torchrun starts the processes, as for users; else they are forks.
+        """
         pipes = [os.pipe() for _ in range(3)]  # (read, write) of stdin, stdout, stderr
         (read, stdin), (stdout, out), (stderr, error) = pipes
         if errors is not None:
@@ -90,17 +95,15 @@ class Trainer:
     def communicate(self):
         self.stdin.close()
         with self.stdout, self.stderr:
-            found = self.stdout.read(), self.stderr.read()
+            outputs = self.stdout.read(), self.stderr.read()
         self.wait()
-        return found
+        return outputs
 
 
 def _train(job, torchrun, *pipes):
     from tests.preloaded import CEILING
 
-    steps.measure_matmul_flops_per_second = lambda device, dtype: (
-        CEILING
-    )  # measured once for all of them
+    steps.measure_matmul_flops_per_second = lambda device, dtype: CEILING  # measured once
     if not torchrun:
         parallel.launch_with_torchrun = launch
     os.setsid()
@@ -111,8 +114,10 @@ def _train(job, torchrun, *pipes):
 
 
 def launch(processes, module, arguments):
-    """In place of torchrun, which has each process import torch anew: processes of one group, which
-    get SIGTERM passed on and end with the first that fails."""
+    """Start the processes as one group of forks, because torchrun would import torch in each.
+
+    They get SIGTERM passed on, and end with the first that fails.
+    """
     assert module == trainer.__name__
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -146,14 +151,14 @@ def start(job, torchrun=False):
 
 
 def popen(command, *, stderr, **_):
-    """In place of ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
+    """Replace ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
     *_, module, job, watch = command
     assert (module, watch) == (trainer.__name__, WATCH_STDIN_OPTION)
     return Trainer(job, stderr)
 
 
 def finish(process):
-    """Wait for the trainer; returns (exit code, events). Its stdin stays open to the end."""
+    """Wait for the trainer, with stdin open; return (exit code, events)."""
     events = [json.loads(line) for line in process.stdout]
     code = process.wait(timeout=60)
     assert "Traceback" not in process.stderr.read()
@@ -164,11 +169,11 @@ def run(job, torchrun=False):
     return finish(start(job, torchrun))
 
 
-def follow(process, wanted):
-    """Read events until ``wanted(event)``; returns it."""
+def follow(process, is_wanted):
+    """Read events until ``wanted(event)``; return that event."""
     for line in process.stdout:
         event = json.loads(line)
-        if wanted(event):
+        if is_wanted(event):
             return event
     raise AssertionError(f"the trainer ended early: {process.stderr.read()}")
 

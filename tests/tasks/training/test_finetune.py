@@ -297,7 +297,7 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
         ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'", 2),
         ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write", 2),
-        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack", 2),
+        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "labels need an encoder or a decoder", 2),
         (
             "text,label\n" + "".join(f"a {i},x\n" for i in range(60)),
             {"kind": "classification"},
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     config = json.loads((start / "config.json").read_text())
     del config["objective"]
     (start / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not say what the model was trained for"):
+    with pytest.raises(UsageError, match="does not name the training objective"):
         tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
     both = base(tmp_path / "both", architecture="encoder_decoder")  # learns seq2seq in any case
     config = json.loads((both / "config.json").read_text())

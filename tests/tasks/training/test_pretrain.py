@@ -258,7 +258,7 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
     )
     with (
         open_session(Session(Store(tmp_path))),
-        pytest.raises(HallmarkError, match=r"stage pretrain: Step \d+: .*lower learning_rate"),
+        pytest.raises(HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Lower learning_rate"),
     ):
         pretrain(*inputs, config)
 

@@ -89,7 +89,7 @@ def test_an_older_decoder_is_asked_for_its_objective(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not say what the model was trained for"):
+    with pytest.raises(UsageError, match="does not name the training objective"):
         open_audited_model(folder, device="cpu")
 
 

@@ -163,7 +163,7 @@ def test_what_ours_must_tie_is_refused_where_it_is_not(tmp_path, name):
     change(folder, lambda w: w.pop(first))
     check_same(folder, "bert")
     change(folder, lambda w: w.update({first: w[name] + 1}))
-    with pytest.raises(CheckpointError, match=f"{name} is another tensor than {first}"):
+    with pytest.raises(CheckpointError, match=f"{name} differs from {first}"):
         import_transformers(folder)
 
 
@@ -194,7 +194,7 @@ def test_other_ways_of_writing_the_same_model(tmp_path, kind):
 def test_weights_that_one_of_both_would_read_otherwise_are_refused(tmp_path):
     folder = make("llama", tmp_path / "a")
     (folder / "adapter_config.json").write_text("{}")
-    refused(folder, "holds an adapter")
+    refused(folder, "contains an adapter")
     (folder / "adapter_config.json").unlink()
     edit(folder, quantization_config={"quant_method": "fp8"})
     with pytest.raises(CheckpointError, match="quantised weights"):
@@ -219,14 +219,14 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, where, named):
         (folder / "model.safetensors").unlink()
         index = {"metadata": {}, "weight_map": dict.fromkeys(weights, where)}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, "points outside its folder")
+    refused(folder, "is not inside its folder")
 
 
 @pytest.mark.parametrize(
     ("named", "why"),
     [
         ("other.safetensors", "no other.safetensors, which transformers_weights in its config"),
-        ("pytorch_model.bin", "is no safetensors file"),
+        ("pytorch_model.bin", "is not a safetensors file"),
         (["model.safetensors"], "must be the name of a file"),
         (7, "must be the name of a file"),
     ],

@@ -1,5 +1,4 @@
-"""A training goes on with settings that change no batch, and with more steps where the rates so far
-are the same; with others it does not."""
+"""A training resumes with other settings only if batches and rates so far are equal."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from model.training.work_folder import list_state_steps
 from tests.model.training.training import follow, log, run, start, write_job
 
 
-def test_rates_are_called_the_same_exactly_where_they_are():
+def test_have_same_rates_until_agrees_with_the_rates():
     draw = random.Random(0)
     same = other = 0
     for _ in range(3000):
@@ -37,27 +36,27 @@ def test_rates_are_called_the_same_exactly_where_they_are():
             for _ in range(2)
         )
         step = draw.randint(1, 12)
-        found = have_same_rates_until(one, two, step)
-        past = range(1, step + 1)
-        if found:
-            assert [compute_learning_rate(one, s) for s in past] == [
-                compute_learning_rate(two, s) for s in past
+        claimed_same = have_same_rates_until(one, two, step)
+        past_steps = range(1, step + 1)
+        if claimed_same:
+            assert [compute_learning_rate(one, s) for s in past_steps] == [
+                compute_learning_rate(two, s) for s in past_steps
             ]
             same += 1
-        else:  # or one has no such step, or it would be by chance: a decay of nothing
-            apart = any(
-                compute_learning_rate(one, s) != compute_learning_rate(two, s) for s in past
+        else:  # equal rates are possible by chance, or if one training has fewer steps
+            differ = any(
+                compute_learning_rate(one, s) != compute_learning_rate(two, s) for s in past_steps
             )
             chance = {one.schedule, two.schedule} & {"cosine", "linear"} or step > min(
                 find_last_step_before_decay(one), find_last_step_before_decay(two)
             )
-            assert apart or chance
-            other += apart
+            assert differ or chance
+            other += differ
     assert same > 300 and other > 300
 
 
-def test_every_setting_either_changes_batches_or_is_said_not_to():
-    """A new setting decides, until somebody says otherwise."""
+def test_setting_lists_name_existing_settings_once():
+    """A new setting changes batches unless it is listed."""
     names = {field.name for field in fields(TrainConfig)}
     assert names > BATCH_INVARIANT_SETTINGS and set(SCHEDULE_SETTINGS) < names
     assert not BATCH_INVARIANT_SETTINGS & set(SCHEDULE_SETTINGS)
@@ -71,8 +70,8 @@ def history(events):
     return [(part["from"], part["settings"]) for part in events[-1]["history"]]
 
 
-def test_a_training_goes_on_with_another_accumulation(inputs, tmp_path):
-    """As after running out of memory."""
+def test_a_training_resumes_with_another_accumulation(inputs, tmp_path):
+    """As a user would do after running out of memory."""
     train = {"precision": "fp32"}
     alone, work = tmp_path / "alone", tmp_path / "work"
     assert run(write_job(inputs, alone, **train))[0] == 0
@@ -83,9 +82,9 @@ def test_a_training_goes_on_with_another_accumulation(inputs, tmp_path):
     other = {**train, "accumulation": 4, "recompute": True, "checkpoint_every": 7, "samples": 1}
     code, events = run(write_job(inputs, work, "other", **other))
     assert code == 0 and events[0]["resumed"] and events[0]["stretches"] == 2, events
-    (one, before), (two, behind) = history(events)
+    (one, before), (two, after) = history(events)
     assert one == 1 and two == events[0]["step"] + 1 >= 11
-    assert {k for k in behind if behind[k] != before[k]} == set(other) - set(train)
+    assert {k for k in after if after[k] != before[k]} == set(other) - set(train)
     losses = [log(folder)["loss"].to_pylist() for folder in (alone, work)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
@@ -93,8 +92,10 @@ def test_a_training_goes_on_with_another_accumulation(inputs, tmp_path):
 @pytest.mark.parametrize(
     ("schedule", "branch"), [("constant", 20), ("wsd", 16)], ids=["constant", "wsd"]
 )
-def test_more_steps_go_on_where_the_rates_so_far_are_the_same(inputs, tmp_path, schedule, branch):
-    """To the same weights, bit for bit, as if there had been as many from the start."""
+def test_a_longer_training_resumes_if_the_rates_so_far_are_equal(
+    inputs, tmp_path, schedule, branch
+):
+    """The weights equal bit for bit those of a training with as many steps from the start."""
     train = {"schedule": schedule, "precision": "fp32", "validate_every": 20}
     model = {"dropout": 0.1}
     alone, work = tmp_path / "alone", tmp_path / "work"
@@ -108,7 +109,7 @@ def test_more_steps_go_on_where_the_rates_so_far_are_the_same(inputs, tmp_path, 
     assert [step for step, _ in history(events)] == [1, branch + 1]
 
 
-def refused(job, capsys):
+def read_refusal(job, capsys):
     threads = torch.get_num_threads()
     assert main([str(job)]) == 1
     torch.set_num_threads(threads)
@@ -136,8 +137,8 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def decayed(inputs, tmp_path_factory):
-    """A training that is done, of which no state is left from before its decay."""
+def decayed_training(inputs, tmp_path_factory):
+    """A finished training without a state from before its decay."""
     train = {"steps": 4, "precision": "fp32", "checkpoint_every": 1}
     work = tmp_path_factory.mktemp("decayed") / "work"
     assert run(write_job(inputs, work, **train))[0] == 0
@@ -145,23 +146,20 @@ def decayed(inputs, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_other_settings_of_past_steps_are_refused(inputs, decayed, capsys, name):
-    work, train = decayed
+def test_other_settings_for_past_steps_are_refused(inputs, decayed_training, capsys, name):
+    work, train = decayed_training
     job = write_job(inputs, work, "other", **{**train, name: CHANGES[name]})
-    assert "other train settings" in refused(job, capsys)
+    assert "other train settings" in read_refusal(job, capsys)
 
 
-def test_all_settings_that_decide_are_tried():
-    told = (
-        {field.name for field in fields(TrainConfig)}
-        - BATCH_INVARIANT_SETTINGS
-        - set(SCHEDULE_SETTINGS)
-    )
-    assert told - {"momentum"} == set(CHANGES)  # which is Muon's
+def test_every_setting_that_changes_batches_is_tested():
+    all_settings = {field.name for field in fields(TrainConfig)}
+    relevant = all_settings - BATCH_INVARIANT_SETTINGS - set(SCHEDULE_SETTINGS)
+    assert relevant - {"momentum"} == set(CHANGES)  # only Muon has momentum
 
 
 @pytest.mark.parametrize(
-    ("done", "asked"),
+    ("finished", "changes"),
     [
         ({"schedule": "cosine"}, {"steps": 12}),
         ({"schedule": "linear"}, {"steps": 12}),
@@ -170,18 +168,18 @@ def test_all_settings_that_decide_are_tried():
         ({"schedule": "constant"}, {"steps": 6}),
     ],
 )
-def test_another_schedule_of_past_steps_is_refused(inputs, tmp_path, capsys, done, asked):
-    train = {"steps": 8, "warmup": 2, "precision": "fp32", "checkpoint_every": 1, **done}
+def test_another_schedule_for_past_steps_is_refused(inputs, tmp_path, capsys, finished, changes):
+    train = {"steps": 8, "warmup": 2, "precision": "fp32", "checkpoint_every": 1, **finished}
     work = tmp_path / "work"
     assert run(write_job(inputs, work, **train))[0] == 0
-    if done["schedule"] == "wsd":  # the state before its decay is gone
+    if finished["schedule"] == "wsd":  # remove the state from before its decay
         shutil.rmtree(work / "state" / "step-00000006")
-    message = refused(write_job(inputs, work, "other", **{**train, **asked}), capsys)
-    assert "with another schedule, of which 8 steps are done" in message
-    assert list_state_steps(work) == [8, 7]  # nothing was taken away
+    message = read_refusal(write_job(inputs, work, "other", **{**train, **changes}), capsys)
+    assert "with another schedule (8 steps done)" in message
+    assert list_state_steps(work) == [8, 7]  # nothing was removed
 
 
-def test_states_of_the_warm_up_serve_any_schedule():
+def test_a_state_of_the_warm_up_fits_any_schedule():
     one = TrainConfig(steps=100, warmup=10)
     assert have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 10)
     assert not have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 11)
