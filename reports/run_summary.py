@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,30 +33,44 @@ def summarize_run(
             "model": _summarize_model(artifacts, redact),
             "controls": _summarize_controls(artifacts),
             "figures": _read_key_figures(artifacts.get("model_card")),
-            "broken": _list_broken_rules(artifacts, redact),
+            **_list_failed_rules(artifacts, redact),
         }
     except (HallmarkError, LookupError, TypeError, AttributeError):
         empty_summary = {
             "model": ModelSummary(),
             "controls": ControlSummary(0, 0, ()),
             "broken": [],
+            "undecided": [],
         }
         return empty_summary | {"figures": _read_key_figures(None)}
 
 
-def _list_broken_rules(
+def _list_failed_rules(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
-) -> list[str]:
-    """The rules of its policy that its findings break."""
+) -> dict[str, list[str]]:
+    """The rules of its policy that its findings break, and those that are not shown to hold."""
     policy_verdicts = artifacts.get("policy")
     verdict_rows = (
-        policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist()
+        policy_verdicts["verdicts"].read(["rule", "verdict", "distance"]).to_pylist()
         if policy_verdicts is not None
         else []
     )
-    return list(
-        dict.fromkeys(redact(row["rule"]) for row in verdict_rows if row["verdict"] != "pass")
-    )
+    broken_rules, undecided_rules = group_failed_rules(verdict_rows)
+    return {
+        "broken": [redact(rule) for rule in broken_rules],
+        "undecided": [redact(rule) for rule in undecided_rules],
+    }
+
+
+def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return the rules that are broken, and the other rules that are not shown to hold.
+
+    A rule is broken where a verdict has a distance from the bound. Without one nobody knows.
+    """
+    failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
+    broken_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
+    failed_rules = dict.fromkeys(row["rule"] for row in failed_rows)
+    return [*broken_rules], [rule for rule in failed_rules if rule not in broken_rules]
 
 
 @dataclass(frozen=True)

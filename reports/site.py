@@ -148,6 +148,7 @@ def build_site(
             config=_format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
             broken=run_summary["broken"],
+            undecided=run_summary["undecided"],
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])

@@ -23,7 +23,7 @@ from reports.page.document import (
     ShortFigure,
 )
 from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, Figure, FigureBook, format_value
+from reports.page.figures import FIGURES, SHARE_DIFFERENCE, Figure, FigureBook, format_value
 from reports.page.redaction import Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.error_rates import (
@@ -74,9 +74,9 @@ class StudyCardBuilder:
                 Callout(
                     "bad",
                     [
-                        "No world counts, so nothing was measured: ",
+                        "No world counts, so nothing was measured. Worlds that were made: ",
                         ShortFigure(self.world_count),
-                        " were made.",
+                        ".",
                     ],
                 )
             ]
@@ -167,7 +167,9 @@ class StudyCardBuilder:
                 and largest_effect.figure.value is not None
                 and largest_effect.figure.value < MIN_DETECTION_RATE
             ):
-                shortfall = f"{100 * (MIN_DETECTION_RATE - largest_effect.figure.value):.1f}"
+                shortfall = format_value(
+                    MIN_DETECTION_RATE - largest_effect.figure.value, SHARE_DIFFERENCE
+                )
                 effect_label = (
                     f"{CANDIDATE_KINDS[kind].title} at "
                     f"{format_planted_amount(largest_effect.planted_amount)} "
@@ -177,7 +179,7 @@ class StudyCardBuilder:
                     [
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
-                        f", {shortfall} points too few",
+                        f", {shortfall} too few",
                     ]
                 )
         return problems
@@ -348,13 +350,18 @@ class StudyCardBuilder:
     def build_detection_blocks(self, kind: str) -> list[Block]:
         """How often by dose."""
         description, detection_rates = CANDIDATE_KINDS[kind], self.error_rates.detection_rates[kind]
-        figures = [rate.figure for rate in detection_rates]
+        measured_rates = [
+            (format_planted_amount(rate.planted_amount), rate.figure, rate.figure.value)
+            for rate in detection_rates
+            if rate.figure.value is not None
+        ]
         interval_bounds = [
             None if figure.low is None or figure.high is None else (figure.low, figure.high)
-            for figure in figures
+            for _, figure, _ in measured_rates
         ]
-        labels = [format_planted_amount(rate.planted_amount) for rate in detection_rates]
-        values = [figure.value or 0.0 for figure in figures]
+        labels = [label for label, _, _ in measured_rates]
+        values = [value for _, _, value in measured_rates]
+        interval_note = "bars are 95 % intervals over worlds, " * any(interval_bounds)
         alt_values = ", ".join(
             f"{label}: {format_value(value, 'share')}"
             for label, value in zip(labels, values, strict=True)
@@ -382,10 +389,8 @@ class StudyCardBuilder:
                 lambda redact: draw_interval_chart(
                     labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact
                 ),
-                f"Share found by {description.amount_label}: {alt_values}",
-                f"Found, by {description.amount_label}; bars are 95 % intervals over worlds, "
-                f"the line is at "
-                f"95 %",
+                f"Share found by {description.amount_label}: {alt_values or 'not measured'}",
+                f"Found, by {description.amount_label}; {interval_note}the line is at 95 %",
             ),
             DataTable(
                 f"Found, by {description.amount_label}", columns, table_rows, frozenset({2, 3, 4})

@@ -22,6 +22,7 @@ from reports.page.document import (
     InlineElement,
     Paragraph,
     Section,
+    ShortFigure,
     format_user_statement,
 )
 from reports.page.evidence_pages import write_card_files
@@ -148,17 +149,26 @@ class TaskCardBuilder:
     def build_warnings(self) -> list[Block]:
         """What the tables say against the scores."""
         warning_texts = {
-            "text also in train": " of the test hold a text that stands among the training rows, "
-            "too: what they are given may be remembered.",
-            "a label never seen in train": " of the test have a label that no training row has: "
-            "the model cannot give it.",
-            "cut to the context": " of the test did not fit into the context and were cut.",
+            "text also in train": (
+                ("holds", "hold"),
+                "a text that stands among the training rows, too: the model may remember it.",
+            ),
+            "a label never seen in train": (
+                ("has", "have"),
+                "a label that no training row has: the model cannot give it.",
+            ),
+            "cut to the context": (
+                ("was", "were"),
+                "cut, for the text did not fit into the context.",
+            ),
         }
         callouts = self.scores.build_untested_labels_callout()
-        for category, warning_text in warning_texts.items():
+        for category, (verbs, warning_text) in warning_texts.items():
             figure = self.get_row_count_figure("test", category)
             if figure is not None and figure.value:
-                callouts.append(Callout("bad", [figure, warning_text]))
+                noun, verb = ("row", verbs[0]) if figure.value == 1 else ("rows", verbs[1])
+                content = [ShortFigure(figure), f" {noun} of the test {verb} {warning_text}"]
+                callouts.append(Callout("bad", content))
         return callouts
 
     def build_task_section(self) -> Section:
@@ -368,10 +378,11 @@ class TaskCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    correct_count,
-                    " were right and ",
-                    wrong_count,
-                    f" wrong; right is {correct_rule} that stands in the table.",
+                    "Right answers: ",
+                    ShortFigure(correct_count),
+                    "; wrong answers: ",
+                    ShortFigure(wrong_count),
+                    f". Right is {correct_rule} that stands in the table.",
                 ]
             ),
             Paragraph(

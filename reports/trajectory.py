@@ -221,7 +221,7 @@ class TrajectoryWriter:
             f" at {end_names[1]}: ",
         ]
         if change is None:
-            content.append("not paired, for it is no mean of the same units at each.")
+            content.append(explain_missing_change(comparison))
         else:
             content += [
                 self.link_change_text(describe_change(change, unit), audit, comparison, 0),
@@ -254,9 +254,8 @@ class TrajectoryWriter:
             f"{checkpoint.name} {figure.short_text} ({figure.interval_text})"
             for checkpoint, figure in zip(audit.checkpoints, figures, strict=True)
         )
-        has_null_value = any(row["null"] is not None for row in comparison.findings)
-        caption = f"{self.format_finding_name(comparison)} by training step, with intervals." + (
-            " The dashed line is what nothing to find would give." if has_null_value else ""
+        caption = describe_trajectory_chart(
+            self.format_finding_name(comparison), figures, [r["null"] for r in comparison.findings]
         )
         section.add_blocks(
             Chart(
@@ -541,6 +540,24 @@ class TrajectoryWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(html, encoding="utf-8")
         return page
+
+
+def explain_missing_change(comparison: FindingComparison) -> str:
+    """The end of a sentence on a finding whose values are not compared in pairs."""
+    if all(row["value"] is None for row in comparison.findings):
+        return "it was measured at none of these checkpoints."
+    return "not paired, for it is no mean of the same units at each."
+
+
+def describe_trajectory_chart(
+    finding_name: str, figures: Sequence[Figure], null_values: Sequence[float | None]
+) -> str:
+    """The caption of a chart: it names intervals and the dashed line only where they are drawn."""
+    has_interval = any(None not in (figure.value, figure.low, figure.high) for figure in figures)
+    interval_note = ", with intervals." if has_interval else "; no interval is known."
+    has_null_line = sum(null_value is not None for null_value in null_values) > 1
+    null_note = " The dashed line is what nothing to find would give." if has_null_line else ""
+    return f"{finding_name} by training step{interval_note}{null_note}"
 
 
 def _compute_pair_change(pair: tuple[Row, Row]) -> float | None:

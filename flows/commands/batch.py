@@ -12,6 +12,7 @@ from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, 
 from flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
 from flows.runs import Run, open_run
 from model.training.packed_rows import select_batch_rows
+from reports.page.figures import format_count
 from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import UsageError
@@ -113,7 +114,8 @@ def _extract_span_text(document: Report, start: int, end: int, redactor: Redacto
 
 def render_batch(report: Report) -> str:
     """The batch as text for a terminal: of each stretch its beginning, and where to find it."""
-    lines = [f"run {report['run']}, step {report['step']}: {len(report['sequences'])} sequences"]
+    sequence_count = format_count(len(report["sequences"]), "sequence")
+    lines = [f"run {report['run']}, step {report['step']}: {sequence_count}"]
     for number, sequence in enumerate(report["sequences"]):
         lines += ["", f"{number}: sequence {sequence['sequence']} of {report['packed']}"]
         for span in sequence["spans"]:

@@ -71,7 +71,9 @@ def _check_device() -> CheckResult:
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
-        message = f"{count} GPU: {properties.name}, {properties.total_memory >> 30} GiB each"
+        first = "the first: " if count > 1 else ""
+        message = f"{count} GPU{'s' if count > 1 else ''}: {first}"
+        message += f"{properties.name}, {properties.total_memory >> 30} GiB"
     else:
         capability = torch.backends.cpu.get_cpu_capability()
         message = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"

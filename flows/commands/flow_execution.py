@@ -185,6 +185,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     """Say on stderr what a run did, on stdout where its page is."""
     from flows.commands.removal_summary import render_removals, summarize_removals
     from flows.console import stderr
+    from reports.page.figures import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -201,7 +202,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     if failed_controls:
         names = ", ".join(dict.fromkeys(failed_controls))
         stderr.print(
-            f"{len(failed_controls)} of {control_count} controls failed ({names}): the model "
+            f"{len(failed_controls)} of {format_count(control_count, 'control')} failed ({names}): "
+            f"the model "
             f"card says whether "
             f"audits are to blame, or the model is too weak to be asked"
         )

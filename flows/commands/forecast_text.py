@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.page.figures import format_count, format_value
+
 Report = dict[str, Any]
 
 STATE_LABELS = {
@@ -60,18 +62,18 @@ def _render_corpus(report: Report) -> str:
     lines = [f"sources: {_describe_estimate_basis(report)}"]
     for source in report["sources"]:
         document_count, byte_size = (
-            _format_count(source["documents"]),
+            _format_documents(source["documents"]),
             _format_byte_estimate(source["bytes"]),
         )
         read_share = source["read"]
         share_note = (
             ""
             if read_share is None or read_share == 1
-            else f"  ({_format_percent(read_share)} of it was read)"
+            else f"  ({format_value(read_share, 'share')} of it was read)"
         )
         if read_share is None:
-            document_count, byte_size = "an unknown number of", "of unknown size"
-        lines.append(f"  {source['source']}: {document_count} documents, {byte_size}{share_note}")
+            document_count, byte_size = "an unknown number of documents", "of unknown size"
+        lines.append(f"  {source['source']}: {document_count}, {byte_size}{share_note}")
         if source["quarantined"]:
             lines.append(
                 f"    to quarantine, as they cannot be read: {source['quarantined']:,}; the first: "
@@ -101,7 +103,7 @@ def _render_curated_corpus(corpus: Report) -> str:
     formatted_counts += [f"planted in train {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
         f"after curation ({_format_exactness(corpus['documents'])}): "
-        f"{_format_count(corpus['documents'])} documents, "
+        f"{_format_documents(corpus['documents'])}, "
         f"{_format_byte_estimate(corpus['bytes'])}\n  {', '.join(formatted_counts)}"
     )
 
@@ -111,7 +113,9 @@ def _describe_estimate_basis(report: Report) -> str:
     if sample is None:
         is_exact = report["sources"] and report["sources"][0]["documents"]["exact"]
         return "exact, from the store" if is_exact else "not known"
-    sample_size = f"{sample['documents']:,} documents, {_format_byte_count(sample['bytes'])}"
+    sample_size = (
+        f"{format_count(sample['documents'], 'document')}, {_format_byte_count(sample['bytes'])}"
+    )
     if sample["whole"]:
         return f"exact, all of it was read ({sample_size})"
     if not sample["documents"]:
@@ -136,8 +140,8 @@ def _render_training(report: Report) -> str:
     lines = [
         f"model: {upper_bound_prefix}{parameters['value']:,} parameters "
         + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
-        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, "
-        f"{epochs_text}",
+        f"training: {training['tokens_seen']:,} tokens in "
+        f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
         f"{_format_byte_count(memory['gradients'])}, "
         f"optimizer {_format_byte_count(memory['optimizer'])}: "
@@ -172,6 +176,10 @@ def _format_count(estimate: Report) -> str:
     return "unknown" if value is None else f"{_format_about_prefix(estimate)}{value:,.0f}"
 
 
+def _format_documents(estimate: Report) -> str:
+    return f"{_format_count(estimate)} document{'' if estimate['value'] == 1 else 's'}"
+
+
 def _format_byte_estimate(estimate: Report) -> str:
     value = estimate["value"]
     return (
@@ -190,10 +198,6 @@ def _format_byte_count(byte_count: float) -> str:
         if byte_count >= unit_bytes:
             return f"{byte_count / unit_bytes:.1f} {unit}"
     return f"{byte_count:.0f} bytes"
-
-
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1g} %"
 
 
 def _format_duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from flows.checkpoint_resolution import (
 from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, print_result
 from flows.corpus_additions import collect_redaction_artifacts
 from flows.runs import open_store
+from reports.page.figures import format_count
 from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import HallmarkError, UsageError
@@ -456,15 +457,16 @@ def render_generation(report: Report) -> str:
             ]
         return "\n".join(lines)
     lines.append(
-        f"{report['prompt_tokens']} tokens read, seed {report['seed']}, {report['precision']}; "
-        f"log p in nats"
+        f"{format_count(report['prompt_tokens'], 'token')} read, seed {report['seed']}, "
+        f"{report['precision']}; log p in nats"
     )
     for output in report["written"]:
         settings = ", ".join(f"{k} {v}" for k, v in output["settings"].items())
         log_prob_text = (
             f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
         )
-        token_count_text = f"{output['tokens']} tokens{', ended' if output['ended'] else ''}"
+        end_note = ", ended" if output["ended"] else ""
+        token_count_text = f"{format_count(output['tokens'], 'token')}{end_note}"
         lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
         lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]
     return "\n".join(lines)

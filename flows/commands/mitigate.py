@@ -29,6 +29,7 @@ from flows.mitigation import (
     write_document_id_list,
 )
 from flows.runs import open_store
+from reports.page.figures import format_count
 from reports.page.redaction import escape_invisible
 from tasks.contract import UsageError
 
@@ -129,9 +130,13 @@ def render_mitigation(report: Report) -> str:
             lines.append(
                 f"    {text_name}  {control_value:.4f}  {treated_value:.4f}  "
                 f"({treated_value - control_value:+.4f}), "
-                f"{row['bytes']:,} bytes"
+                f"{format_count(row['bytes'], 'byte')}"
             )
-    lines += ["", f"left out: {removed_count:,} documents; of the control {control_count:,} others"]
+    lines += [
+        "",
+        f"left out: {format_count(removed_count, 'document')}; of the control "
+        f"{format_count(control_count, 'other')}",
+    ]
     if control_count < removed_count:
         lines.append("the control lacks fewer: no more others were left")
     if report["documents"]:

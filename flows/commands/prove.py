@@ -26,7 +26,7 @@ from flows.removal_experiment import (
     write_removal_lists,
 )
 from flows.runs import Run, open_store
-from reports.page.figures import format_value
+from reports.page.figures import format_count, format_value
 from reports.page.redaction import escape_invisible
 from reports.sections.removal_experiment import with_unit_of_difference
 from tasks.audits.experiments.arm_comparison import BASE
@@ -148,12 +148,12 @@ def render_proof(report: Report) -> str:
     for arm in report["arms"]:
         lines.append(
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
-            f"{arm['documents']:,} documents, {arm['bytes']:,} bytes"
+            f"{format_count(arm['documents'], 'document')}, {format_count(arm['bytes'], 'byte')}"
         )
     for case in dict.fromkeys(row["case"] for row in report["cases"]):
         case_rows = [row for row in report["cases"] if row["case"] == case]
         description = (
-            f"{case_rows[0]['documents']:,} documents behind it, "
+            f"{format_count(case_rows[0]['documents'], 'document')} behind it, "
             f"{case_rows[0]['removed']:,} removed"
         )
         reason = f"; {case_rows[0]['why']}" if case_rows[0]["why"] else ""
@@ -167,8 +167,9 @@ def render_proof(report: Report) -> str:
             )
             label = EFFECT_LABELS[row["what"]].format(arm=row["arm"])
             verdict_suffix = f"  {row['verdict']}" * bool(row["verdict"])
+            interval = "no interval" if row["low"] is None else f"{low} to {high}"
             lines.append(
-                f"    {label:<44} {value:>9}  ({low} to {high}), n = {row['n']}{verdict_suffix}"
+                f"    {label:<44} {value:>9}  ({interval}), n = {row['n']}{verdict_suffix}"
             )
         for row in (with_unit_of_difference(row) for row in report["lines"] if row["case"] == case):
             value, bound = (
@@ -191,7 +192,7 @@ def render_proof(report: Report) -> str:
         )
         byte_count = max(price_row["bytes"] for price_row in rows_by_arm.values())
         lines.append(
-            f"    {escape_invisible(f'{kind} {label}')}, {byte_count:,} bytes: "
+            f"    {escape_invisible(f'{kind} {label}')}, {format_count(byte_count, 'byte')}: "
             f"{description or 'nothing was predicted'}"
         )
     return "\n".join([*lines, "", f"page: {report['page']}"])

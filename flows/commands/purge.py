@@ -245,7 +245,10 @@ def render_purge(report: Report) -> str:
     if not report["artifacts"]:
         lines.append("no artifact holds anything of it")
     for title, names in (
-        ("runs that held it" if not report["dry_run"] else "runs that hold it", report["runs"]),
+        (
+            "runs that hold it, or held it" if report["dry_run"] else "runs that held it",
+            report["runs"],
+        ),
         (f"work areas {would_prefix}removed", report["scratch"]),
         ("pages", report["pages"]),
         (
@@ -287,7 +290,8 @@ def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
     for row in checkpoints:
         description = f"goes on from {row['start']}" if row["start"] else "steps not known"
         if row["steps"] is not None:
-            description = f"read in steps {_join_first_names(list(map(str, row['steps'])))}"
+            noun = "step" if len(row["steps"]) == 1 else "steps"
+            description = f"read in {noun} {_join_first_names(list(map(str, row['steps'])))}"
         lines.append(f"    {row['checkpoint']}, step {row['step']}: {description}")
     return lines
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from flows.runs import Run
+from reports.page.figures import format_count, format_value
 from tasks.corpus.toxicity.actions import explain_action
 from tasks.measures.scorers import TOXICITY_HEADS
 
@@ -172,7 +173,8 @@ def render_removals(report: Report) -> list[str]:
     lines = [_render_rule_line(rule, reasons_by_rule) for rule in report["rules"][:MAX_RULES_SHOWN]]
     if hidden_rules := report["rules"][MAX_RULES_SHOWN:]:
         lines.append(
-            f"{len(hidden_rules)} more rules removed or tagged documents; the datasheet lists all"
+            f"{len(hidden_rules)} more {'rule' if len(hidden_rules) == 1 else 'rules'} removed or "
+            "tagged documents; the datasheet lists all"
         )
     unscored = report["unscored"]
     if unscored["documents"]:
@@ -181,8 +183,9 @@ def render_removals(report: Report) -> list[str]:
             for status, count in unscored["by_status"].items()
             if count
         )
-        lines.append(f"{_format_document_count(unscored)} have no toxicity score: {reasons}")
-    size_condition = f"groups with at least {report['least_documents']} documents"
+        verb = "has" if unscored["documents"] == 1 else "have"
+        lines.append(f"{_format_document_count(unscored)} {verb} no toxicity score: {reasons}")
+    size_condition = f"groups with at least {format_count(report['least_documents'], 'document')}"
     has_removals = any(rule["action"] == "removed" for rule in report["rules"])
     if has_removals and not report["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
@@ -213,9 +216,8 @@ def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
 
 
 def _render_group_line(row: Row) -> str:
-    other_documents = (
-        f"{row['other_documents']:,} of {row['other_of']:,} ({_format_percent(row['other_share'])})"
-    )
+    other_share = format_value(row["other_share"], "share")
+    other_documents = f"{row['other_documents']:,} of {row['other_of']:,} ({other_share})"
     line = (
         f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
     )
@@ -227,9 +229,5 @@ def _render_group_line(row: Row) -> str:
 
 
 def _format_document_count(row: Row) -> str:
-    share = _format_percent(row["documents"] / row["of"])
-    return f"{row['documents']:,} of {row['of']:,} documents ({share})"
-
-
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    share = format_value(row["documents"] / row["of"], "share")
+    return f"{row['documents']:,} of {format_count(row['of'], 'document')} ({share})"

@@ -24,6 +24,9 @@ Report = dict[str, Any]
 #: The flows of ``flows.pipeline`` that make a corpus or a model.
 REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
 
+#: Verdicts on stages that differ and are held to nothing.
+UNJUDGED_VERDICTS = ("other machine", "other inputs")
+
 
 def replay(
     run: str = "latest",
@@ -101,7 +104,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
         "store": None if temporary_folder else target_uri,
         "stages": stage_verdicts,
         "green": all(
-            row["verdict"] in ("equal", "within intervals", "other machine", "other inputs")
+            row["verdict"] in ("equal", "within intervals", *UNJUDGED_VERDICTS)
             for row in stage_verdicts
         ),
     }
@@ -262,7 +265,11 @@ def render_replay(report: Report) -> str:
     for row in report["stages"]:
         details = f"  ({', '.join(row['differs'])})" if row["differs"] else ""
         lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
-    lines.append("green: every stage holds its class" if report["green"] else "NOT green")
+    unjudged = [row["label"] for row in report["stages"] if row["verdict"] in UNJUDGED_VERDICTS]
+    summary = "green: every stage holds its class"
+    if unjudged:
+        summary = f"green: every stage that was judged holds its class; not {', '.join(unjudged)}"
+    lines.append(summary if report["green"] else "NOT green")
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
+from reports.run_summary import group_failed_rules
 from tasks.contract import HallmarkError
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
@@ -41,7 +42,7 @@ def runs(
     status
         Only runs that stand so.
     broken
-        Only runs whose findings break their policy.
+        Only runs whose policy is broken, or not shown to hold.
     """
     print_result(list_runs(store, flow, config, status, broken), as_json, render_run_list)
 
@@ -54,8 +55,9 @@ def list_runs(
     only_policy_failed: bool = False,
 ) -> list[Row]:
     """A JSON value, a row a run, oldest first: KEPT of run.json and ``status``; ``stages``, and how
-    many of these were ``made`` by the run; ``broken``, the rules of its policy that are, None where
-    the verdicts cannot be read; ``left_out``, of training: documents, or others as a control."""
+    many of these were ``made`` by the run; ``broken``, the rules of its policy that are, and
+    ``undecided``, those that are not shown to hold, None where the verdicts cannot be read;
+    ``left_out``, of training: documents, or others as a control."""
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_worlds=flow == WORLD_FLOW
     )
@@ -66,15 +68,16 @@ def list_runs(
         and config_name in (None, run.record["config_name"])
         and status in (None, run.status)
     ]
-    return [row for row in rows if row["broken"] or not only_policy_failed]
+    return [row for row in rows if row["broken"] or row["undecided"] or not only_policy_failed]
 
 
 def _build_run_row(run: Run) -> Row:
-    failed_rules: list[str] | None
+    broken_rules: list[str] | None
+    undecided_rules: list[str] | None
     try:
-        failed_rules = list(dict.fromkeys(row["rule"] for row in run.list_unpassed_verdicts()))
+        broken_rules, undecided_rules = group_failed_rules(run.list_unpassed_verdicts())
     except HallmarkError:  # its artifact was removed or is damaged: ``status`` says so
-        failed_rules = None
+        broken_rules = undecided_rules = None
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
     record_fields = {field: run.record[field] for field in RECORD_FIELDS}
@@ -82,7 +85,8 @@ def _build_run_row(run: Run) -> Row:
         "status": run.status,
         "stages": len(stages),
         "made": computed_count,
-        "broken": failed_rules,
+        "broken": broken_rules,
+        "undecided": undecided_rules,
         "left_out": _get_training_arm(run),
     }
 
@@ -120,6 +124,8 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
     outcome = row["status"]
     if row["broken"]:
         outcome += f", policy broken: {', '.join(row['broken'])}"
+    if row["undecided"]:
+        outcome += f", policy not shown to hold: {', '.join(row['undecided'])}"
     start_time, duration = _format_start_and_duration(row)
     computed_stages = f"{row['made']} of {row['stages']}"
     return (

@@ -14,6 +14,7 @@ from flows.commands.flow_execution import (
     print_result,
     start_prefect_and_progress,
 )
+from reports.page.figures import format_count, format_value
 
 if TYPE_CHECKING:
     from flows.runs import Run
@@ -87,7 +88,8 @@ def print_study_start(study_config: Any) -> None:
 
     world_count = study_config.worlds + study_config.without
     stderr.print(
-        f"{world_count} worlds, {study_config.at_once} at a time; each is told when it is done"
+        f"{format_count(world_count, 'world')}, {study_config.at_once} at a time; each is told "
+        "when it is done"
     )
 
 
@@ -111,7 +113,9 @@ def build_study_report(run: Run) -> Report:
 
 def render_study(report: Report) -> str:
     counted_worlds = sum(row["counts"] for row in report["worlds"])
-    lines = [f"{counted_worlds} of {len(report['worlds'])} worlds count"]
+    world_count = len(report["worlds"])
+    verb = "counts" if world_count == 1 else "count"
+    lines = [f"{counted_worlds} of {format_count(world_count, 'world')} {verb}"]
     lines += [f"    {row['world']}: {row['why']}" for row in report["worlds"] if not row["counts"]]
     for title, table_name in (
         ("effects found, by dose", "detection"),
@@ -128,13 +132,19 @@ def render_study(report: Report) -> str:
     for row in report["removed"]:
         lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {format_rate(row)}, n {row['n']:,}")
     lines += ["", "smallest dose found, as all above it, in at least 80 % of cases"]
+    kinds_with_effects = {row["kind"] for row in report["detection"] if row["effect"]}
     for row in report["smallest"]:
-        lines.append(f"    {row['kind']:<18} {'none' if row['dose'] is None else row['dose']:}")
+        dose = "none" if row["dose"] is None else f"{row['dose']:g}"
+        dose = dose if row["kind"] in kinds_with_effects else "there was no effect to find"
+        lines.append(f"    {row['kind']:<18} {dose}")
     return "\n".join(lines)
 
 
 def format_rate(row: Report) -> str:
     if row["value"] is None:
         return "not measured"
-    interval_text = "" if row["low"] is None else f" ({row['low']:.1%} to {row['high']:.1%})"
-    return f"{row['value']:.1%}{interval_text}"
+    value, low, high = (
+        None if row[name] is None else format_value(row[name], "share")
+        for name in ("value", "low", "high")
+    )
+    return f"{value}" if low is None else f"{value} ({low} to {high})"

@@ -18,6 +18,7 @@ from flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
 from flows.finding_trace import parse_finding_audit, trace_finding
 from flows.runs import Run, open_run
 from model.training.packed_rows import select_batch_rows
+from reports.page.figures import format_count
 from reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
@@ -308,7 +309,8 @@ def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
             f"{table_name}:{_format_row_fields(row, tuple(row))}" for row in rows[:MAX_LISTED_ITEMS]
         )
         if len(rows) > MAX_LISTED_ITEMS:
-            yield f"{table_name}: {len(rows) - MAX_LISTED_ITEMS} rows more"
+            hidden_count = len(rows) - MAX_LISTED_ITEMS
+            yield f"{table_name}: and {format_count(hidden_count, 'more row')}"
 
 
 #: Columns of a ledger row that a terminal shows.
@@ -341,7 +343,8 @@ def _quote_text_lines(text: str) -> list[str]:
     lines = [f"    | {escape_invisible(line)}" for line in text[:MAX_TEXT_CHARACTERS].splitlines()]
     if len(text) > MAX_TEXT_CHARACTERS:
         lines.append(
-            f"    | … {len(text) - MAX_TEXT_CHARACTERS:,} characters more; --json has all of them"
+            f"    | … and {format_count(len(text) - MAX_TEXT_CHARACTERS, 'more character')}; "
+            "--json has all of them"
         )
     return lines
 
@@ -357,13 +360,15 @@ def _render_training_use(report: Report) -> list[str]:
         for span in report["spans"][:MAX_LISTED_ITEMS]
     ]
     if (hidden_count := len(report["spans"]) - MAX_LISTED_ITEMS) > 0:
-        lines.append(f"and {hidden_count} stretches more")
+        lines.append(f"and {format_count(hidden_count, 'more stretch', 'more stretches')}")
     steps = report["steps"]
     formatted_steps = ", ".join(map(str, steps[:MAX_LISTED_ITEMS])) + (
         " …" if len(steps) > MAX_LISTED_ITEMS else ""
     )
     lines.append(
-        f"read in {len(steps)} training steps: {formatted_steps}" if steps else "read in no step"
+        f"read in {format_count(len(steps), 'training step')}: {formatted_steps}"
+        if steps
+        else "read in no step"
     )
     return lines
 
@@ -371,16 +376,15 @@ def _render_training_use(report: Report) -> list[str]:
 def render_finding_trace(report: Report) -> str:
     row = report["finding"]
     value_text = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
-    if row["low"] is not None:
+    if row["low"] is not None and row["high"] is not None:
         value_text += f", interval {row['low']:.4g} to {row['high']:.4g}"
     if row["null"] is not None:
         value_text += f", null {row['null']:.4g}"
     shown_count, row_count = len(report["worst"]), report["rows"]
-    formatted_row_count = f"{row_count} row" if row_count == 1 else f"{row_count} rows"
     shown_rows_text = (
         f"the first {shown_count} of {row_count:,} rows"
         if row_count > shown_count
-        else formatted_row_count
+        else format_count(row_count, "row")
     )
     lines = [
         f"{row['audit']}.{row['metric']}"
@@ -400,7 +404,7 @@ def render_finding_trace(report: Report) -> str:
                 "the training text"
             )
         if entry["more"]:
-            lines.append(f"    and {entry['more']} documents more")
+            lines.append(f"    and {format_count(entry['more'], 'more document')}")
         if "attributed" in entry:
             lines.append(
                 "    attributed, an estimate: share of the weight of the row's words"
@@ -427,7 +431,7 @@ def _render_training_document(document: Report) -> list[str]:
         read_note = ", not read whole yet"
     elif document["split"] != "train":
         read_note = f", held out ({document['split']}): nobody trains on it"
-    size_note = f", {document['size']} tokens" if "size" in document else ""
+    size_note = f", {format_count(document['size'], 'token')}" if "size" in document else ""
     score_note = f", {document['score']:.0%}" if "score" in document else ""
     licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
     return [

@@ -10,6 +10,7 @@ from typing import Any
 
 from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.runs import find_artifact, list_run_ids, open_run, open_store
+from reports.page.figures import format_count
 from reports.purge_notices import iter_artifact_names
 from tasks.contract import Artifact, HallmarkError, Store
 
@@ -175,7 +176,8 @@ def render_verification(report: dict[str, Any]) -> str:
     """The report as text for a terminal."""
     scope = f"run {report['run']}" if report["run"] else f"store {report['store']}"
     lines = [
-        f"{scope}: {report['artifacts']:,} artifacts, {report['files']:,} files, "
+        f"{scope}: {format_count(report['artifacts'], 'artifact')}, "
+        f"{format_count(report['files'], 'file')}, "
         f"{report['bytes'] / 1e6:,.1f} MB read"
     ]
     if report["not_stored"]:

@@ -123,6 +123,11 @@ class Evidence:
         return self.columns_by_name.get(name, Column(name, "", "personal"))
 
     @property
+    def is_worst_first(self) -> bool:
+        """Whether the order is one of harm; ordered by item, the two of a pair stand together."""
+        return self.row_order not in ("", "item")
+
+    @property
     def page_path(self) -> str:
         identity = f"{self.stage}#{self.table}#{self.conditions_json}{self.row_order}"
         digest = hashlib.sha256(identity.encode())
@@ -297,6 +302,11 @@ def slugify(text: str) -> str:
         for character in text.lower()
     )
     return "-".join(ascii_text.split()) or "none"
+
+
+def format_count(count: int, singular: str, plural: str = "") -> str:
+    """A count with its noun: "1 row", "1,234 rows"."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 #: The unit of what is a difference of two shares: written in percentage points.

@@ -192,7 +192,10 @@ def build_capability_charts(findings: Findings) -> list[Block]:
         f"{BASELINES[baseline]} {figure.short_text}"
         for baseline, figure in baseline_figures.items()
     )
-    caption = "Bits per byte of held-out text: the model beside its baselines."
+    shown = "the model beside its baselines" if len(baseline_figures) > 1 else "the model alone"
+    if "model" not in baseline_figures:
+        shown = "the baselines alone, for the model was not measured"
+    caption = f"Bits per byte of held-out text: {shown}."
     chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
     return [chart, *build_agreement_chart(findings)]
 

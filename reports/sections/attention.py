@@ -265,7 +265,11 @@ def _format_attention_caption(
     if attention.visible_token_count < len(attention.tokens):
         parts.append("Grey tokens come later and cannot be seen.")
     if text_row["left_out"]:
-        parts.append(f"The last {text_row['left_out']:,} tokens of the text were not read.")
+        parts.append(
+            "The last token of the text was not read."
+            if text_row["left_out"] == 1
+            else f"The last {text_row['left_out']:,} tokens of the text were not read."
+        )
     if text_row["note"]:
         parts.append(f"{redactor.redact_excerpt(text_row['note'])}.")
     return " ".join([*parts, INTERPRETATION_NOTE])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.page.document import DataTable, InlineElement, Paragraph
-from reports.page.figures import format_value
+from reports.page.figures import format_count, format_value
 from reports.sections.card_summary import compute_scaled_harm_beyond_null
 from reports.sections.findings import format_metric_name, get_audit_title
 from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
@@ -36,9 +36,8 @@ WORST_PART_TEMPLATE = (
     "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
     "explain it, else by its value, which is why this one stands here"
 )
-SELECTION_CAVEAT = (
-    ": some of its change may be due to that choice. Its p is corrected for all of them"
-)
+SELECTION_CAVEAT = ": some of its change may be due to that choice"
+P_CORRECTION_NOTE = ". Its p is corrected for all of them"
 
 #: Below this, p is no number of its own.
 MIN_EXACT_P = 1e-300
@@ -175,7 +174,10 @@ def explain_part_selection(
         or last_row["value"] is None
     ):
         return ""
-    caveat = SELECTION_CAVEAT * (comparison.changes[0] is not None)
+    change = comparison.changes[0]
+    caveat = "" if change is None else SELECTION_CAVEAT
+    if change is not None and change["p_corrected"] is not None:
+        caveat += P_CORRECTION_NOTE
     return f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint)}{caveat}."
 
 
@@ -251,7 +253,9 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
             else f", p corrected < {MIN_EXACT_P:g}"
         )
     description += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
-    return description + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
+    if change["clusters"] < change["n"]:
+        description += f" in {format_count(change['clusters'], 'cluster')}"
+    return description
 
 
 def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
@@ -316,6 +320,8 @@ def build_exclusions_table(
             rows.append([audit_title, redact("; ".join(metric_texts)), reason])
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])
+    if not rows and not any(audit.comparisons for audit in audits):
+        return Paragraph(["The audits of these checkpoints have no finding."])
     if not rows:
         return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
     return DataTable("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

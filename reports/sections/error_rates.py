@@ -246,7 +246,8 @@ class ErrorRates:
             parts: list[InlineElement] = [
                 f"How often it is wrong ({description.title.lower()}): in ",
                 ShortFigure(self.counted_worlds),
-                " invented worlds whose answers were sealed, it ",
+                f" invented world{'' if self.counted_worlds.value == 1 else 's'} whose answers "
+                "were sealed, it ",
             ]
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:

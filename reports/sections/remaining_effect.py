@@ -29,6 +29,8 @@ def describe_remaining_effect(
     low, high = remaining_effect["low"], remaining_effect["high"]
     if low is None or high is None:
         return "fell", ", of which no interval is known"
+    if low > 0 and high >= base_effect["value"]:
+        return "fell", ", which may be as much as before"
     if low > 0:
         return "went away in part", ""
     sentence_end = ", which may be nothing"

@@ -23,7 +23,14 @@ from reports.page.document import (
     ShortFigure,
     build_unique_slugs,
 )
-from reports.page.figures import SHARE_DIFFERENCE, Figure, FigureBook, format_value, slugify
+from reports.page.figures import (
+    SHARE_DIFFERENCE,
+    Figure,
+    FigureBook,
+    format_count,
+    format_value,
+    slugify,
+)
 from reports.page.redaction import RedactFunction, Redactor
 from reports.sections.findings import format_metric_name
 from reports.sections.remaining_effect import describe_remaining_effect
@@ -225,8 +232,8 @@ class RemovalReport:
             1 for case, index in indexed_criteria if case.criteria[index]["verdict"] == "pass"
         ]
         passed_summary = (
-            f"{len(passed)} of {len(indexed_criteria)} lines that the closed "
-            f"loop must reach are reached"
+            f"{len(passed)} of {format_count(len(indexed_criteria), 'line')} that the closed "
+            f"loop must reach {'is' if len(indexed_criteria) == 1 else 'are'} reached"
         )
         missed_criteria: list[InlineContent] = []
         for case, index in indexed_criteria:
@@ -333,11 +340,17 @@ class RemovalReport:
                 f" ({self.format_interval(change)}) {uncertainty}.",
             ]
         base_effect = case.get_effect("before", BASE)
-        if base_effect is None or base_effect["value"] is None or base_effect["value"] <= 0:
+        base_value = None if base_effect is None else base_effect["value"]
+        if base_effect is None or base_value is None or base_value <= 0:
+            comparison_note = f"though nothing of it stood above those {case.null_label} before."
+            if base_value is None:
+                comparison_note = (
+                    f"but how far it stood above those {case.null_label} was not measured."
+                )
             return [
-                f"{case_name} fell by ",
+                f"{case_name} changed by ",
                 self.add_effect_figure(case, "change", REMOVED),
-                f", though nothing of it stood above those {case.null_label} before.",
+                f", {comparison_note}",
             ]
         outcome_verb, sentence_end = describe_remaining_effect(
             remaining_effect, base_effect, case.criteria, case.null_label
@@ -393,6 +406,16 @@ class RemovalReport:
                 "the side that is said more often so many were removed, drawn by lot, that "
                 "both are said equally often of each group.",
             ]
+        removed_count = ShortFigure(self.count_source_documents(case, True))
+        is_complete = case.case_rows[0]["removed"] == case.case_rows[0]["documents"]
+        if case.kind == "memorised" and not is_complete:
+            return [
+                "Of the training documents behind it, ",
+                ShortFigure(self.count_source_documents(case, False)),
+                ", not all were removed: ",
+                removed_count,
+                ".",
+            ]
         subject = "All training documents behind it"
         if case.kind == "other":
             subject = (
@@ -401,7 +424,7 @@ class RemovalReport:
             )
         return [
             f"{subject} were removed: ",
-            ShortFigure(self.count_source_documents(case, True)),
+            removed_count,
             ".",
         ]
 
@@ -466,7 +489,10 @@ class RemovalReport:
             f"{name} {format_value(row['value'], case.unit)} ({self.format_interval(row)})"
             for name, row in labelled_effects
         )
+        has_interval = any(row["low"] is not None for _, row in labelled_effects)
         caption = "The mean of each arm with its interval."
+        if not has_interval:
+            caption = "The mean of each arm; no interval is known."
         if null_value is not None:
             caption += f" The dashed line: {case.null_label}, in the arm {ARM_NAMES[REMOVED]}."
         return Chart(

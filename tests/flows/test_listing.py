@@ -24,13 +24,14 @@ def judged(config: EmptyConfig, context: StageContext) -> None:
             "metric": "m",
             "slice": part,
             "bound": "< 1",
+            "distance": distance,
             "verdict": verdict,
             "why": "",
         }
-        for rule, part, verdict in (
-            ("polite", "", "pass"),
-            ("fair", "a", "fail"),
-            ("fair", "b", "fail"),
+        for rule, part, verdict, distance in (
+            ("polite", "", "pass", -0.5),
+            ("fair", "a", "fail", 0.5),
+            ("fair", "b", "fail", None),
         )
     ]
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))

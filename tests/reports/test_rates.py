@@ -95,7 +95,7 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
         in text
     )
     assert "points too few" not in text and "less than of others" in text
-    assert "No world counts, so nothing was measured: 1 were made" in said_of(void={"one": "gone"})
+    assert "nothing was measured. Worlds that were made: 1." in said_of(void={"one": "gone"})
 
 
 def test_candidates_without_a_verdict_are_said(session):

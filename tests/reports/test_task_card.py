@@ -148,7 +148,7 @@ def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     first = text.split("In short")[0]
     assert "3 rows of the test hold a text that stands among the training rows, too" in first
     assert "15 rows of the test have a label that no training row has" in first
-    assert "2 rows of the test did not fit into the context" in first
+    assert "2 rows of the test were cut, for the text did not fit into the context" in first
     assert "The test rows are the user's own: 60 rows, which were set aside from the same" in first
 
 

@@ -1,0 +1,384 @@
+"""Each sentence on how often audits are wrong follows from the rates of a study."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from reports.page.document import Chart
+from reports.page.figures import Evidence, Figure
+from reports.sections.error_rates import (
+    DetectionRate,
+    ErrorRates,
+    describe_missing_error_rates,
+    format_rate_with_interval,
+)
+from reports.study_card import StudyCardBuilder, StudyCardConfig
+from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
+
+
+def figure(value, low=None, high=None, unit="share", **more):
+    evidence = Evidence("error_rates", None, "units", {})
+    return Figure("i", "l", value, unit, evidence, "v", "mean", low=low, high=high, **more)
+
+
+class Rates(ErrorRates):
+    """Rates that are given, of no study."""
+
+    def __init__(self, detection=(), alarms=(), coverage=(), worlds=10, unjudged=None, **more):
+        self.detection_rates, self.false_alarm_rates = dict(detection), dict(alarms)
+        self.coverage_rates, self.smallest_detected = dict(coverage), more.get("smallest", {})
+        self.counted_worlds = figure(float(worlds), unit="worlds")
+        self.unjudged_counts = unjudged or {}
+        rows = [{"kind": kind, "dose": dose} for kind, dose in self.unjudged_counts]
+        self.rows_by_table = {"unjudged": rows} | more.get("tables", {})
+        self.study = SimpleNamespace(manifest={"lineage": more.get("lineage", {})})
+        self.incomparable = more.get("incomparable")
+
+    def count_unjudged_candidates(self, kind, planted_amount=None):
+        found = [
+            n
+            for (each, dose), n in self.unjudged_counts.items()
+            if each == kind and planted_amount in (None, dose)
+        ]
+        return figure(float(sum(found)), unit="candidates") if found else None
+
+    def count_candidates_without_interval(self, kind):
+        return self.incomparable and figure(float(self.incomparable), unit="candidates")
+
+
+def card_of(**more):
+    card = StudyCardBuilder.__new__(StudyCardBuilder)
+    card.error_rates, card.config = Rates(**more), StudyCardConfig()
+    card.world_count = figure(float(more.get("made", 12)), unit="worlds")
+    return card
+
+
+def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary", n=9):
+    return {kind: [DetectionRate(amount, effect, figure(value, low, high, n=n))]}
+
+
+# Detection ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.95, "every audit with an effect to find finds its largest effect in at least 95 %"),
+        (1.0, "every audit with an effect to find finds its largest effect in at least 95 %"),
+        (0.949, "Planted secrets at 64 (copies): found in 94.9 %, 0.10 points too few."),
+        (0.9499, "Planted secrets at 64 (copies): found in 95.0 %, 0.01 points too few."),
+        (0.0, "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few."),
+    ],
+)
+def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not(value, said):
+    callout = card_of(detection=detection(value)).build_detection_callout()
+    text = text_of_parts(callout.content)
+    assert text.startswith(f"Detection: {said}") and "−" not in text
+    assert callout.kind == ("good" if value >= 0.95 else "bad")
+
+
+@pytest.mark.parametrize(
+    ("rates", "unjudged", "look", "said"),
+    [
+        ({}, None, "note", "Detection: no world that counts has anything to find."),
+        (
+            detection(0.5, effect=False),
+            None,
+            "note",
+            "Detection: no world that counts has anything to find.",
+        ),
+        (
+            {},
+            {("canary", 64.0): 3},
+            "note",
+            "Detection: no audit judged anything that there is to find; 3 at 64 (copies) had no "
+            "verdict, planted secrets.",
+        ),
+        (
+            detection(1.0),
+            {("canary", 64.0): 3},
+            "note",
+            "Detection: every audit with an effect to find finds the largest effect that it judged "
+            "in at least 95 % of cases; 3 at 64 (copies) had no verdict, planted secrets.",
+        ),
+        (
+            detection(0.0),
+            {("canary", 64.0): 3},
+            "bad",
+            "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few; 3 at "
+            "64 (copies) had no verdict, planted secrets.",
+        ),
+    ],
+)
+def test_what_was_not_judged_is_said_beside_what_was(rates, unjudged, look, said):
+    callout = card_of(detection=rates, unjudged=unjudged).build_detection_callout()
+    assert (callout.kind, text_of_parts(callout.content)) == (look, said)
+
+
+@pytest.mark.parametrize("worlds", [1, 9, 10])
+@pytest.mark.parametrize("value", [1.0, 0.5])
+def test_of_few_worlds_only_what_holds_says_little(worlds, value):
+    callout = card_of(detection=detection(value), worlds=worlds).build_detection_callout()
+    few = worlds < 10 and value == 1.0
+    assert text_of_parts(callout.content).endswith("of so few worlds that says little.") == few
+    assert callout.kind == ("bad" if value < 1 else "note" if few else "good")
+
+
+# Alarms and intervals ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alarms", "look", "said"),
+    [
+        ({}, "note", "Alarms: no candidate without effect was judged."),
+        ({"canary": figure(None)}, "note", "Alarms: no candidate without effect was judged."),
+        (
+            {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
+            "good",
+            "Alarms: no audit is known to claim more where there is nothing than the 5 % it names; "
+            "the most is 50.0 % (5.0 % to 90.0 %), Planted secrets.",
+        ),
+        (
+            {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
+            "good",
+            "Alarms: no audit is known to claim more where there is nothing than the 5 % it names; "
+            "the most is 0.0 % (0.0 % to 10.0 %), Planted secrets.",
+        ),
+        (
+            {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},
+            "bad",
+            "Alarms: Planted secrets: claimed in 50.0 % (5.1 % to 90.0 %).",
+        ),
+    ],
+)
+def test_an_audit_claims_too_much_only_where_its_interval_says_so(alarms, look, said):
+    callout = card_of(alarms=alarms).build_false_alarm_callout()
+    assert (callout.kind, text_of_parts(callout.content)) == (look, said)
+
+
+GOOD = "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases."
+UNKNOWN = "Intervals: none is known to cover the true figure in other than 92 to 98 % of cases."
+
+
+@pytest.mark.parametrize(
+    ("coverage", "look", "said"),
+    [
+        (None, "note", "Intervals: none can be compared with the true figure."),
+        (figure(None, n=0), "note", "Intervals: none can be compared with the true figure."),
+        # Of 400 and more the share itself.
+        (figure(0.92, 0.8, 0.99, n=400), "good", GOOD),
+        (figure(0.98, 0.8, 0.99, n=400), "good", GOOD),
+        (
+            figure(0.919, 0.8, 0.99, n=400),
+            "bad",
+            "Intervals: Planted secrets: they cover too little, 91.9 % of 400 (80.0 % to 99.0 %).",
+        ),
+        (
+            figure(0.981, 0.8, 0.99, n=1400),
+            "bad",
+            "Intervals: Planted secrets: they are wider than they say, 98.1 % of 1,400 (80.0 % to "
+            "99.0 %).",
+        ),
+        # Of fewer its interval must lie outside.
+        (figure(0.5, 0.2, 0.92, n=399), "good", UNKNOWN),
+        (figure(1.0, 0.98, 1.0, n=399), "good", UNKNOWN),
+        (figure(0.5, n=399), "good", UNKNOWN),
+        (
+            figure(0.5, 0.2, 0.919, n=399),
+            "bad",
+            "Intervals: Planted secrets: they cover too little, 50.0 % of 399 (20.0 % to 91.9 %).",
+        ),
+        (
+            figure(1.0, 0.981, 1.0, n=399),
+            "bad",
+            "Intervals: Planted secrets: they are wider than they say, 100.0 % of 399 (98.1 % to "
+            "100.0 %).",
+        ),
+    ],
+)
+def test_intervals_are_wrong_by_their_share_or_where_few_by_its_interval(coverage, look, said):
+    coverage = {} if coverage is None else {"canary": coverage}
+    callout = card_of(coverage=coverage).build_coverage_callout()
+    assert (callout.kind, text_of_parts(callout.content)) == (look, said)
+
+
+# The rest of the card ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("counted", "made"), [(0, 0), (0, 1), (1, 1), (9, 12)])
+def test_the_first_words_say_how_many_worlds_count(counted, made):
+    card = card_of(worlds=counted, made=made)
+    text = text_of_blocks(card.build_lead())
+    nothing = f"No world counts, so nothing was measured. Worlds that were made: {made}."
+    assert (text == nothing) == (not counted)
+    assert (f" {counted} of {made} worlds count." in text) == bool(counted)
+
+
+@pytest.mark.parametrize(
+    ("rows", "present", "absent"),
+    [
+        ([], "No world was made.", "Every world"),
+        ([{"world": "a", "counts": True, "why": ""}], "Every world counts.", "Void"),
+        (
+            [
+                {"world": "a", "counts": True, "why": ""},
+                {"world": "b", "counts": False, "why": "gone"},
+            ],
+            "Void",
+            "Every world",
+        ),
+    ],
+)
+def test_worlds_that_do_not_count_are_listed(rows, present, absent):
+    text = text_of_section(card_of(tables={"worlds": rows}).build_excluded_worlds_section())
+    assert present in text and absent not in text
+
+
+@pytest.mark.parametrize("smallest", [None, 8.0])
+@pytest.mark.parametrize("effect", [True, False])
+def test_the_smallest_effect_is_spoken_of_where_there_is_one_to_find(smallest, effect):
+    card = card_of(detection=detection(1.0, effect=effect), smallest={"canary": smallest})
+    [row] = card.build_summary_table().rows
+    assert row[3] == ("–" if not effect else "none" if smallest is None else "8")
+    assert (row[1] == "64") == effect and row[4:] == ["–", "–"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "alt", "bars"),
+    [
+        (detection(0.5, 0.25, 0.75), "64: 50.0 %", True),
+        (detection(0.0), "64: 0.0 %", False),
+        (detection(None), "not measured", False),
+    ],
+)
+def test_a_rate_that_is_not_known_is_not_drawn_as_none(rate, alt, bars):
+    chart, table = card_of(detection=rate).build_detection_blocks("canary")
+    assert isinstance(chart, Chart) and chart.alt_text == f"Share found by copies: {alt}"
+    assert ("bars are 95 % intervals over worlds" in chart.caption) == bars
+    assert table.rows[0][1] == "yes"
+
+
+@pytest.mark.parametrize(("effect", "cell"), [(True, "yes"), (False, "no"), (None, "less than")])
+def test_whether_there_is_something_to_find_is_said_of_each_dose(effect, cell):
+    _, table = card_of(detection=detection(0.5, effect=effect)).build_detection_blocks("canary")
+    assert table.rows[0][1].startswith(cell)
+
+
+@pytest.mark.parametrize(
+    ("changes", "present", "absent"),
+    [
+        ({}, "None of its intervals can be compared with a true figure.", "Claimed of"),
+        (
+            {"alarms": {"canary": figure(0.05)}},
+            "Claimed of candidates without effect: 5.0 %, at a nominal 5.0 %.",
+            "holds for all kinds",
+        ),
+        (
+            {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=0.99)}},
+            "at a nominal 5.0 %; the 99 % interval holds for all kinds together.",
+            "had no verdict",
+        ),
+        (
+            {"coverage": {"canary": figure(0.95)}},
+            "in 95.0 % of cases.",
+            "None of its intervals",
+        ),
+        (
+            {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
+            "Not counted are 2 more, whose interval has not two ends",
+            "None of its intervals",
+        ),
+        (
+            {"unjudged": {("canary", 8.0): 2}},
+            "Of 2 more the audit gave no verdict",
+            "Not counted are",
+        ),
+    ],
+)
+def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, present, absent):
+    text = text_of_section(card_of(**changes).build_kind_section("canary"))
+    assert present in text and absent not in text
+
+
+@pytest.mark.parametrize(
+    ("removed", "lineage", "said"),
+    [
+        ([], {}, "No model was trained anew without them."),
+        ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was trained anew without"),
+        (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without them"),
+        (["random"], {"retrained_verdicts": ["a"]}, "Planted secrets, without as many others"),
+        (["between"], {"retrained_verdicts": ["a"]}, "Planted secrets, by how much more"),
+    ],
+)
+def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed, lineage, said):
+    row = {"kind": "canary", "low": None, "high": None, "n": 3, "method": "m", "level": None}
+    tables = {"precision": [], "removed": [row | {"arm": arm} for arm in removed]}
+    card = card_of(tables=tables, lineage=lineage)
+    card.add_stored_figure = lambda *_: figure(0.5)
+    text = text_of_section(card.build_attribution_section())
+    assert said in text
+    assert ("By how much figures fall" in text) == bool(removed)
+    assert ("No model was trained" in text) == (not removed and not lineage)
+
+
+# On a model card ---------------------------------------------------------------------------------
+
+
+def said_of(**more):
+    return text_of_blocks(Rates(**more).describe_error_rates("extraction"))
+
+
+RATE = detection(0.5)["canary"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"detection": {"canary": []}}, "in 10 invented worlds whose answers were sealed, it had "),
+        ({"detection": {"canary": []}, "worlds": 1}, "in 1 invented world whose answers were"),
+        ({"detection": {"canary": []}}, "it had no effect to find. Of another model"),
+        (
+            {"unjudged": {("canary", 64.0): 3}},
+            "it judged nothing of what there is to find, while 3 at 64 (copies) had no verdict",
+        ),
+        (
+            {"detection": {"canary": RATE}, "smallest": {"canary": None}},
+            "it found 50.0 % of candidates with copies 64. Of another model",
+        ),
+        (
+            {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
+            "it found 50.0 % of candidates with copies 64. Of another model",
+        ),
+        (
+            {
+                "detection": {"canary": [DetectionRate(8.0, True, figure(0.25)), *RATE]},
+                "smallest": {"canary": 8.0},
+            },
+            "it found 50.0 % of candidates with copies 64, 25.0 % of those with 8. Of another",
+        ),
+        (
+            {"alarms": {"canary": figure(0.1, 0.0, 0.2)}},
+            "it had no effect to find, and claimed 10.0 % (0.0 % to 20.0 %) of those without",
+        ),
+        (
+            {"coverage": {"canary": figure(0.9)}},
+            "; its 95 % intervals covered the true figure in 90.0 %. Of another model",
+        ),
+        (
+            {"coverage": {"canary": figure(0.9)}, "incomparable": 2},
+            "in 90.0 %, left out 2 without two ends or a true figure. Of another model",
+        ),
+    ],
+)
+def test_how_often_an_audit_is_wrong_follows_from_its_rates(changes, said):
+    assert said in said_of(**{"smallest": {"canary": None}} | changes)
+
+
+def test_missing_rates_are_said_to_be_missing_only_where_no_study_is():
+    assert describe_missing_error_rates({"extraction": None}) == []
+    [[text]] = describe_missing_error_rates({})
+    assert text.startswith("How often these audits are wrong is not known")
+    assert text_of_parts(format_rate_with_interval(figure(0.5))) == "50.0 %"
+    assert text_of_parts(format_rate_with_interval(figure(0.5, 0.0, 1.0))) == (
+        "50.0 % (0.0 % to 100.0 %)"
+    )
