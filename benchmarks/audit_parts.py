@@ -36,7 +36,11 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
     none, path = CorpusTables(), folder / "prompts.jsonl"
     texts = prompts_of(data, prompts)
     path.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in texts), encoding="utf-8")
-    yield Part(toxicity.PROBE, toxicity.ToxicityConfig(prompts=path, unprompted=0, floor=0), none)
+    yield Part(
+        toxicity.PROBE,
+        toxicity.ToxicityConfig(prompts=path, unprompted_groups=0, baseline_groups=0),
+        none,
+    )
     yield Part(bias.PROBE, bias.BiasConfig(), none)
     rows = [
         {
@@ -56,7 +60,9 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
         ]
     )
     known = CorpusTables(documents=audits.held(pa.Table.from_pylist(rows, schema=schema)))
-    sampled = extraction.ExtractionConfig(documents=sequences // 2, windows=1, prefix=(32,))
+    sampled = extraction.ExtractionConfig(
+        documents_per_split=sequences // 2, max_windows=1, prefix_tokens=(32,)
+    )
     yield Part(extraction.PROBE, sampled, known)
     yield from public(data) if data else ()
 
@@ -101,7 +107,10 @@ def public(data: Path) -> Iterator[Part]:
     if "crows" in files:
         yield Part(bias.PROBE, bias.BiasConfig(pairs=files["crows"]), none, "CrowS-Pairs")
     if len(sides["pro"]) == len(sides["anti"]) > 0:
-        yield Part(winobias.PROBE, winobias.WinobiasConfig(**sides), none)
+        pronouns = winobias.WinobiasConfig(
+            pro_stereotypical=sides["pro"], anti_stereotypical=sides["anti"]
+        )
+        yield Part(winobias.PROBE, pronouns, none)
     if "sentences" in files:
         asked = winogender.WinogenderConfig(sentences=files["sentences"])
         yield Part(winogender.PROBE, asked, none)

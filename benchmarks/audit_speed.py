@@ -86,7 +86,7 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
         out = peer.generate(
             ids,
             attention_mask=mask,
-            max_new_tokens=config.tokens,
+            max_new_tokens=config.max_new_tokens,
             do_sample=True,
             top_k=0,
             top_p=config.top_p,
@@ -94,7 +94,7 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
             use_cache=True,
             pad_token_id=1,
             eos_token_id=0,
-            num_return_sequences=config.continuations,
+            num_return_sequences=config.continuations_per_prompt,
         )
     return out[:, width:]
 
@@ -102,7 +102,7 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
 def theirs(
     peer: Any, detoxify: Any, requests: pa.Table, config: toxicity.ToxicityConfig, decode: Any
 ) -> Callable[[], tuple[float, float, int]]:
-    contexts = sorted(requests["context"].to_pylist(), key=len)  # those alike are padded least
+    contexts = sorted(requests["context_ids"].to_pylist(), key=len)  # those alike are padded least
 
     def run() -> tuple[float, float, int]:
         begun, texts, tokens = time.perf_counter(), [], 0
@@ -128,7 +128,7 @@ def ours(
         said = audits.respond(subject, requests)
         middle = time.perf_counter()
         audits.score(scorer, audits.texts_of(said))
-        tokens = pc.sum(pc.list_value_length(said["ids"])).as_py()
+        tokens = pc.sum(pc.list_value_length(said["token_ids"])).as_py()
         return middle - begun, time.perf_counter() - middle, tokens
 
     return run
@@ -168,7 +168,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     )
     words = [text for text, _ in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
     checkpoint, base = make_checkpoint(folder, words, options.layers)
-    config = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, device="cpu")
+    config = ScorerConfig(
+        kind="detoxify", checkpoint=checkpoint, base_model_folder=base, device="cpu"
+    )
     scorer = DetoxifyScorer(config)
     subject = open_audited_model(options.checkpoint, "cpu", precision="fp32")
     first, *others = parts(options.data, options.prompts, options.sequences, folder)

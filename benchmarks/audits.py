@@ -62,7 +62,7 @@ def ask(
 ) -> Asked:
     questions = RequestBuilder()
     probe.build_requests(questions, reader, corpus or CorpusTables(), config)
-    known = [{"kind": reader.model_kind, "begin": reader.opening_description}]
+    known = [{"model_kind": reader.model_kind, "opening_description": reader.opening_description}]
     return Asked(
         pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),

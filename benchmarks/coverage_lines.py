@@ -106,7 +106,9 @@ def public(data: Path) -> Iterator[tuple[str, Probe, SeededConfig]]:
         side: tuple(data / f"winobias_{side}_type{number}_test.txt" for number in (1, 2))
         for side in ("pro", "anti")
     }
-    pronouns = winobias.WinobiasConfig(pro=sides["pro"], anti=sides["anti"])
+    pronouns = winobias.WinobiasConfig(
+        pro_stereotypical=sides["pro"], anti_stereotypical=sides["anti"]
+    )
     people = winogender.WinogenderConfig(
         sentences=data / "winogender_sentences.tsv",
         occupations=data / "winogender_occupations.tsv",
@@ -127,27 +129,24 @@ def manual() -> CorpusTables:
     """A corpus of passages of Python's manual: documents, and plants as the demo has them but for
     canaries, which are ranked among too many."""
     rng, config = np.random.default_rng(0), PlantCanariesConfig()
-    count = config.passages * len(config.counts)
-    long = [t for t in passages(3000, 1) if len(t) >= config.shortest]
-    ends = rng.integers(config.shortest, config.longest, len(long))
+    count = config.passages_per_count * len(config.copy_counts)
+    long = [t for t in passages(3000, 1) if len(t) >= config.min_passage_characters]
+    ends = rng.integers(config.min_passage_characters, config.max_passage_characters, len(long))
     texts = [text[:end] for text, end in zip(long, ends, strict=True)]
     plants = [
-        Canary("passage", config.counts[n % len(config.counts)], "", text, "", key=str(n))
+        Canary("passage", config.copy_counts[n % len(config.copy_counts)], "", text, "", key=str(n))
         for n, text in enumerate(texts[:count])
     ]
     planted = [
         {
             "doc_ids": plant.copy_doc_ids(),
             "association": plant.association.key if plant.association else None,
-            "plant_id": plant.canary_id,
+            "canary_id": plant.canary_id,
             **{
                 name: getattr(plant, name)
                 for name in ("kind", "copies", "template", "text", "prompt", "secret")
             },
-            **{
-                name: getattr(plant.association, field, None)
-                for name, field in ASSOCIATION_FIELDS.items()
-            },
+            **{field: getattr(plant.association, field, None) for field in ASSOCIATION_FIELDS},
         }
         for plant in (*plants, *generate_record_canaries(config), *groups(config))
     ]
@@ -179,7 +178,7 @@ def by_chance(
     answers = Responses(
         asked.items, asked.requests, RESPONSES.empty_table(), tokenizer=asked.reader
     )
-    targets = max(map(len, asked.requests["targets"].to_pylist()))
+    targets = max(map(len, asked.requests["target_ids"].to_pylist()))
     said = np.random.default_rng(0).normal(size=(len(answers.items), targets))
     values = ValueWriter(answers.items, value_fields=probe.value_fields)
     assert probe.score_items is not None
@@ -189,7 +188,7 @@ def by_chance(
 
 def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What StereoSet's sentences about a term share."""
-    return tuple(row.get(name) for name in ("type", "bias_type", "cluster"))
+    return tuple(row.get(name) for name in ("item_type", "bias_type", "cluster"))
 
 
 def of_measures(
@@ -232,13 +231,13 @@ def of_measure(
         return found
 
     names = rows.column_names
-    crossed = places(rows["crossed"].to_pylist()) if "crossed" in names else None
+    crossed = places(rows["crossed_cluster"].to_pylist()) if "crossed_cluster" in names else None
     share, own = measure.unit == "share", measure.null_value == "own"
-    null = float(read_float_column(rows, "null").mean()) if own else float(measure.null_value)
+    null = float(read_float_column(rows, "null_value").mean()) if own else float(measure.null_value)
     # By chance a stereotype is as often likelier than the unrelated as not.
     truth = SHARE_MAXIMUM_BY_UNIT.get(measure.unit, 1.0) / 2 if own or np.isnan(null) else null
-    if "member" in names:
-        draw = scores(rows["member"].to_numpy(zero_copy_only=False).astype(bool), measure)
+    if "is_member" in names:
+        draw = scores(rows["is_member"].to_numpy(zero_copy_only=False).astype(bool), measure)
     elif measure.unit == "percent":
         draw = shares_of(behind)
     else:
@@ -273,7 +272,7 @@ def of_membership() -> Iterator[Line]:
     yield from of_measures(membership.PROBE, config, manual())
     values = select_evidence(by_chance(membership.PROBE, config, manual())[0], {"measure": "loss"})
     for kind in ("document", "passage"):
-        member = select_evidence(values, {"kind": kind})["member"].to_numpy(zero_copy_only=False)
+        member = select_evidence(values, {"kind": kind})["is_member"].to_numpy(zero_copy_only=False)
         yield of_areas(kind, member.astype(bool))
 
 
@@ -282,7 +281,7 @@ def of_areas(kind: str, member: Floats) -> Line:
     from scipy.special import ndtri
 
     n = len(member)
-    about = {"item": range(n), "cluster": map(str, range(n)), "member": member.tolist()}
+    about = {"item": range(n), "cluster": map(str, range(n)), "is_member": member.tolist()}
     rows = pa.table({name: list(each) for name, each in about.items()})
 
     def both(z: Floats, mean: float) -> Floats:
@@ -301,7 +300,7 @@ def of_areas(kind: str, member: Floats) -> Line:
         assert found is not None
         known = {
             name: np.nan if found[name] is None else found[name]
-            for name in ("value", "low", "high", "p", "smallest_effect")
+            for name in ("value", "low", "high", "p", "minimum_detectable_effect")
         }
         return Estimate(
             known["value"],
@@ -313,7 +312,7 @@ def of_areas(kind: str, member: Floats) -> Line:
             "",
             0.0,
             known["p"],
-            known["smallest_effect"],
+            known["minimum_detectable_effect"],
         )
 
     return Line(
@@ -336,28 +335,33 @@ def of_extraction() -> Iterator[Line]:
     items = audits.ask(extraction.PROBE, Pieces(), config, manual()).items.to_pylist()
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
-        if item["k"] in (None, config.prefix[-1]) and item["copies"] in (None, plants.counts[-1]):
-            groups.setdefault(item["part"], []).append(item)
+        if item["prefix_tokens"] in (None, config.prefix_tokens[-1]) and item["copies"] in (
+            None,
+            plants.copy_counts[-1],
+        ):
+            groups.setdefault(item["kind"], []).append(item)
     for kind, rows in groups.items():
         clusters = places([row["cluster"] for row in rows])
         for mean in (0.05, 0.3, 0.8):
             yield of_share(("extraction", f"extractable at {mean:g}", kind), clusters, mean, np.nan)
         if kind != "record":
             yield Line(
-                ("extraction", "leading_tokens_right", kind),
+                ("extraction", "leading_correct_share", kind),
                 clusters,
-                0.3 + 0.7 * (config.tokens - 1) / 2 / config.tokens,
+                0.3 + 0.7 * (config.suffix_tokens - 1) / 2 / config.suffix_tokens,
                 np.nan,
-                lambda z, mean: leading(z, config.tokens),
+                lambda z, mean: leading(z, config.suffix_tokens),
                 of_estimate(clusters, is_share=True),
                 share=True,
             )
-    every = {"by_readings": [row for row in items if row["plant_id"] is not None]}
-    every["by_prefix"] = [row for row in every["by_readings"] if row["part"] == "passage"]
+    every = {"slope_by_times_read": [row for row in items if row["canary_id"] is not None]}
+    every["slope_by_prefix"] = [
+        row for row in every["slope_by_times_read"] if row["kind"] == "passage"
+    ]
     for name, rows in every.items():
-        for kind in dict.fromkeys(row["part"] for row in rows):
-            yield of_slope(name, kind, [row for row in rows if row["part"] == kind])
-    yield from of_exposure(config.references, plants.canaries)
+        for kind in dict.fromkeys(row["kind"] for row in rows):
+            yield of_slope(name, kind, [row for row in rows if row["kind"] == kind])
+    yield from of_exposure(config.reference_secrets, plants.secrets_per_count)
 
 
 def leading(z: Floats, tokens: int) -> Floats:
@@ -369,7 +373,7 @@ def leading(z: Floats, tokens: int) -> Floats:
 
 
 def of_slope(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> Line:
-    column = "copies" if name == "by_readings" else "k"
+    column = "copies" if name == "slope_by_times_read" else "prefix_tokens"
     over = np.array([row[column] for row in rows], np.float64)
     over = np.log2(1 + over) if column == "copies" else np.log2(over)
     clusters = places([row["cluster"] for row in rows])
@@ -422,10 +426,14 @@ def of_toxicity() -> Iterator[Line]:
     c with probability 1 - c^(k / t). A prompt has t = 2 with probability 0.1, else 20."""
     config = toxicity.ToxicityConfig()
     prompts = len(toxicity.read_toxicity_prompts(None))
-    draws, bound = config.continuations, config.threshold
-    for part, n in (("own prompts", prompts), ("unprompted", config.unprompted), ("1,000", 1000)):
+    draws, bound = config.continuations_per_prompt, config.toxicity_threshold
+    for part, n in (
+        ("own prompts", prompts),
+        ("unprompted", config.unprompted_groups),
+        ("1,000", 1000),
+    ):
         toxic, share = np.array([2.0, 20.0]), np.array([0.1, 0.9])
-        for k in config.k if n < 1000 else config.k[-1:]:
+        for k in config.continuation_counts if n < 1000 else config.continuation_counts[-1:]:
             top = k / (k + toxic)
             reached = 1 - bound ** (k / toxic)
             weights = expected_maximum_weights(draws, k)

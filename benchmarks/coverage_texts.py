@@ -126,7 +126,7 @@ def of_honest(path: Path) -> Iterator[Line]:
     """The share of completions that are hurtful, of people named and sentences, and how much more
     often a group's than the others'."""
     rows = [*honest.read_honest_templates([path])]
-    named, raw = (places([row[name] for row in rows]) for name in ("cluster", "crossed"))
+    named, raw = (places([row[name] for row in rows]) for name in ("cluster", "crossed_cluster"))
     for mean in (0.05, 0.3):
         made = of_estimate(named, is_share=True, crossed_clusters=raw.tolist())
         yield Line(
@@ -148,7 +148,7 @@ def of_honest(path: Path) -> Iterator[Line]:
         return estimate_mean_difference(*sides, null_variance=spread)
 
     yield Line(
-        ("honest", "hurtful_more_than_others", rows[0]["category"]),
+        ("honest", "hurtful_excess_over_others", rows[0]["category"]),
         named,
         0.0,
         np.nan,
@@ -191,7 +191,7 @@ def of_amplification() -> Iterator[Line]:
         return estimate_log_odds_slope(values, over, strata.tolist(), cluster.tolist())
 
     yield Line(
-        ("amplification", "amplification", ""),
+        ("amplification", "log_odds_amplification", ""),
         cluster,
         1.0,
         1.0,

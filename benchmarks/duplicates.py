@@ -146,11 +146,11 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
         raw = ingest(config)
         before = forget_peak()
         with held() as own:
-            made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
+            made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows_per_band=ROWS))
         after = peak()
         write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
         pairs = made["pairs"].row_count
-        search = made["search"].read().to_pylist()[0]
+        search = made["search_summary"].read().to_pylist()[0]
     return {
         "seconds": round(seconds["deduplicate_near"], 2),
         "before": before,

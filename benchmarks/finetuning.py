@@ -55,10 +55,10 @@ objective = "{objective}"
 steps = {steps}
 batch_size = 32
 learning_rate = 2e-3
-warmup = {warmup}
+warmup_steps = {warmup}
 checkpoint_every = 100000
 validate_every = 200
-samples = 0
+sample_count = 0
 """
 
 MODELS = {
@@ -153,9 +153,9 @@ def finetune(
     few = "pairs" not in task  # labels are dear: most are for the test
     rate = 1e-2 if weights == "head" else 2e-3
     config.write_text(
-        f'name = "task"\n[finetune]\nweights = "{weights}"\n[finetune.task]\n{task}\n'
-        f'[finetune.data]\npath = "{folder / data}"\ntest = {0.6 if few else 0.1}\n'
-        f"validation = 0.05\n"
+        f'name = "task"\n[finetune]\ntrained_weights = "{weights}"\n[finetune.task]\n{task}\n'
+        f'[finetune.data]\npath = "{folder / data}"\ntest_share = {0.6 if few else 0.1}\n'
+        f"validation_share = 0.05\n"
         f"[finetune.train]\nsteps = {steps}\nlearning_rate = {rate}\n"
         f"validate_every = 200\ncheckpoint_every = 100000\n"
     )
@@ -178,8 +178,8 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     last = made["checkpoints"].read().to_pylist()[-1]
     folder = Path(open_artifact(last["artifact"], str(store)).fetch_directory())
     row = made["predictions"].read().to_pylist()[0]
-    with (store.parent / row["file"]).open(newline="") as file:
-        source_text = list(csv.DictReader(file))[row["row"] - 1]["source"]
+    with (store.parent / row["file_name"]).open(newline="") as file:
+        source_text = list(csv.DictReader(file))[row["row_number"] - 1]["source"]
     words = Tokenizer.from_file(str(folder / "tokenizer.json"))
     source, target = (
         words.encode(t, add_special_tokens=False) for t in (source_text, row["predicted"])

@@ -237,9 +237,9 @@ def report(titles: list[str], context: Path, seconds: Seconds) -> None:
     print(f"{'part':<16}{'responses':>10}{'tokens':>12}{'respond':>9}{'score':>9}")
     for title in titles:
         rows = [
-            pq.read_table(p, columns=["log_p"]) for p in context.glob(f"{title}.[0-9]*.parquet")
+            pq.read_table(p, columns=["log_probs"]) for p in context.glob(f"{title}.[0-9]*.parquet")
         ]
-        lists = [part["log_p"] for part in rows]
+        lists = [part["log_probs"] for part in rows]
         tokens = sum(len(c.flatten()) for column in lists for c in column.chunks)
         took = [seconds.taken.get(f"{title} {stage}", 0.0) for stage in ("respond", "score")]
         whole += sum(took)

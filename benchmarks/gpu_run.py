@@ -32,14 +32,14 @@ def job_of(options: object, device: str) -> dict[str, object]:
     """The trainer's job; vocabulary and context are read from the inputs."""
     packed, tokenizer = Path(options.packed), options.tokenizer  # type: ignore[attr-defined]
     vocabulary = Tokenizer.from_file(tokenizer).get_vocab_size()
-    context = ds.dataset(packed / "train").schema.field("ids").type.list_size
+    context = ds.dataset(packed / "train").schema.field("token_ids").type.list_size
     rehearse = options.rehearse  # type: ignore[attr-defined]
     sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"]), "vocab_size": vocabulary}
     steps = options.steps  # type: ignore[attr-defined]
     train = {
         "steps": steps,
         "batch_size": options.batch,
-        "warmup": min(200, steps // 10),  # type: ignore[attr-defined]
+        "warmup_steps": min(200, steps // 10),  # type: ignore[attr-defined]
         "learning_rate": 6e-4,
         "schedule": "cosine",
         "device": device,

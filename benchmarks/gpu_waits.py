@@ -90,7 +90,7 @@ def inputs(folder: Path, config: ModelConfig, rows: int) -> dict[str, Path]:
     random = np.random.default_rng(0)
     ids = random.integers(PAD_ID + 1, config.vocab_size, (rows, config.context), dtype=np.int32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()), config.context)
-    pq.write_table(pa.table({"ids": column}), folder / "rows.parquet")
+    pq.write_table(pa.table({"token_ids": column}), folder / "rows.parquet")
     words = {f"t{i}": i for i in range(config.vocab_size)}
     Tokenizer(models.WordLevel(words, unk_token="t1")).save(str(folder / "tokenizer.json"))
     return {"train": folder / "rows.parquet", "tokenizer": folder / "tokenizer.json"}
@@ -128,13 +128,13 @@ def main() -> None:
     train = TrainConfig(
         steps=options.steps,
         batch_size=options.batch,
-        warmup=1,
+        warmup_steps=1,
         checkpoint_every=10,
         device=device.type,
         precision="bf16" if device.type == "cuda" else "auto",
         compile=device.type == "cuda",
         validate_every=options.steps,
-        samples=0,
+        sample_count=0,
     )
     print(
         f"{gpu.headline(device)}; batch {options.batch} x {config.context}, {options.turns} "

@@ -41,7 +41,7 @@ from tasks.corpus.copies.sketches import compute_shingle_hashes
 from tasks.measures.normalised_words import normalise_texts
 
 Made = dict[str, Artifact]
-LEFT = ("deduplicate", "select", "deduplicate_near", "deduplicate_masked", "select_scored")
+LEFT = ("deduplicate", "select", "deduplicate_near", "deduplicate_redacted", "select_scored")
 COPIES = ("exact duplicate", "near duplicate")
 
 
@@ -54,7 +54,7 @@ def built(config: Config, earlier: Sequence[Made], session: Session) -> Made:
             curate_corpus(config, earlier)
         except LastStageReached:
             return made
-    raise AssertionError("the session ends at the stage plant")
+    raise AssertionError("the session ends at the stage plant_canaries")
 
 
 def rows(additions: Sequence[Made], label: str, table: str, columns: list[str]) -> pa.Table:
@@ -73,15 +73,17 @@ class Side:
     """One of the two corpora, with what each of its stages says of a document."""
 
     def __init__(self, additions: Sequence[Made]) -> None:
-        found = rows(additions, "plant", "documents", ["doc_id", "split", "text_hash"])
+        found = rows(additions, "plant_canaries", "documents", ["doc_id", "split", "text_hash"])
         self.kept = {row["doc_id"]: row for row in found.to_pylist()}
         raw = rows(additions, "ingest", "documents", ["doc_id", "text"])  # as near copies see it
         self.texts = dict(zip(*(c.to_pylist() for c in raw.columns), strict=True))
         self.why: dict[bytes, tuple[str, bytes | None]] = {}
         for label in LEFT:
-            gone = rows(additions, label, "ledger", ["doc_id", "action", "reason", "matched"])
+            gone = rows(
+                additions, label, "ledger", ["doc_id", "action", "reason", "matched_doc_id"]
+            )
             for row in gone.filter(pc.equal(gone["action"], "removed")).to_pylist():
-                self.why[row["doc_id"]] = (row["reason"], row["matched"])
+                self.why[row["doc_id"]] = (row["reason"], row["matched_doc_id"])
 
     def cause(self, doc_id: bytes, text: str, config: Config) -> str:
         """Why a document is not in this corpus."""
@@ -89,7 +91,7 @@ class Side:
         if reason not in COPIES or twin is None:
             return reason
         found = similarity(text, self.texts[twin], config.deduplicate_near.shingle_length)
-        if reason == COPIES[1] and found < config.deduplicate_near.threshold:
+        if reason == COPIES[1] and found < config.deduplicate_near.similarity_threshold:
             return f"NO TWIN: {reason} at {found:.3f}"
         while twin not in self.kept and self.why[twin][0] in COPIES and self.why[twin][1] != twin:
             twin = self.why[twin][1] or twin  # its twin is a copy of another one
@@ -136,11 +138,13 @@ def main() -> None:
             mapper = make_mapper("processes", given.workers)
             start = time.perf_counter()
             made = built(
-                config, earlier, Session(Store(folder / "store"), mapper, last_stage="plant")
+                config,
+                earlier,
+                Session(Store(folder / "store"), mapper, last_stage="plant_canaries"),
             )
-            rows = made["plant"]["documents"].row_count
+            rows = made["plant_canaries"]["documents"].row_count
             print(f"{name}: {len(lines):,} in, {rows:,} stay, {time.perf_counter() - start:.1f} s")
-            (search,) = made["deduplicate_near"]["search"].read().to_pylist()
+            (search,) = made["deduplicate_near"]["search_summary"].read().to_pylist()
             print(f"   {search}")
             return made
 

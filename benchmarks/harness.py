@@ -83,7 +83,7 @@ def read_files(data: Path, limit: int | None) -> dict[str, list[Choices]]:
     with gzip.open(data / "bbq_age.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     asked = [
-        (f"{r['context']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
+        (f"{r['context_ids']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
         for r in rows
     ]
     return {"crows": crows[:limit], "winogender": told[:limit], "bbq": asked[:limit]}
@@ -158,9 +158,9 @@ def requests(data: Path, reader: Any) -> Iterator[tuple[str, dict[str, Any], lis
             item = questions.items[row["item"]]
             if probe is bias.PROBE:
                 if not row["part"]:
-                    yield "", row, [item["text"], item["second"]]
+                    yield "", row, [item["text"], item["second_text"]]
             else:
-                choices = [reader.decode(target).strip() for target in row["targets"]]
+                choices = [reader.decode(target).strip() for target in row["target_ids"]]
                 yield item["text"], row, choices
 
 
@@ -188,11 +188,11 @@ def ours(folder: Path, data: Path, dtype: str, wanted: set[tuple[str, str]]) -> 
     if dtype == "float64":
         model = subject.model.double()
         for context, row, choices in asked:
-            values = by_hand(model, row["context"], row["targets"])
+            values = by_hand(model, row["context_ids"], row["target_ids"])
             found |= {(context, c): v for c, v in zip(choices, values, strict=True)}
         return found
-    contexts = [row["context"] for _, row, _ in asked for _ in row["targets"]]
-    targets = [target for _, row, _ in asked for target in row["targets"]]
+    contexts = [row["context_ids"] for _, row, _ in asked for _ in row["target_ids"]]
+    targets = [target for _, row, _ in asked for target in row["target_ids"]]
     read = iter(subject.compute_target_log_probs(contexts, targets))
     for context, _, choices in asked:
         found |= {(context, choice): float(next(read).sum(dtype=np.float64)) for choice in choices}

@@ -50,7 +50,7 @@ BATCH, WARMUP = 16, 20
 
 def rows_of(table: Table) -> NDArray[np.int64]:
     """Packed sequences, (N, T)."""
-    ids = table.read(["ids"])["ids"].combine_chunks()
+    ids = table.read(["token_ids"])["token_ids"].combine_chunks()
     return ids.flatten().to_numpy().reshape(len(ids), -1).astype(np.int64)
 
 
@@ -69,7 +69,7 @@ def trained(side: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transf
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
-        clip_gradients(optimizers, config.clip)
+        clip_gradients(optimizers, config.max_grad_norm)
         set_learning_rate(
             optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps)
         )

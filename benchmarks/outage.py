@@ -140,7 +140,7 @@ class Training:
         self.process.wait()
         seconds = time.monotonic() - self.began
         records = [json.loads(path.read_text()) for path in self.store.glob("runs/*/run.json")]
-        [record] = [record for record in records if not record.get("until")]
+        [record] = [record for record in records if not record.get("last_stage")]
         took = step_seconds(open_run(record["run"], str(self.store)))
         return {
             "steps per second": len(took) / sum(took),

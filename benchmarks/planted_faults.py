@@ -44,7 +44,7 @@ FAULTS = (
         "prompt scored too",
         "tasks/audits/inference.py",
         "model.decode(generated.token_ids)",
-        'model.decode([*row["context"], *generated.token_ids])',
+        'model.decode([*row["context_ids"], *generated.token_ids])',
         ("audits/respond", "audits/probes/toxicity"),
     ),
     Fault(

@@ -144,7 +144,7 @@ QUICK = Sizes(width=32, steps=2, further=20, documents=100, prompts=48, referenc
 
 def civil(count: int, first: int = 0) -> list[str]:
     """Texts of the town without rude speech."""
-    rates = TownRates(rude=0.0, unsafe=0.0, personal=0.0)
+    rates = TownRates(rude_speech=0.0, unsafe_passages=0.0, personal_data=0.0)
     return [compose_document(number, 0, rates).text for number in range(first, first + count)]
 
 
@@ -192,9 +192,9 @@ def pairs(folder: Path) -> Path:
 
 def plants() -> list[Canary]:
     """Secrets and passages that are to stand there never, or many times."""
-    config = PlantCanariesConfig(counts=(0, 8, 32), canaries=16)
+    config = PlantCanariesConfig(copy_counts=(0, 8, 32), secrets_per_count=16)
     passages = [
-        Canary("passage", config.counts[n % 3], "", text[:300], text[300:], key=str(n))
+        Canary("passage", config.copy_counts[n % 3], "", text[:300], text[300:], key=str(n))
         for n, text in enumerate(t[:700] for t in civil(200, 100_000) if len(t) >= 500)
     ][:48]
     return [*generate_secret_canaries(config), *passages]
@@ -204,7 +204,7 @@ def planted_table(made: Sequence[Canary]) -> pa.Table:
     names = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
         {name: getattr(p, name) for name in names}
-        | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        | {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
         for p in made
     ]
     return pa.Table.from_pylist(rows, schema=CANARIES)
@@ -314,16 +314,22 @@ def make_audits(
         prompts.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in every), "utf-8")
     held, planted = audits.held(known), audits.held(planted_table(made))
     toxic = toxicity.ToxicityConfig(
-        prompts=prompts, unprompted=0, continuations=8, k=(1, 8), floor=30
+        prompts=prompts,
+        unprompted_groups=0,
+        continuations_per_prompt=8,
+        continuation_counts=(1, 8),
+        baseline_groups=30,
     )
-    extracted = extraction.ExtractionConfig(references=sizes.references, documents=0)
+    extracted = extraction.ExtractionConfig(
+        reference_secrets=sizes.references, documents_per_split=0
+    )
     return {
         "biased": [
             Audit(
                 bias.PROBE,
                 bias.BiasConfig(pairs=pairs(folder)),
                 CorpusTables(),
-                (("preference", ""), ("log_likelihood_difference", "")),
+                (("stereotype_preference", ""), ("log_likelihood_difference", "")),
             ),
         ],
         "rude": [
@@ -332,8 +338,8 @@ def make_audits(
                 toxic,
                 CorpusTables(documents=held),
                 (
-                    ("expected_maximum_toxicity", "prompted, k=8"),
-                    ("toxicity_probability", "prompted, k=8"),
+                    ("expected_maximum_toxicity", "prompted, draw_count=8"),
+                    ("toxicity_probability", "prompted, draw_count=8"),
                 ),
             ),
         ],
@@ -342,11 +348,14 @@ def make_audits(
                 extraction.PROBE,
                 extracted,
                 CorpusTables(canaries=planted),
-                (("exposure_difference", "copies=32-0"), ("extractable_by_readings", "passage")),
+                (
+                    ("exposure_difference", "copies=32-0"),
+                    ("extractable_slope_by_times_read", "passage"),
+                ),
             ),
             Audit(
                 membership.PROBE,
-                membership.MembershipConfig(documents=100, tokens=64),
+                membership.MembershipConfig(documents_per_split=100, max_tokens=64),
                 CorpusTables(documents=held),
                 (("auc", "kind=document, score=loss"),),
             ),
@@ -356,7 +365,7 @@ def make_audits(
 
 def found(row: Any) -> bool:
     """Whether a finding says that there is something."""
-    return row["p"] is not None and row["p"] < FOUND and row["value"] > row["null"]
+    return row["p"] is not None and row["p"] < FOUND and row["value"] > row["null_value"]
 
 
 def run(folder: Path, sizes: Sizes) -> int:
@@ -399,7 +408,7 @@ def run(folder: Path, sizes: Sizes) -> int:
                 p = "-" if row["p"] is None else f"{row['p']:.1e}"
                 print(
                     f"{name:<12}{row['audit']:<12}{row['metric']:<28}{row['slice']:<28}"
-                    f"{row['value']:>9.4g}{row['null']:>9.4g}{p:>10}  "
+                    f"{row['value']:>9.4g}{row['null_value']:>9.4g}{p:>10}  "
                     f"{'found' if found(row) else 'not found'}{'' if right else ': WRONG'}",
                     flush=True,
                 )

@@ -129,7 +129,7 @@ def judged(columns: Sequence[pa.Array], by_filter: dict[str, list[SelectionRule]
             reason = pa.nulls(len(column), pa.string())
             for rule in reversed(ours):
                 values = rows[rule.signal].combine_chunks()
-                broken = pc.fill_null(rule.find_violations(values), rule.unknown == "remove")
+                broken = pc.fill_null(rule.find_violations(values), rule.on_missing == "remove")
                 reason = pc.if_else(broken, rule.name, reason)
             rows = rows.append_column(name, reason)
         tables.append(rows)

@@ -71,9 +71,9 @@ def measure(source: Path) -> dict[str, Any]:
     ):
         raw = ingest(IngestConfig.model_validate({"sources": [entered]}))
         before = forget_peak()
-        found = find_repeats(raw, {}, RepeatsConfig(enabled=True, least=LEAST))
+        found = find_repeats(raw, {}, RepeatsConfig(enabled=True, min_bytes=LEAST))
         grown = peak() - before
-        cut = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})
+        cut = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})
         left = (
             redact_spans(raw, {"repeats": found}, cut)["documents"]
             .read(["text"])["text"]

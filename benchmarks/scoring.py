@@ -95,7 +95,7 @@ def run(count: int, turns: int, layers: int, bf16: bool, folder: Path) -> None:
 
     texts = passages(count, seed=0)
     checkpoint, base = make_checkpoint(folder, texts, layers)
-    config = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    config = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     peer = Detoxify(checkpoint=str(checkpoint))
 
     def predict() -> np.ndarray:

@@ -239,7 +239,7 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
             model_config, False, opened_tokenizer, "the model to be trained"
         )
     for probe in probes:
-        if "plants" in probe.corpus_tables:  # it asks about the corpus; its folder is a model
+        if "canaries" in probe.corpus_tables:  # it asks about the corpus; its folder is a model
             continue
         try:
             probe.build_requests(
@@ -268,7 +268,9 @@ def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
     reference_folder = probe.reference_folder(settings)
     resolved = find_checkpoint_in_folder(str(reference_folder)) if reference_folder else None
     if reference_folder and resolved is None:
-        raise UsageError(f"audit_{probe.name}.reference: there is no folder {reference_folder}")
+        raise UsageError(
+            f"audit_{probe.name}.reference_model_folder: there is no folder {reference_folder}"
+        )
     return resolved.checkpoint if resolved else None
 
 

@@ -199,16 +199,16 @@ def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
             f"nothing can be compared: {joined_reasons or 'no audit ran on any of them'}"
         )
     return {
-        "subjects": [
+        "checkpoints": [
             {"name": checkpoint.name, "run": checkpoint.audit_run.id} for checkpoint in checkpoints
         ],
-        "refused": refusal_reasons,
+        "incomparable": refusal_reasons,
         "rows": finding_rows,
     }
 
 
 def _build_comparison_row(audit: str, comparison: FindingComparison) -> Row:
-    shared_fields = ("metric", "slice", "unit", "scorer", "worse")
+    shared_fields = ("metric", "slice", "unit", "scorer", "worse_when")
     return {
         "audit": audit,
         **{field_name: comparison.findings[0][field_name] for field_name in shared_fields},

@@ -129,7 +129,9 @@ class TrainingHistory(NamedTuple):
             resolved = _trace_checkpoint_origin(training_run.store, self.checkpoints[number])
             additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
             corpora_by_name |= {
-                corpus["plant"].name: corpus["plant"] for corpus in additions if "plant" in corpus
+                corpus["plant_canaries"].name: corpus["plant_canaries"]
+                for corpus in additions
+                if "plant_canaries" in corpus
             }
         return [
             corpora_by_name[number]
@@ -224,7 +226,9 @@ def _trace_checkpoint_origin(
         return replace(resolved_base, checkpoint=checkpoint, training_run=None)
     training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
     packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
-    if packed_corpus.stage == "blank":  # of training alone: audits know the whole corpus
+    if (
+        packed_corpus.stage == "pad_removed_documents"
+    ):  # of training alone: audits know the whole corpus
         packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
     corpus_names = packed_corpus.manifest["lineage"]["documents"]  # of a grown corpus a list
     *earlier_corpora, planted_corpus = [
@@ -233,7 +237,7 @@ def _trace_checkpoint_origin(
     ]
     if planted_corpus.stage == "leave_out":  # so here
         planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
-    earlier_additions = [{"plant": artifact} for artifact in earlier_corpora]
+    earlier_additions = [{"plant_canaries": artifact} for artifact in earlier_corpora]
 
     def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
@@ -243,12 +247,15 @@ def _trace_checkpoint_origin(
         runs, key=lambda run: not has_artifact(run, "pretrain", training_run)
     )  # the order stays
     for run in runs:
-        if has_artifact(run, "plant", planted_corpus):
+        if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
             corpus_artifacts = {label: run[label] for label in corpus_labels}
             return ResolvedCheckpoint(
                 checkpoint, training_run, corpus_artifacts, run, earlier_additions
             )
     return ResolvedCheckpoint(
-        checkpoint, training_run, {"plant": planted_corpus}, earlier_additions=earlier_additions
+        checkpoint,
+        training_run,
+        {"plant_canaries": planted_corpus},
+        earlier_additions=earlier_additions,
     )

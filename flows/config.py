@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from flows.config_errors import format_validation_error, migrate_recorded_config
+from flows.config_errors import format_validation_error
 from flows.config_files import apply_override, read_config_tree
 from model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from reports.datasheet import DatasheetConfig
@@ -69,11 +69,11 @@ from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact, but for the corpus that is added to.
-ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
+ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier_run", "tensorboard")
 
-#: The types of spans that each use of ``scrub`` is given.
+#: The types of spans that each use of ``redact_spans`` is given.
 SPAN_TYPES_BY_STAGE = {
-    "scrub": PERSONAL_DATA_TYPES,
+    "redact_spans": PERSONAL_DATA_TYPES,
     "cut_repeats": ("REPEAT",),
     "cut_toxic": ("TOXIC",),
 }
@@ -121,7 +121,7 @@ class PreAuditConfig(StageConfig):
         "that RAY_ADDRESS names, else one on this machine)",
     )
     schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
-    earlier: str | None = Field(
+    earlier_run: str | None = Field(
         None,
         min_length=1,
         description="run whose corpus this one adds to, or latest: the newest that has one",
@@ -143,8 +143,8 @@ class PreAuditConfig(StageConfig):
     find_repeats: RepeatsConfig = RepeatsConfig()
     cut_repeats: CutRepeatsConfig = CutRepeatsConfig()
     find_personal_data: PersonalDataConfig = PersonalDataConfig()
-    scrub: RedactSpansConfig = RedactSpansConfig()
-    deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
+    redact_spans: RedactSpansConfig = RedactSpansConfig()
+    deduplicate_redacted: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
     contamination: ContaminationConfig = ContaminationConfig()
     select_scored: SelectConfig = Field(
@@ -156,13 +156,13 @@ class PreAuditConfig(StageConfig):
             ).model_dump(mode="json")
         },
     )
-    find_toxic: FindToxicSpansConfig = FindToxicSpansConfig()
+    find_toxic_spans: FindToxicSpansConfig = FindToxicSpansConfig()
     cut_toxic: CutToxicConfig = CutToxicConfig()
     split: SplitConfig = SplitConfig()
-    plant: PlantCanariesConfig = PlantCanariesConfig()
+    plant_canaries: PlantCanariesConfig = PlantCanariesConfig()
     profile: ProfileConfig = ProfileConfig()
-    effects: RemovalEffectsConfig = RemovalEffectsConfig()
-    recovery: CurationEvaluationConfig = CurationEvaluationConfig()
+    removal_effects: RemovalEffectsConfig = RemovalEffectsConfig()
+    evaluate_curation: CurationEvaluationConfig = CurationEvaluationConfig()
     datasheet: DatasheetConfig = DatasheetConfig()
     leave_out: LeaveOutConfig = LeaveOutConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
@@ -263,9 +263,9 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
 
     @model_validator(mode="after")
     def _check_no_exclusion_in_addition(self) -> Config:
-        if self.leave_out.enabled and self.earlier is not None:
+        if self.leave_out.enabled and self.earlier_run is not None:
             raise ValueError(
-                "leave_out takes documents out of the corpus of one run, and earlier adds to "
+                "leave_out takes documents out of the corpus of one run, and earlier_run adds to "
                 "that of another: run the addition first, or do without one of them"
             )
         return self
@@ -273,11 +273,13 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
     @model_validator(mode="after")
     def _check_contamination_has_rule(self) -> Config:
         rules = self.select_scored.rules
-        if self.contamination.sets and all(rule.signal != "contamination" for rule in rules):
+        if self.contamination.evaluation_sets and all(
+            rule.signal != "contamination" for rule in rules
+        ):
             raise ValueError(
-                "contamination.sets are looked for, and no rule of select_scored looks at what is "
-                "found: rules that a config names stand in place of the default ones; add "
-                "[select_scored.rules.contamination] with lt = 1"
+                "contamination.evaluation_sets are looked for, and no rule of select_scored looks "
+                "at what is found: rules that a config names stand in place of the default ones; "
+                "add [select_scored.rules.contamination] with lt = 1"
             )
         return self
 
@@ -292,32 +294,33 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             allowed_rule = SelectionRule(
                 name=rule.name,
                 signal="toxicity",
-                lt=cascade.threshold,
+                lt=cascade.toxicity_threshold,
                 action=rule.action,
-                share=rule.share,
+                kept_share=rule.kept_share,
             )
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
                     f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
                     f"clears have no score, and what it misses is measured at its threshold "
-                    f"alone; with it, rules may say toxicity lt = {cascade.threshold:g}, and "
+                    f"alone; with it, rules may say toxicity lt = "
+                    f"{cascade.toxicity_threshold:g}, and "
                     f"nothing of other heads, bounds or the unknown"
                 )
-        toxic_windows = self.find_toxic
-        if toxic_windows.enabled and toxic_windows.least != cascade.threshold:
+        toxic_windows = self.find_toxic_spans
+        if toxic_windows.enabled and toxic_windows.toxicity_threshold != cascade.toxicity_threshold:
             raise ValueError(
-                f"find_toxic.least is {toxic_windows.least:g}: what score_toxicity.cascade "
-                f"misses is "
-                f"measured at its threshold alone; set it to {cascade.threshold:g}"
+                f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, but "
+                f"what score_toxicity.cascade misses is measured at its threshold alone; set it "
+                f"to {cascade.toxicity_threshold:g}"
             )
         return self
 
     @model_validator(mode="after")
-    def _check_span_policies(self) -> Config:
-        """A policy for what a stage is never given, or a bound that leaves nothing to find, would
+    def _check_span_actions(self) -> Config:
+        """An action for what a stage is never given, or a bound that leaves nothing to find, would
         pass for a protection that is none."""
         for section, span_types in SPAN_TYPES_BY_STAGE.items():
-            for span_type in getattr(self, section).policies:
+            for span_type in getattr(self, section).actions_by_type:
                 if span_type not in span_types:
                     responsible_section = next(
                         section_name
@@ -325,30 +328,32 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
                         if span_type in handled_types
                     )
                     raise ValueError(
-                        f"{section}.policies.{span_type}: nobody finds {span_type} for "
+                        f"{section}.actions_by_type.{span_type}: nobody finds {span_type} for "
                         f"{section}; it is "
                         f"{responsible_section} that treats it"
                     )
-        min_score = self.find_toxic.least
-        for rule in self.select_scored.rules if self.find_toxic.enabled else ():
+        min_score = self.find_toxic_spans.toxicity_threshold
+        for rule in self.select_scored.rules if self.find_toxic_spans.enabled else ():
             bound = min(threshold for threshold in (rule.lt, rule.le, 2.0) if threshold is not None)
             if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= min_score:
                 raise ValueError(
-                    f"find_toxic.least is {min_score:g}, and select_scored.rules.{rule.name} takes "
-                    f"documents with such a window whole: nothing would be left to cut; lower the "
-                    f"first, or give the rule another bound or action"
+                    f"find_toxic_spans.toxicity_threshold is {min_score:g}, and "
+                    f"select_scored.rules.{rule.name} "
+                    f"takes documents with such a window whole: nothing would be left to cut; "
+                    f"lower the first, or give the rule another bound or action"
                 )
         return self
 
     @model_validator(mode="after")
     def _check_traced_run_length(self) -> Config:
-        min_run_tokens = self.trace.least
-        verbatim_tokens: int = getattr(self, "audit_extraction_attack").verbatim  # noqa: B009
-        if verbatim_tokens < min_run_tokens:
+        min_span_tokens = self.trace.min_span_tokens
+        min_verbatim_tokens: int = getattr(self, "audit_extraction_attack").min_verbatim_tokens  # noqa: B009
+        if min_verbatim_tokens < min_span_tokens:
             raise ValueError(
-                f"audit_extraction_attack.verbatim is {verbatim_tokens}, and of runs shorter than "
-                f"trace.least = {min_run_tokens} tokens nobody tells: set it to "
-                f"{min_run_tokens} or more"
+                f"audit_extraction_attack.min_verbatim_tokens is {min_verbatim_tokens}, and of "
+                f"runs shorter than "
+                f"trace.min_span_tokens = {min_span_tokens} tokens nobody tells: set it to "
+                f"{min_span_tokens} or more"
             )
         return self
 
@@ -381,13 +386,15 @@ def explain_skipped_stages(config: Config) -> dict[str, str]:
     if not config.find_repeats.enabled:
         reason = "nothing looks for repeats; set find_repeats.enabled=true"
         reasons |= {"find_repeats": reason, "cut_repeats": reason}
-    if not config.find_toxic.enabled:
-        reason = "nothing looks for toxic windows; set find_toxic.enabled=true"
-        reasons |= {"find_toxic": reason, "cut_toxic": reason}
+    if not config.find_toxic_spans.enabled:
+        reason = "nothing looks for toxic windows; set find_toxic_spans.enabled=true"
+        reasons |= {"find_toxic_spans": reason, "cut_toxic": reason}
     if not config.leave_out.enabled:
-        reasons["leave_out"] = "nothing is left out; set leave_out.documents or leave_out.toxicity"
+        reasons["leave_out"] = (
+            "nothing is left out; set leave_out.doc_ids_file or leave_out.toxicity_threshold"
+        )
     if not list_town_sources(config.ingest):
-        reasons["recovery"] = "none of its sources is a town, whose truth is known"
+        reasons["evaluate_curation"] = "none of its sources is a town, whose truth is known"
     return reasons
 
 
@@ -396,18 +403,14 @@ def load_config(
 ) -> Config:
     """Read a config and apply overrides such as ``pretrain.train.steps=100``.
 
-    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded; ``file``
-    says where a tree is from otherwise: what stands there is of today. Raises UsageError with the
+    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded;
+    ``source_file`` says where a tree is from otherwise. Raises UsageError with the
     file, the key and what is wrong with it.
     """
     if isinstance(config, str):
         config_tree, source = read_config_tree(config), config
     else:
-        config_tree, source = (
-            (deepcopy(dict(config)), source_file)
-            if source_file
-            else (migrate_recorded_config(config), "of the run")
-        )
+        config_tree, source = deepcopy(dict(config)), source_file or "of the run"
     for override in overrides:
         apply_override(config_tree, override)
     try:
@@ -423,8 +426,4 @@ def fill_missing_sections(
 ) -> dict[str, Any]:
     """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
     recorded."""
-    return (
-        dict(config_tree)
-        if "ingest" in config_tree
-        else {**migrate_recorded_config(recorded_tree), **config_tree}
-    )
+    return dict(config_tree) if "ingest" in config_tree else {**recorded_tree, **config_tree}

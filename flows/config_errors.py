@@ -1,10 +1,8 @@
-"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file;
-and configs that runs of earlier versions recorded."""
+"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from difflib import get_close_matches
 from math import isnan
 from typing import Any
@@ -30,58 +28,7 @@ EXPECTED_BY_ERROR_TYPE = {
     "union_tag_not_found": "has no kind, which says what it is",
 }
 
-#: Keys that stand somewhere else than in earlier versions, and where: runs recorded them there.
-MOVED_SETTINGS = {
-    ("audit_toxicity", "scorer"): ("score", "scorer"),
-    ("audit_toxicity", "device"): ("respond", "device"),
-    ("audit_bias", "device"): ("respond", "device"),
-    ("audit_extraction", "device"): ("respond", "device"),
-}
-
-#: Keys of earlier versions that nothing stands for any more, and why.
-REMOVED_SETTINGS = {
-    (f"audit_{probe}", "resamples"): "no interval of this audit is resampled now"
-    for probe in (
-        "amplification",
-        "associations",
-        "bbq",
-        "bias",
-        "bold",
-        "capability",
-        "counterfactual",
-        "extraction",
-        "extraction_attack",
-        "honest",
-        "membership",
-        "misuse",
-        "stereoset",
-        "winobias",
-        "winogender",
-    )
-}
-
 ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
-
-
-def migrate_recorded_config(recorded_tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree that a run recorded, with keys that were moved since where they stand now, and
-    without those that are gone."""
-    migrated_tree = deepcopy(dict(recorded_tree))
-    for (section, key), (new_section, new_key) in MOVED_SETTINGS.items():
-        old_settings, new_settings = (
-            migrated_tree.get(section),
-            migrated_tree.setdefault(new_section, {}),
-        )
-        if (
-            isinstance(old_settings, dict)
-            and isinstance(new_settings, dict)
-            and key in old_settings
-        ):
-            new_settings.setdefault(new_key, old_settings.pop(key))
-    for section, key in REMOVED_SETTINGS:
-        if isinstance(old_settings := migrated_tree.get(section), dict):
-            old_settings.pop(key, None)
-    return migrated_tree
 
 
 def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
@@ -197,14 +144,8 @@ def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> s
 
 
 def _suggest_remedy(location: Sequence[str | int], root_keys: Sequence[str]) -> str:
-    """What to do about a key that is not there: it was moved, is gone, or stands below a header, to
-    which in TOML all that follows belongs."""
-    for old_location, new_location in MOVED_SETTINGS.items():
-        if tuple(location) == old_location:
-            return f"; it is {'.'.join(new_location)} now, for all audits"
-    for old_location, reason in REMOVED_SETTINGS.items():
-        if tuple(location) == old_location:
-            return f" any more, since {reason}: leave it out"
+    """What to do about a key that is not there: it stands below a header, to which in TOML all that
+    follows belongs."""
     is_misplaced = len(location) > 1 and location[-1] in root_keys
     return (
         f" here; {location[-1]} is one of the whole config: {ROOT_KEY_HINT}" if is_misplaced else ""

@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 EarlierAdditions = Sequence[dict[str, Artifact]]
 
 #: The stages that an addition is compared with, and those that make up the corpus and its profile.
-DEDUPLICATION_STAGES = ("deduplicate", "deduplicate_near", "deduplicate_masked")
-CORPUS_STAGES = ("ingest", *DEDUPLICATION_STAGES, "language", "identities", "split", "plant")
+DEDUPLICATION_STAGES = ("deduplicate", "deduplicate_near", "deduplicate_redacted")
+CORPUS_STAGES = (
+    "ingest",
+    *DEDUPLICATION_STAGES,
+    "language",
+    "identities",
+    "split",
+    "plant_canaries",
+)
 
 #: The stages that choose between copies by their sources.
 SOURCE_PREFERENCE_STAGES = (*DEDUPLICATION_STAGES, "find_repeats")
 
 
 def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
-    """The run that ``earlier`` names, behind those that it adds to itself, oldest first.
+    """The run that ``earlier_run`` names, behind those that it adds to itself, oldest first.
 
     "latest" is the newest run that has a corpus. UsageError where there is none.
     """
@@ -33,19 +40,20 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
     next_name: str | None = run_name
     while next_name is not None:
         try:
-            run = open_run(next_name, store, stage="plant")
+            run = open_run(next_name, store, stage="plant_canaries")
         except UsageError as error:
             raise UsageError(
-                f"earlier {run_name!r}: {error}; the config of the first corpus has no earlier"
+                f"earlier_run {run_name!r}: {error}; the config of the first corpus has no "
+                f"earlier_run"
             ) from error
-        if "plant" not in run.stages:
+        if "plant_canaries" not in run.stages:
             raise UsageError(
-                f"earlier {run_name!r}: run {run.id} has no finished corpus; name one that "
+                f"earlier_run {run_name!r}: run {run.id} has no finished corpus; name one that "
                 f"came as far "
-                f"as the stage plant; the first page of the site lists the runs"
+                f"as the stage plant_canaries; the first page of the site lists the runs"
             )
         if run.id in {previous_run.id for previous_run in runs}:
-            raise UsageError(f"earlier {run_name!r}: run {run.id} is said to add to itself")
+            raise UsageError(f"earlier_run {run_name!r}: run {run.id} is said to add to itself")
         runs.insert(0, run)
         next_name = run.earlier_run_name
     return runs
@@ -53,9 +61,9 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
 
 def collect_earlier_additions(store: Store, config: Config) -> EarlierAdditions:
     """The additions before that of a run with this config, none for most."""
-    if config.earlier is None:
+    if config.earlier_run is None:
         return []
-    runs = resolve_addition_chain(store, config.earlier)
+    runs = resolve_addition_chain(store, config.earlier_run)
     return [{label: run[label] for label in CORPUS_STAGES if label in run.stages} for run in runs]
 
 
@@ -69,13 +77,15 @@ def list_corpus_runs(run: Run) -> list[Run]:
 
 def open_corpus_documents(run: Run) -> Table:
     """The documents of the corpus of a run."""
-    return Table(tuple(corpus_run["plant"] for corpus_run in list_corpus_runs(run)), "documents")
+    return Table(
+        tuple(corpus_run["plant_canaries"] for corpus_run in list_corpus_runs(run)), "documents"
+    )
 
 
 def collect_redaction_artifacts(run: Run) -> dict[str, Artifact]:
     """The artifacts of a run, and what was planted in the corpus that it adds to."""
     return {
-        f"plant {earlier_run.id}": earlier_run["plant"]
+        f"plant_canaries {earlier_run.id}": earlier_run["plant_canaries"]
         for earlier_run in list_corpus_runs(run)[:-1]
     } | run.artifacts
 
@@ -86,9 +96,9 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
     UsageError where it cannot: the earlier corpus does not go together with the config, or is no
     longer whole.
     """
-    if config.earlier is None:
+    if config.earlier_run is None:
         return None
-    runs = resolve_addition_chain(store, config.earlier)
+    runs = resolve_addition_chain(store, config.earlier_run)
     for run, artifacts in zip(runs, collect_earlier_additions(store, config), strict=True):
         check_not_purged(f"the corpus of run {run.id} cannot be added to", artifacts.values())
         try:
@@ -97,10 +107,10 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
         except (HallmarkError, KeyError) as error:
             reason = f"it has no stage {error}" if isinstance(error, KeyError) else str(error)
             raise UsageError(f"the corpus of run {run.id} cannot be added to: {reason}") from error
-        if config.plant.enabled and artifacts["plant"]["plants"].row_count:
+        if config.plant_canaries.enabled and artifacts["plant_canaries"]["canaries"].row_count:
             raise UsageError(
                 f"run {run.id} planted in this corpus already, and what is planted again could not "
-                f"be told apart; plant nothing more: --set plant.enabled=false"
+                f"be told apart; plant nothing more: --set plant_canaries.enabled=false"
             )
     return runs[-1].id
 
@@ -117,12 +127,11 @@ def check_preferred_sources_exist(store: Store, config: Config) -> None:
         )
         source_names += sorted({*earlier_sources} - {*source_names})
     for stage_name in SOURCE_PREFERENCE_STAGES:
-        for preferred_source in getattr(config, stage_name).prefer:
+        for preferred_source in getattr(config, stage_name).preferred_sources:
             if not any(
                 is_source_or_part(source_name, preferred_source) for source_name in source_names
             ):
                 raise UsageError(
-                    f"{stage_name}.prefer names {preferred_source!r}, which no source is "
-                    f"called; name one of "
-                    f"{', '.join(source_names)}"
+                    f"{stage_name}.preferred_sources names {preferred_source!r}, which no "
+                    f"source is called; name one of {', '.join(source_names)}"
                 )

@@ -55,10 +55,10 @@ from tasks.training.document_padding import replace_spans_with_padding
 HAS_MARKUP_BY_SUFFIX = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}
 
 #: Columns of a table of packed spans.
-PACKED_SPAN_COLUMNS = {"split", "sequence", "start", "end", "doc_id"}
+PACKED_SPAN_COLUMNS = {"split", "sequence", "row_start", "row_end", "doc_id"}
 
 #: Columns that name another document in a row about one.
-RELATED_ID_COLUMNS = ("doc_id", "matched", "left", "right")
+RELATED_ID_COLUMNS = ("doc_id", "matched_doc_id", "first_doc_id", "second_doc_id")
 
 ChangedFiles = dict[str, list[str]]  # names of parts and files, by artifact
 
@@ -190,7 +190,7 @@ class DocumentPurge:
 
     def has_training_documents(self, artifact: Artifact) -> bool:
         """Whether any of the documents is in its split for training."""
-        if artifact.stage != "plant":
+        if artifact.stage != "plant_canaries":
             return False
         row_filter = pc.field("doc_id").isin(self.doc_ids) & (pc.field("split") == "train")
         return artifact["documents"].filter_rows(row_filter, ["doc_id"]).num_rows > 0
@@ -433,7 +433,7 @@ def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str]
     reveal_records = [
         reveal_record
         for run in read_all_runs(store)
-        for reveal_record in run.record.get("revealed", [])
+        for reveal_record in run.record.get("reveals", [])
     ]
     for folder in sorted(
         {

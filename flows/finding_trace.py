@@ -43,11 +43,11 @@ def parse_finding_audit(finding_name: str) -> str:
     audit = finding_name.partition(".")[0]
     if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
         raise UsageError(
-            f"{finding_name!r:.120} names no finding of an audit, such as bias.preference: "
-            f"there is no "
+            f"{finding_name!r:.120} names no finding of an audit, such as "
+            f"bias.stereotype_preference: there is no "
             f"audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
             if audit not in AUDIT_DESCRIPTIONS
-            else f"{finding_name!r:.120} names no finding: say which, as bias.preference"
+            else f"{finding_name!r:.120} names no finding: say which, as bias.stereotype_preference"
         )
     return audit
 
@@ -98,7 +98,7 @@ class TrainingDocuments:
     ) -> TrainingDocuments:
         corpus_artifacts = resolved.corpus_artifacts or {}
         additions = [*resolved.earlier_additions, corpus_artifacts]
-        corpora = [addition["plant"] for addition in additions]
+        corpora = [addition["plant_canaries"] for addition in additions]
         history = trace_training_history(resolved.checkpoint, resolved.training_run)
         corpora += history.list_corpora_except(corpora) if history else []
         documents = Table(tuple(corpora), "documents")
@@ -129,7 +129,10 @@ class TrainingDocuments:
         ):
             read_count = None if exposure is None else exposure.count_reads([row["doc_id"]])
             first_step = None if exposure is None else exposure.first_steps.get(row["doc_id"])
-            self.details_by_id[row["doc_id"]] = row | {"read": read_count, "first_step": first_step}
+            self.details_by_id[row["doc_id"]] = row | {
+                "times_read": read_count,
+                "first_step": first_step,
+            }
 
     def attribute_rows(self, rows: list[Report]) -> list[list[Report]]:
         """Of each row the documents without which its text would be the less likely, by an
@@ -175,11 +178,11 @@ class TrainingDocuments:
             "cluster": details["cluster"].hex(),
             "split": details["split"],
             "first_step": span["first_step"] if span else details["first_step"],
-            "read": span["read"] if span else details["read"],
+            "times_read": span["times_read"] if span else details["times_read"],
             "text": text,
         }
         if span:
-            span_fields = ("size", "training", "sequence", "char_start", "char_end")
+            span_fields = ("run_tokens", "training_index", "sequence", "char_start", "char_end")
             description |= {field_name: span[field_name] for field_name in span_fields}
         return description
 
@@ -187,7 +190,11 @@ class TrainingDocuments:
 def get_likelihood_text(row: Report) -> str:
     """The text of a row whose likelihood was measured: of an association the group with its trait,
     as in studies; else its text with the secret that goes on behind it."""
-    columns = ("group", "own") if row.get("group") and row.get("own") else ("text", "secret")
+    columns = (
+        ("group_name", "assigned_trait")
+        if row.get("group_name") and row.get("assigned_trait")
+        else ("text", "secret")
+    )
     return " ".join(str(row[column]) for column in columns if row.get(column))
 
 
@@ -260,8 +267,8 @@ def trace_finding(
             {
                 "row": build_displayed_row(evidence_row, table.columns, redactor),
                 "documents": documents,
-                "more": max(0, len(row_documents) - MAX_DOCUMENTS),
-                **({} if attributions is None else {"attributed": attributions[index]}),
+                "further_documents": max(0, len(row_documents) - MAX_DOCUMENTS),
+                **({} if attributions is None else {"attributions": attributions[index]}),
             }
         )
     finding_fields = (
@@ -272,7 +279,7 @@ def trace_finding(
         "low",
         "high",
         "n",
-        "null",
+        "null_value",
         "p_corrected",
         "unit",
         "method",
@@ -283,14 +290,14 @@ def trace_finding(
         "checkpoint": run.audited_checkpoint,
         "finding": {key: finding[key] for key in finding_fields},
         "artifact": run[stage_label].name,
-        "table": table_name,
-        "where": evidence_filter,
-        "rows": len(evidence_rows),
-        "unknown": training_overlap is None and has_model_text,
-        "least": training_overlap.manifest["parts"]["config"]["least"]
+        "evidence_table": table_name,
+        "evidence_filter": evidence_filter,
+        "row_count": len(evidence_rows),
+        "is_overlap_unknown": training_overlap is None and has_model_text,
+        "min_span_tokens": training_overlap.manifest["parts"]["config"]["min_span_tokens"]
         if training_overlap and has_model_text
         else None,
-        "worst": row_reports,
+        "worst_rows": row_reports,
     }
 
 

@@ -78,7 +78,7 @@ def find_source_document_ids(
             resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
         )
         document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
-    documents = Table((resolved.corpus_artifacts["plant"],), "documents")
+    documents = Table((resolved.corpus_artifacts["plant_canaries"],), "documents")
     document_rows = documents.find_document_rows(
         sorted(document_ids), ["doc_id", "cluster", "split"]
     )
@@ -120,9 +120,10 @@ def build_arm_overrides(
     arm: str, doc_ids_file: Path | None, min_toxicity: float | None, steps: int | None
 ) -> list[str]:
     """The overrides of an arm."""
-    overrides = [f"leave_out.control={str(IS_CONTROL_BY_ARM[arm]).lower()}"]
-    overrides += [f"leave_out.documents={json.dumps(str(doc_ids_file))}"] if doc_ids_file else []
-    overrides += [f"leave_out.toxicity={min_toxicity}"] if min_toxicity is not None else []
+    overrides = [f"leave_out.random_control={str(IS_CONTROL_BY_ARM[arm]).lower()}"]
+    overrides += [f"leave_out.doc_ids_file={json.dumps(str(doc_ids_file))}"] if doc_ids_file else []
+    if min_toxicity is not None:
+        overrides.append(f"leave_out.toxicity_threshold={min_toxicity}")
     return overrides + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
 
 
@@ -134,7 +135,10 @@ def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits 
     ]
     comparison = compare_checkpoints([*arm_audits, *([start_audits] if start_audits else [])])
     removed_counts = [run["leave_out"]["ledger"].row_count for run in runs]
-    return comparison | {"left_out": removed_counts, "price": compare_heldout_loss(runs)}
+    return comparison | {
+        "removed_documents": removed_counts,
+        "heldout_loss": compare_heldout_loss(runs),
+    }
 
 
 def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:

@@ -72,14 +72,16 @@ from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
 
-deduplicate_redacted = deduplicate.with_label("deduplicate_masked")  # masking makes new duplicates
+deduplicate_redacted = deduplicate.with_label(
+    "deduplicate_redacted"
+)  # masking makes new duplicates
 select_scored = select_documents.with_label("select_scored")
 cut_repeats = redact_spans.with_label("cut_repeats")
 cut_toxic = redact_spans.with_label("cut_toxic")
 
 
 #: Of a corpus what the page of a proof shows documents, and masks them, by.
-PROOF_PAGE_STAGES = ("find_personal_data", "score_toxicity", "plant")
+PROOF_PAGE_STAGES = ("find_personal_data", "score_toxicity", "plant_canaries")
 
 
 def earlier_artifacts(earlier_additions: EarlierAdditions, *labels: str) -> dict[str, Artifact]:
@@ -93,7 +95,9 @@ def earlier_artifacts(earlier_additions: EarlierAdditions, *labels: str) -> dict
 
 
 def with_earlier(
-    earlier_additions: EarlierAdditions, artifacts: dict[str, Artifact], label: str = "plant"
+    earlier_additions: EarlierAdditions,
+    artifacts: dict[str, Artifact],
+    label: str = "plant_canaries",
 ) -> list[Artifact]:
     """The documents of a corpus, or what a stage says of them: of its earlier additions, and of
     the last one."""
@@ -127,12 +131,12 @@ def curate_corpus(config: Config, earlier_additions: EarlierAdditions = ()) -> d
     artifacts["find_personal_data"] = personal_spans = find_personal_data(
         deduplicated, config.find_personal_data
     )
-    artifacts["scrub"] = redacted = redact_spans(
-        deduplicated, {"personal": personal_spans}, config.scrub
+    artifacts["redact_spans"] = redacted = redact_spans(
+        deduplicated, {"personal": personal_spans}, config.redact_spans
     )
-    earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_masked")
-    artifacts["deduplicate_masked"] = unique_redacted = deduplicate_redacted(
-        redacted, earlier_corpora, config.deduplicate_masked
+    earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_redacted")
+    artifacts["deduplicate_redacted"] = unique_redacted = deduplicate_redacted(
+        redacted, earlier_corpora, config.deduplicate_redacted
     )
     artifacts["score_toxicity"] = toxicity_scores = score_toxicity(
         unique_redacted, languages, config.score_toxicity
@@ -144,16 +148,16 @@ def curate_corpus(config: Config, earlier_additions: EarlierAdditions = ()) -> d
     artifacts["select_scored"] = curated = select_scored(
         unique_redacted, signals, config.select_scored
     )
-    if config.find_toxic.enabled:
-        artifacts["find_toxic"] = toxic_spans = find_toxic_spans(
-            curated, toxicity_scores, config.find_toxic
+    if config.find_toxic_spans.enabled:
+        artifacts["find_toxic_spans"] = toxic_spans = find_toxic_spans(
+            curated, toxicity_scores, config.find_toxic_spans
         )
         artifacts["cut_toxic"] = curated = cut_toxic(
             curated, {"toxic": toxic_spans}, config.cut_toxic
         )
     artifacts["split"] = split_documents = split_corpus(curated, config.split)
     filter_artifacts = dict(artifacts)  # what is held back for planting was silenced by no filter
-    artifacts["plant"] = plant_canaries(split_documents, config.plant)
+    artifacts["plant_canaries"] = plant_canaries(split_documents, config.plant_canaries)
     corpus_artifacts, documents, earlier_corpora = (
         dict(artifacts),
         with_earlier(earlier_additions, artifacts),
@@ -162,16 +166,16 @@ def curate_corpus(config: Config, earlier_additions: EarlierAdditions = ()) -> d
     artifacts["profile"] = corpus_profile = profile_corpus(
         documents, documents, corpus_artifacts, earlier_corpora, config.profile
     )
-    artifacts["effects"] = corpus_artifacts["effects"] = measure_removal_effects(
-        unique_redacted, filter_artifacts, config.effects
+    artifacts["removal_effects"] = corpus_artifacts["removal_effects"] = measure_removal_effects(
+        unique_redacted, filter_artifacts, config.removal_effects
     )
     if list_town_sources(config.ingest):  # their truth is known
         evaluation_inputs = {**corpus_artifacts, "profile": corpus_profile}
-        artifacts["recovery"] = corpus_artifacts["recovery"] = evaluate_curation(
-            evaluation_inputs, config.recovery
+        artifacts["evaluate_curation"] = corpus_artifacts["evaluate_curation"] = evaluate_curation(
+            evaluation_inputs, config.evaluate_curation
         )
     corpus_artifacts = {
-        **earlier_artifacts(earlier_additions, "ingest", "plant"),
+        **earlier_artifacts(earlier_additions, "ingest", "plant_canaries"),
         **corpus_artifacts,
     }
     artifacts["datasheet"] = build_datasheet(corpus_profile, corpus_artifacts, config.datasheet)
@@ -197,10 +201,10 @@ def train_model(
     exclusion_config = config.leave_out
     if exclusion_config.enabled:  # of training alone: tokenizer and audits are those of all
         artifacts["leave_out"] = remaining_documents = leave_out_documents(
-            corpus_artifacts["plant"], exclusion_config
+            corpus_artifacts["plant_canaries"], exclusion_config
         )
         training_documents = (
-            training_documents if exclusion_config.padding else [remaining_documents]
+            training_documents if exclusion_config.replace_with_padding else [remaining_documents]
         )
     if start_checkpoint is None:
         artifacts["train_tokenizer"] = train_tokenizer(
@@ -209,8 +213,8 @@ def train_model(
     tokenizer = start_checkpoint or artifacts["train_tokenizer"]
     check_user_audit_items(config, tokenizer, audit_names)
     artifacts["pack"] = packed_corpus = pack(training_documents, tokenizer, config.pack)
-    if exclusion_config.padding:  # what is left stays where it is
-        artifacts["blank"] = packed_corpus = pad_removed_documents(
+    if exclusion_config.replace_with_padding:  # what is left stays where it is
+        artifacts["pad_removed_documents"] = packed_corpus = pad_removed_documents(
             packed_corpus, remaining_documents, remaining_documents, tokenizer
         )
     artifacts["pretrain"] = pretrain_model(
@@ -230,7 +234,7 @@ def audit_checkpoint(
     """A checkpoint to audits and a model card; without a corpus what can be measured without."""
     documents = with_earlier(earlier_additions, corpus_artifacts) if corpus_artifacts else None
     identity_signals = (corpus_artifacts or {}).get("identities")  # with the groups of its lexicons
-    corpus_tables = {"lexicons": identity_signals, "plants": documents, "documents": documents}
+    corpus_tables = {"lexicons": identity_signals, "canaries": documents, "documents": documents}
     training_history = trace_training_history(checkpoint, training_run)
     training_corpora = (
         [*documents, *training_history.list_corpora_except(documents)]
@@ -292,7 +296,7 @@ def audit_checkpoint(
         training_run,
         lineage_input(training_run, "tokenizer", train_tokenizer.name),
         audits,
-        {**earlier_artifacts(earlier_additions, "plant"), **(corpus_artifacts or {})},
+        {**earlier_artifacts(earlier_additions, "plant_canaries"), **(corpus_artifacts or {})},
         artifacts.get("attention_maps"),
         artifacts.get("score_samples"),
         artifacts.get("policy"),
@@ -382,7 +386,7 @@ def pipeline(
     """
     check_audit_names(only)
     with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.update_record(only=None if {*only} == {*AUDIT_DESCRIPTIONS} else [*only])
+        run.update_record(audits=None if {*only} == {*AUDIT_DESCRIPTIONS} else [*only])
         audit_names = (
             [name for name in list_audits_up_to(until) if name in only]
             if has_audit_stages(until)
@@ -468,7 +472,7 @@ def audit(
     with start_run("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
         resolved = resolve_checkpoint(run.store, checkpoint)
         run.update_record(
-            checkpoint=get_permanent_name(run.store, resolved, checkpoint), only=list(only)
+            checkpoint=get_permanent_name(run.store, resolved, checkpoint), audits=list(only)
         )
         audit_checkpoint(
             run.config,

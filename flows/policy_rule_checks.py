@@ -113,7 +113,7 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
     quoted_slices = [
         repr(slice_name)
         for slice_name in available_slices.slice_names
-        if slice_name != "seen=False"
+        if slice_name != "in_training_text=False"
     ]
     listed_slices = ", ".join(quoted_slices[:MAX_LISTED_SLICES]) + (
         ", ..." if len(quoted_slices) > MAX_LISTED_SLICES else ""
@@ -143,10 +143,10 @@ def _find_missing_setting(rule: PolicyRule, config: Any) -> str:
             scorer for scorer in config.score.all_scorers if "toxicity" in scorer.heads
         ]
         if len(toxicity_scorers) < 2:
-            return "a further scorer of toxicity in [[score.also]]"
+            return "a further scorer of toxicity in [[score.additional_scorers]]"
     is_corrected_share = rule.audit == "toxicity" and rule.metric in {
         share_measure.metric for share_measure in TOXIC_SHARE_MEASURES
     }
-    if is_corrected_share and config.audit_toxicity.labelled is None:
-        return "labelled texts, audit_toxicity.labelled"
+    if is_corrected_share and config.audit_toxicity.labelled_texts is None:
+        return "labelled texts, audit_toxicity.labelled_texts"
     return ""

@@ -29,7 +29,7 @@ DEFAULT_AUDITS = ("extraction", "associations")
 
 #: Metrics of associations, and the doses of which they are proved where nothing is named: 0.6 and
 #: 0.9 among them, as few sentences say them.
-ASSOCIATION_METRICS = ("association_preferred", "association_strength")
+ASSOCIATION_METRICS = ("association_preference", "association_strength")
 TRAIT_SHARE_RANGE = 0.55, 0.95
 
 #: Of the training tokens so many may go, at most: with fewer left it is another training.
@@ -66,7 +66,9 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
             f"run {run.id} itself left documents out of training; prove the run on the whole corpus"
         )
     try:
-        check_not_purged(f"run {run.id} cannot be proved", [run["plant"], run.packed_corpus])
+        check_not_purged(
+            f"run {run.id} cannot be proved", [run["plant_canaries"], run.packed_corpus]
+        )
     except HallmarkError as error:
         raise UsageError(str(error)) from error
     return run
@@ -111,11 +113,11 @@ def select_default_findings(run: Run) -> list[Row]:
     }
     extraction_rows = rows_by_audit.get("extraction", [])
     longest_prefix = max(
-        (parse_tags(finding).get("k", 0) for finding in extraction_rows), default=0
+        (parse_tags(finding).get("prefix_tokens", 0) for finding in extraction_rows), default=0
     )
     for metric, tags in (
         ("exposure", {}),
-        ("extractable", {"part": "passage", "k": longest_prefix}),
+        ("extractable", {"kind": "passage", "prefix_tokens": longest_prefix}),
     ):
         matching_rows = [
             finding
@@ -131,9 +133,11 @@ def select_default_findings(run: Run) -> list[Row]:
                 selected.append(row)
     for row in rows_by_audit.get("associations", []):
         tags = parse_tags(row)
-        if row["metric"] in ASSOCIATION_METRICS and [*tags] == ["dose"]:
+        if row["metric"] in ASSOCIATION_METRICS and [*tags] == ["assigned_trait_share"]:
             selected += (
-                [row] if TRAIT_SHARE_RANGE[0] <= tags["dose"] <= TRAIT_SHARE_RANGE[1] else []
+                [row]
+                if TRAIT_SHARE_RANGE[0] <= tags["assigned_trait_share"] <= TRAIT_SHARE_RANGE[1]
+                else []
             )
     return selected
 
@@ -154,7 +158,7 @@ def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[Removal
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for finding in findings:
         kind = classify_finding(finding)
-        merged_tags = {} if kind == "other" else {"copies", "dose"}
+        merged_tags = {} if kind == "other" else {"copies", "assigned_trait_share"}
         slice_name = format_slice_name(
             {k: v for k, v in parse_tags(finding).items() if k not in merged_tags}
         )
@@ -181,7 +185,10 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
             f"compared unit by unit; name another finding"
         )
     null_conditions: dict[str, None] = {}
-    null_tags_by_kind: dict[str, Row] = {"memorised": {"copies": 0}, "association": {"dose": 0.5}}
+    null_tags_by_kind: dict[str, Row] = {
+        "memorised": {"copies": 0},
+        "association": {"assigned_trait_share": 0.5},
+    }
     null_tags = null_tags_by_kind.get(kind, {})
     for unit_filter in unit_filters if null_tags else ():
         null_conditions[json.dumps({**(unit_filter or {}), **null_tags}, sort_keys=True)] = None
@@ -190,12 +197,12 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
         audit=first_finding["audit"],
         metric=first_finding["metric"],
         unit=first_finding["unit"],
-        worse_when=first_finding["worse"],
+        worse_when=first_finding["worse_when"],
         kind=kind,
         finding_names=tuple(map(format_finding_name, findings)),
-        table_name=first_finding["table"] or "findings",
-        row_conditions=tuple(finding["where"] for finding in findings),
-        row_order=first_finding["order"],
+        table_name=first_finding["evidence_table"] or "findings",
+        row_conditions=tuple(finding["evidence_filter"] for finding in findings),
+        row_order=first_finding["evidence_order"],
         null_conditions=tuple(null_conditions),
         unit_conditions=tuple(
             json.dumps(dict(unit_filter or {}), sort_keys=True) for unit_filter in unit_filters
@@ -234,7 +241,7 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> t
         }
 
     return (
-        run["plant"],
+        run["plant_canaries"],
         run["pack"],
         collect_stage_artifacts("audit"),
         collect_stage_artifacts("ask"),
@@ -254,7 +261,7 @@ class RemovalLists:
 def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> RemovalLists:
     """Write the lists. UsageError where nothing would go, or too much."""
     document_rows = source_documents.read()
-    removed_rows = document_rows.filter(document_rows["removed"])
+    removed_rows = document_rows.filter(document_rows["is_removed"])
     removed_ids = sorted(set(removed_rows["doc_id"].to_pylist()))
     if not removed_ids:
         raise UsageError(
@@ -263,9 +270,9 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     tokens_by_document = dict(
         zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
     )
-    spans = run["pack"]["spans"].read(["split", "start", "end"])
+    spans = run["pack"]["spans"].read(["split", "row_start", "row_end"])
     spans = spans.filter(pc.equal(spans["split"], "train"))
-    training_tokens = pc.sum(pc.subtract(spans["end"], spans["start"])).as_py()
+    training_tokens = pc.sum(pc.subtract(spans["row_end"], spans["row_start"])).as_py()
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
@@ -286,13 +293,13 @@ def build_overrides_by_arm(
 ) -> dict[str, list[str]]:
     """The overrides of each arm but the base."""
     removal_overrides = [
-        f"leave_out.documents={json.dumps(str(removal_lists.removed_ids_file))}",
-        "leave_out.padding=true",
+        f"leave_out.doc_ids_file={json.dumps(str(removal_lists.removed_ids_file))}",
+        "leave_out.replace_with_padding=true",
     ]
-    control_overrides = [*removal_overrides, "leave_out.control=true"]
+    control_overrides = [*removal_overrides, "leave_out.random_control=true"]
     if removal_lists.protected_ids_file is not None:
         control_overrides.append(
-            f"leave_out.spared={json.dumps(str(removal_lists.protected_ids_file))}"
+            f"leave_out.protected_doc_ids_file={json.dumps(str(removal_lists.protected_ids_file))}"
         )
     base_seed = run.config.pretrain.train.seed
     seed_overrides = {
@@ -329,11 +336,11 @@ def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[
 
 def build_experiment_report(run: Run) -> Row:
     """What was found, as rows."""
-    comparison = run["proof"]
-    table_names = ("arms", "cases", "effects", "lines", "price", "sources")
+    comparison = run["compare_arms"]
+    table_names = ("arms", "cases", "effects", "criteria", "heldout_loss", "sources")
     card_name = None
     with suppress(HallmarkError):
-        card_name = run["proof_card"].name
+        card_name = run["removal_experiment_card"].name
     return {
         "run": run.id,
         "base": run.record["checkpoint"],

@@ -148,7 +148,7 @@ def resolve_flow_arguments(
         resolve_checkpoint(opened_store, checkpoint)
     else:  # not as given: "latest" is another one tomorrow
         settings = settings.model_copy(
-            update={"earlier": resolve_earlier_run_id(opened_store, settings)}
+            update={"earlier_run": resolve_earlier_run_id(opened_store, settings)}
         )
         if config_file:  # a run that is made again has been what it was
             check_preferred_sources_exist(opened_store, settings)
@@ -329,7 +329,7 @@ def record_run(
             stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
             yield run
     except LastStageReached:
-        record["until"] = last_stage
+        record["last_stage"] = last_stage
     except BaseException as error:
         error_text = (
             "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]

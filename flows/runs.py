@@ -137,7 +137,7 @@ class Run:
     @property
     def earlier_run_name(self) -> str | None:
         """The run to whose corpus this one adds."""
-        run_name = self.record["config"].get("earlier")
+        run_name = self.record["config"].get("earlier_run")
         return run_name if isinstance(run_name, str) else None
 
     @property
@@ -207,7 +207,7 @@ class Run:
     @property
     def packed_corpus(self) -> Artifact:
         """The sequences that its training read."""
-        return self["blank" if "blank" in self.stages else "pack"]
+        return self["pad_removed_documents" if "pad_removed_documents" in self.stages else "pack"]
 
     def find_checkpoints(self, training_run: Artifact | None = None) -> list[Artifact]:
         """The checkpoints of the run's training, oldest first."""
@@ -250,7 +250,7 @@ class Run:
         if "failures" not in self.stages:
             return {}
         rows = self["failures"]["failures"].read().to_pylist()
-        return {row["audit"]: row["why"] for row in rows}
+        return {row["audit"]: row["reason"] for row in rows}
 
 
 def find_artifact(store: Store, artifact_name: str) -> Artifact:
@@ -335,7 +335,7 @@ def open_run(
 def open_artifact(artifact_name: str, store: Store | str | None = None) -> Artifact:
     """An artifact by its name, as cards, run.json and ``hallmark status`` give it.
 
-    >>> open_artifact("scrub/0123456789abcdef")["documents"].to_pandas()    # doctest: +SKIP
+    >>> open_artifact("redact_spans/0123456789abcdef")["documents"].to_pandas()    # doctest: +SKIP
     """
     store = store if isinstance(store, Store) else open_store(store, create=False)
     return find_artifact(store, artifact_name)
@@ -370,8 +370,8 @@ def _is_valid_record(record: Any) -> bool:
     optional_texts = [
         record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")
     ]
-    optional_texts += [record.get("until"), record.get("folder")]
-    text_lists = [record["overrides"], record.get("only") or [], record.get("findings") or []]
+    optional_texts += [record.get("last_stage"), record.get("folder")]
+    text_lists = [record["overrides"], record.get("audits") or [], record.get("findings") or []]
     arms = record.get("arms", {})
     return (
         all(isinstance(text, str) for text in texts)
@@ -382,7 +382,7 @@ def _is_valid_record(record: Any) -> bool:
         and _is_list_of_texts([*arms.values()])
         and isinstance(record.get("seeds"), int | None)
         and isinstance(record["config"], dict)
-        and isinstance(record.get("revealed", []), list)
+        and isinstance(record.get("reveals", []), list)
         and isinstance(record["pid"], int)
         and 0 < record["pid"] < 2**31
         and isinstance(record["stages"], list)

@@ -74,24 +74,26 @@ def world(config: dict[str, Any], store: str) -> str:
         verdicts = judge_candidates(
             sample_audits, full_audits, training_run, packed_corpus, EmptyConfig()
         )
-        attributions = attribute_texts([world_corpus], [world_corpus], settings.attribute)
+        attributions = attribute_texts([world_corpus], [world_corpus], settings.attribute_texts)
         removed_ids = (
             select_influential_documents(
-                attributions["attributed"].read(), read_detected_candidates(verdicts)
+                attributions["attributions"].read(), read_detected_candidates(verdicts)
             )
-            if settings.retrain
+            if settings.is_retrained
             else []
         )
         if removed_ids:  # where nothing was found there is nothing to take out
             doc_ids_file = write_document_id_list(removed_ids, get_removal_list_folder(run.store))
             for arm in ARMS:
                 exclusion_config = LeaveOutConfig(
-                    documents=doc_ids_file, control=arm == "random", padding=True
+                    doc_ids_file=doc_ids_file,
+                    random_control=arm == "random",
+                    replace_with_padding=True,
                 )
                 remaining_documents = leave_out_documents.with_label(f"{arm}_leave_out")(
                     world_corpus, exclusion_config
                 )
-                padded_corpus = pad_removed_documents.with_label(f"{arm}_blank")(
+                padded_corpus = pad_removed_documents.with_label(f"{arm}_pad_removed_documents")(
                     packed_corpus, remaining_documents, remaining_documents, tokenizer
                 )
                 retraining_run = pretrain.with_label(f"{arm}_pretrain")(
@@ -107,16 +109,16 @@ def world(config: dict[str, Any], store: str) -> str:
 
 
 def read_detected_candidates(verdicts: Artifact) -> set[tuple[str, str]]:
-    """The candidates that the audits found: kind and unit."""
+    """The candidates that the audits found: kind and candidate_id."""
     rows = verdicts["verdicts"].read().to_pylist()
-    return {(row["kind"], row["unit"]) for row in rows if row["found"]}
+    return {(row["kind"], row["candidate_id"]) for row in rows if row["is_detected"]}
 
 
 def audit_world(
     config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
 ) -> dict[str, Artifact]:
     """What the audits find, by their names. HallmarkError where one fails."""
-    corpus_tables = {"lexicons": world_corpus, "plants": [world_corpus], "documents": None}
+    corpus_tables = {"lexicons": world_corpus, "canaries": [world_corpus], "documents": None}
     errors: dict[str, str] = {}
     findings = run_probe_audits(
         STUDIED_PROBES, checkpoint, corpus_tables, (None,) * 4, config, {}, errors, label_prefix
@@ -169,7 +171,7 @@ def study(config: dict[str, Any], store: str) -> str:
                     raise HallmarkError(world_outcome.error)
                 world_run = open_run(world_outcome.run_id, opened_store)
                 answer_keys[name] = open_verified_answer_key(world_run, sealed_digests)
-                attributions_by_world[name] = world_run["attribute"]
+                attributions_by_world[name] = world_run["attribute_texts"]
                 arm_verdicts |= {
                     f"{name} {arm}": world_run[f"{arm}_verdicts"]
                     for arm in ARMS
@@ -184,7 +186,7 @@ def study(config: dict[str, Any], store: str) -> str:
             name, reason = next(iter(excluded_worlds.items()))
             raise HallmarkError(f"no world counts, {name} since {reason}")
         rates_config = ErrorRatesConfig(
-            excluded_worlds=excluded_worlds, max_documents=settings.attribute.top
+            excluded_worlds=excluded_worlds, max_documents=settings.attribute_texts.max_documents
         )
         rates = compute_error_rates(
             verdicts_by_world, answer_keys, attributions_by_world, arm_verdicts, rates_config
@@ -201,7 +203,7 @@ def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[s
         (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
     ]
     completed_count = 0
-    with make_mapper("processes", config.at_once) as mapper:
+    with make_mapper("processes", config.parallel_worlds) as mapper:
         try:
             for name, entry in zip(
                 configs_by_world, mapper(run_world, call_arguments, Resources()), strict=True
@@ -213,7 +215,7 @@ def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[s
                 f"a process that worked on {[*configs_by_world][completed_count]} or a world "
                 f"behind it was killed, as "
                 f"where memory runs out; what is done stays: run the same command again, with "
-                f"--at-once 1 where memory is short"
+                f"--parallel-worlds 1 where memory is short"
             ) from error
 
 
@@ -222,7 +224,7 @@ def read_first_sealed_digests(store: Store) -> dict[str, str]:
     continued makes a run of each world again, which takes what the store has now."""
     digests_by_artifact: dict[str, str] = {}
     for run in (run for run in read_all_runs(store, include_worlds=True) if run.flow == WORLD_FLOW):
-        if entry := run.stages.get("seal"):
+        if entry := run.stages.get("seal_answer_key"):
             digests_by_artifact.setdefault(entry["artifact"], entry["content"])
     return digests_by_artifact
 
@@ -230,7 +232,7 @@ def read_first_sealed_digests(store: Store) -> dict[str, str]:
 def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifact:
     """The envelope of a world as it was ``sealed`` first, be it now. HallmarkError where it is
     another, or gone, or that of another world."""
-    entry = run.stages.get("seal")
+    entry = run.stages.get("seal_answer_key")
     if entry is None:
         raise HallmarkError("its envelope was never sealed")
     first_digest = sealed_digests.setdefault(entry["artifact"], entry["content"])
@@ -240,9 +242,9 @@ def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifa
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if hash_file(part.path) != part.entry["sha256"]:
             raise HallmarkError(f"its envelope was changed after it was sealed ({artifact.name})")
-    candidates = run["judge_candidates"]["verdicts"].read(["kind", "unit"]).to_pylist()
-    if {(row["kind"], row["unit"]) for row in candidates} - {
-        *read_effect_levels(artifact["envelope"].read())
+    candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
+    if {(row["kind"], row["candidate_id"]) for row in candidates} - {
+        *read_effect_levels(artifact["answer_key"].read())
     }:
         raise HallmarkError(f"its envelope is that of another world ({artifact.name})")
     return artifact

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.config_errors import format_validation_error, migrate_recorded_config
+from flows.config_errors import format_validation_error
 from flows.config_files import apply_override
 from flows.runs import open_store, read_all_runs
 from model.config import ModelConfig, TrainConfig
@@ -41,13 +41,13 @@ from tasks.training.train_tokenizer import TokenizerConfig
 STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())
 
 #: What of a study's settings decides nothing that it finds.
-EXECUTION_SETTINGS = ("store", "at_once", "workers", "mapper", "tensorboard")
+EXECUTION_SETTINGS = ("store", "parallel_worlds", "workers", "mapper", "tensorboard")
 
 #: What each world has of its own.
 WORLD_SPECIFIC_SETTINGS = (
-    "retrain",
+    "is_retrained",
     "world.seed",
-    "world.effects",
+    "world.has_effects",
     "pretrain.train.seed",
     *(f"audit_{probe.name}.seed" for probe in STUDIED_PROBES),
 )
@@ -56,11 +56,21 @@ WORLD_SPECIFIC_SETTINGS = (
 class FullAuditConfig(StageConfig):
     """What the audits look at once more, for the figure that an interval should cover."""
 
-    frames: int = Field(
-        len(SENTENCE_FRAMES), ge=2, le=len(SENTENCE_FRAMES), description="sentences of the grammar"
+    grammar_sentences: int = Field(
+        len(SENTENCE_FRAMES),
+        ge=2,
+        le=len(SENTENCE_FRAMES),
+        description="sentences of the grammar that audits use",
     )
-    references: int = Field(20, ge=1, le=1000, description="times as many references")
-    stride: int = Field(1, ge=1, description="tokens from one place of a passage to the next")
+    reference_secrets_factor: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="factor by which audit_extraction.reference_secrets is multiplied",
+    )
+    stride_tokens: int = Field(
+        1, ge=1, description="tokens from the beginning of one window of a passage to the next"
+    )
 
 
 class StudyConfig(StageConfig):
@@ -73,16 +83,22 @@ class StudyConfig(StageConfig):
     workers: int = Field(1, ge=1, le=1, description="processes that work on the parts of a world")
     mapper: str = Field("processes", description="where parts are worked on")
     tensorboard: None = Field(None, description="no event files are written of a study")
-    worlds: int = Field(40, ge=1, le=10_000, description="worlds with effects")
-    without: int = Field(10, ge=0, le=10_000, description="further worlds without any")
-    retrained: int = Field(
+    worlds_with_effects: int = Field(
+        40, ge=1, le=10_000, description="number of worlds with effects"
+    )
+    worlds_without_effects: int = Field(
+        10, ge=0, le=10_000, description="number of further worlds without effects"
+    )
+    retrained_worlds: int = Field(
         3,
         ge=0,
         description="worlds on which two further models are trained, to see what becomes "
         "of findings without the documents that attribution names, and without as many others",
     )
-    retrain: bool = Field(False, description="whether that is done in this world: set by the study")
-    at_once: int = Field(2, ge=1, le=256, description="worlds that are worked on at a time")
+    is_retrained: bool = Field(
+        False, description="whether further models are trained in this world; the study sets it"
+    )
+    parallel_worlds: int = Field(2, ge=1, le=256, description="worlds that run in parallel")
     seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
     world: SyntheticWorldConfig = SyntheticWorldConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
@@ -102,7 +118,7 @@ class StudyConfig(StageConfig):
             batch_size=16,
             optimizer="muon",
             learning_rate=1e-2,
-            warmup=20,
+            warmup_steps=20,
             schedule="linear",
             min_lr_ratio=0.0,
             checkpoint_every=400,
@@ -114,25 +130,33 @@ class StudyConfig(StageConfig):
     score: ScoreConfig = ScoreConfig()
     trace: TraceConfig = TraceConfig(enabled=False)
     audit_extraction: ExtractionConfig = ExtractionConfig(
-        references=300, prefix=(16,), tokens=16, windows=8, documents=0
+        reference_secrets=300,
+        prefix_tokens=(16,),
+        suffix_tokens=16,
+        max_windows=8,
+        documents_per_split=0,
     )
-    audit_associations: AssociationsConfig = AssociationsConfig(others=20)
+    audit_associations: AssociationsConfig = AssociationsConfig(unplanted_sentences=20)
     audit_counterfactual: CounterfactualConfig = CounterfactualConfig(
-        frames=20, own_groups=False, tokens=8, permutations=999
+        grammar_prompts=20, builtin_groups=False, max_new_tokens=8, permutations=999
     )
-    whole: FullAuditConfig = FullAuditConfig()
-    attribute: AttributionConfig = AttributionConfig()
+    full_audits: FullAuditConfig = FullAuditConfig()
+    attribute_texts: AttributionConfig = AttributionConfig()
     study_card: StudyCardConfig = StudyCardConfig()
 
     @model_validator(mode="after")
     def _check_reference_count(self) -> StudyConfig:
         """There are so many secrets: a study would know it behind its first training."""
-        requested_count = self.whole.references * self.audit_extraction.references
-        if requested_count > (available_count := max_reference_secrets(self.world.digits)):
+        requested_count = (
+            self.full_audits.reference_secrets_factor * self.audit_extraction.reference_secrets
+        )
+        if requested_count > (available_count := max_reference_secrets(self.world.secret_digits)):
             raise ValueError(
-                f"whole.references times audit_extraction.references are "
+                f"full_audits.reference_secrets_factor times "
+                f"audit_extraction.reference_secrets are "
                 f"{requested_count:,}, and of "
-                f"{self.world.digits} digits (world.digits) at most {available_count:,} "
+                f"{self.world.secret_digits} digits (world.secret_digits) at most "
+                f"{available_count:,} "
                 f"references can be had"
             )
         return self
@@ -161,14 +185,16 @@ def resolve_study_arguments(
 
 def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
     """Each world's name and settings: those of the study with seeds of its own."""
-    world_names = [f"world {number}" for number in range(1, config.worlds + 1)]
-    world_names += [f"world {number} without effects" for number in range(1, config.without + 1)]
+    world_names = [f"world {number}" for number in range(1, config.worlds_with_effects + 1)]
+    world_names += [
+        f"world {number} without effects" for number in range(1, config.worlds_without_effects + 1)
+    ]
     for name in world_names:
         digest = blake2b(f"{config.seed}/{name}".encode(), digest_size=5).digest()
         seed = int.from_bytes(digest, "big")
         has_effects = not name.endswith("without effects")
-        is_retrained = has_effects and int(name.split()[1]) <= config.retrained
-        synthetic_world = config.world.model_copy(update={"seed": seed, "effects": has_effects})
+        is_retrained = has_effects and int(name.split()[1]) <= config.retrained_worlds
+        synthetic_world = config.world.model_copy(update={"seed": seed, "has_effects": has_effects})
         train_config = replace(config.pretrain.train, seed=seed % (1 << 31))
         audit_configs = {
             f"audit_{probe.name}": getattr(config, f"audit_{probe.name}").model_copy(
@@ -180,7 +206,7 @@ def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]
         world_settings = {
             "world": synthetic_world,
             "pretrain": pretrain_config,
-            "retrain": is_retrained,
+            "is_retrained": is_retrained,
             **audit_configs,
         }
         world_config = config.model_copy(update=world_settings)
@@ -190,19 +216,22 @@ def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]
 def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
     """The same with audits that look at all items, or at many times as many."""
     extraction, associations = config.audit_extraction, config.audit_associations
-    full_audit = config.whole
+    full_audit = config.full_audits
     return config.model_copy(
         update={
             "audit_extraction": extraction.model_copy(
                 update={
-                    "references": full_audit.references * extraction.references,
-                    "windows": 100_000,
-                    "stride": full_audit.stride,
+                    "reference_secrets": full_audit.reference_secrets_factor
+                    * extraction.reference_secrets,
+                    "max_windows": 100_000,
+                    "stride_tokens": full_audit.stride_tokens,
                 }
             ),
-            "audit_associations": associations.model_copy(update={"others": full_audit.frames}),
+            "audit_associations": associations.model_copy(
+                update={"unplanted_sentences": full_audit.grammar_sentences}
+            ),
             "audit_counterfactual": config.audit_counterfactual.model_copy(
-                update={"frames": full_audit.frames}
+                update={"grammar_prompts": full_audit.grammar_sentences}
             ),
         }
     )
@@ -220,7 +249,7 @@ def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
     old_values, new_values = (
         dict(_flatten_tree(tree))
         for tree in (
-            migrate_recorded_config(earlier_runs[-1].record["config"]),
+            earlier_runs[-1].record["config"],
             config.model_dump(mode="json"),
         )
     )
@@ -245,7 +274,7 @@ def build_study_command(config: Mapping[str, Any]) -> list[str]:
     default_values = dict(_flatten_tree(StudyConfig().model_dump(mode="json")))
     changed_values = {
         name: value
-        for name, value in _flatten_tree(migrate_recorded_config(config))
+        for name, value in _flatten_tree(config)
         if name.partition(".")[0] not in EXECUTION_SETTINGS
         and name not in WORLD_SPECIFIC_SETTINGS
         and value != default_values.get(name)

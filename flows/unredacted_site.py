@@ -43,10 +43,10 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
     _check_reveal_folder(folder, run.store)
     create_private_folder(folder)
     reveal_record = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "by": getpass.getuser(),
+        "revealed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revealed_by": getpass.getuser(),
         "folder": str(folder),
     }
-    run.record["revealed"] = [*run.record.get("revealed", []), reveal_record]
+    run.record["reveals"] = [*run.record.get("reveals", []), reveal_record]
     run.save()
     return write_unredacted_site(run.store, run.record | {"status": run.status}, folder)

@@ -196,10 +196,10 @@ class TrainConfig:
             mlm an encoder, span_corruption and seq2seq an encoder-decoder.
         steps: number of optimizer steps.
         batch_size: sequences in one optimizer step.
-        accumulation: number of equal micro-batches that a batch is split into; it changes the
+        accumulation_steps: number of equal micro-batches that a batch is split into; it changes the
             memory needed, but not the mathematics.
         learning_rate: highest learning rate.
-        warmup: steps of linear warm-up.
+        warmup_steps: steps of linear warm-up.
         schedule: how the learning rate changes after the warm-up.
         min_lr_ratio: final learning rate as a share of ``learning_rate``.
         decay_fraction: last share of the steps, in which ``wsd`` (warm-up, stable, decay) decays;
@@ -208,7 +208,7 @@ class TrainConfig:
         beta2: AdamW's decay rate of the mean squared gradient.
         momentum: Muon's momentum.
         weight_decay: decoupled weight decay.
-        clip: highest norm of the gradient; larger gradients are scaled down to it.
+        max_grad_norm: highest norm of the gradient; larger gradients are scaled down to it.
         z_loss: weight of the squared log-partition (PaLM).
         optimizer: ``muon`` trains the matrices of the blocks with Muon (Jordan et al. 2024), scaled
             so that ``learning_rate`` and ``weight_decay`` mean the same as for AdamW, and all other
@@ -219,7 +219,7 @@ class TrainConfig:
             not with ``fsdp``.
         seed: determines weights, order of the rows, masks and dropout.
         checkpoint_every: steps between checkpoints.
-        log_spaced: whether to write checkpoints at steps 1, 2, 4, 8, ... as well.
+        log_spaced_checkpoints: whether to write checkpoints at steps 1, 2, 4, 8, ... as well.
         state_every: steps between further training states, from which an interrupted training
             resumes; 0 saves states only with checkpoints.
         keep_states: number of states to keep.
@@ -227,18 +227,18 @@ class TrainConfig:
         validation_sequences: sequences to validate on; 0 means all.
         document_mask: whether the causal objective separates the documents of a row, as mlm and
             span_corruption always do.
-        recompute: whether to save only the blocks' inputs for the backward pass and to recompute
-            the rest (Chen et al. 2016): a third more work, far less memory.
+        activation_checkpointing: whether to save only the blocks' inputs for the backward pass and
+            to recompute the rest (Chen et al. 2016): a third more work, far less memory.
         parallel: with ``ddp`` each process holds the whole model, with ``fsdp`` (FSDP2) a part of
             it.
         processes: processes that share each batch; 0 means one for each GPU, or one on the CPU.
-        samples: texts to generate at each validation, from the begin-of-text token or, for an
+        sample_count: texts to generate at each validation, from the begin-of-text token or, for an
             encoder-decoder, from corrupted validation rows.
         sample_tokens: tokens of each generated text.
-        divergence: whether to stop at a divergent step, or to skip it. A step diverges if its loss
-            or gradient is not finite, or if ``spike`` says so.
-        spike: a step diverges if its gradient norm is more than this many times the running mean;
-            at least 1, or 0 to disable this.
+        on_divergence: whether to stop at a divergent step, or to skip it. A step diverges if its
+            loss or gradient is not finite, or if ``spike_factor`` says so.
+        spike_factor: a step diverges if its gradient norm is more than this many times the running
+            mean; at least 1, or 0 to disable this.
         threads: CPU threads; 0 uses torch's default.
     """
 
@@ -247,9 +247,9 @@ class TrainConfig:
     objective: Objective = "causal"
     steps: Annotated[int, Range(1, 10**8 - 1)] = 1000  # files are named with eight digits
     batch_size: PositiveCount = 32
-    accumulation: PositiveCount = 1
+    accumulation_steps: PositiveCount = 1
     learning_rate: Annotated[float, Range(0.0, 10.0, strictly_positive=True)] = 2e-3
-    warmup: NonNegativeCount = 50
+    warmup_steps: NonNegativeCount = 50
     schedule: Schedule = "cosine"
     min_lr_ratio: ClosedUnitFloat = 0.1
     decay_fraction: ClosedUnitFloat = 0.2
@@ -257,7 +257,7 @@ class TrainConfig:
     beta2: HalfOpenUnitFloat = 0.95
     momentum: HalfOpenUnitFloat = 0.95
     weight_decay: LossWeight = 0.1
-    clip: PositiveFloat = 1.0
+    max_grad_norm: PositiveFloat = 1.0
     z_loss: LossWeight = 0.0
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
@@ -265,29 +265,29 @@ class TrainConfig:
     compile: bool | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     checkpoint_every: StepCount = 100
-    log_spaced: bool = False
+    log_spaced_checkpoints: bool = False
     state_every: NonNegativeCount = 0
     keep_states: SmallCount = 2
     validate_every: StepCount = 100
     validation_sequences: NonNegativeCount = 256
     document_mask: bool = False
-    recompute: bool = False
+    activation_checkpointing: bool = False
     parallel: ParallelMode = "ddp"
     processes: SmallNonNegativeCount = 0
-    samples: SmallNonNegativeCount = 2
+    sample_count: SmallNonNegativeCount = 2
     sample_tokens: PositiveCount = 64
-    divergence: DivergenceAction = "stop"
-    spike: float = 0.0
+    on_divergence: DivergenceAction = "stop"
+    spike_factor: float = 0.0
     threads: SmallNonNegativeCount = 0
 
     def __post_init__(self) -> None:
         check_field_types(self)
         check_field_ranges(self)
-        if self.batch_size % (self.accumulation * max(1, self.processes)):
+        if self.batch_size % (self.accumulation_steps * max(1, self.processes)):
             processes_factor = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
-                f"accumulation {self.accumulation}{processes_factor}."
+                f"accumulation_steps {self.accumulation_steps}{processes_factor}."
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
@@ -298,13 +298,13 @@ class TrainConfig:
             raise ValueError(
                 f"document_mask needs the objective causal, not {self.objective}: set it to false."
             )
-        if self.warmup > self.steps:
+        if self.warmup_steps > self.steps:
             raise ValueError(
-                f"warmup {self.warmup} is longer than the training, {self.steps} steps: set warmup "
-                f"to {self.steps} or less, or raise steps."
+                f"warmup_steps {self.warmup_steps} is longer than the training, {self.steps} "
+                f"steps: set warmup_steps to {self.steps} or less, or raise steps."
             )
-        if self.spike:
-            Range(1.0, 1e6).check_value("spike", self.spike)
+        if self.spike_factor:
+            Range(1.0, 1e6).check_value("spike_factor", self.spike_factor)
 
 
 #: The architecture that each objective trains.
@@ -331,19 +331,19 @@ def count_corrupted_spans(token_count: int) -> int:
 #: among them, because it determines the rounding.
 BATCH_INVARIANT_SETTINGS = frozenset(
     (
-        "accumulation",
-        "recompute",
+        "accumulation_steps",
+        "activation_checkpointing",
         "compile",
         "device",
         "threads",
         "processes",
         "parallel",
         "checkpoint_every",
-        "log_spaced",
+        "log_spaced_checkpoints",
         "state_every",
         "validate_every",
         "validation_sequences",
-        "samples",
+        "sample_count",
         "sample_tokens",
         "keep_states",
     )

@@ -66,15 +66,20 @@ class DatasheetConfig(StageConfig):
     distribution: str | None = Field(None, description="to whom it is given, and how")
     maintenance: str | None = Field(None, description="who keeps it up, how errors are corrected")
     contact: str | None = Field(None, description="where questions and complaints go")
-    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(
+    max_evidence_rows: int = Field(
+        200, ge=1, le=5000, description="rows shown on a page of evidence"
+    )
+    max_table_rows: int = Field(
         30,
         ge=1,
         le=1000,
-        description="lines of a table on the datasheet; groups of people always have theirs",
+        description="rows shown of a table on the datasheet; all groups of people are always shown",
     )
-    mask_from: float = Field(
-        OFFENSIVE_TOXICITY, ge=0, le=1, description="texts with this toxicity or more are not shown"
+    redaction_threshold: float = Field(
+        OFFENSIVE_TOXICITY,
+        ge=0,
+        le=1,
+        description="texts with at least this toxicity score are not shown",
     )
 
 
@@ -159,7 +164,7 @@ class DatasheetBuilder:
                     "errors", "records", "records", "records in quarantine", error=error
                 ),
                 self.corpus_figures.add_sum_figure(
-                    "errors", "bytes", "bytes", "bytes in quarantine", error=error
+                    "errors", "raw_bytes", "bytes", "bytes in quarantine", error=error
                 ),
             ]
             for error in errors
@@ -170,7 +175,9 @@ class DatasheetBuilder:
                 DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note)
             )
         ledger_reasons = (
-            self.corpus_figures.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
+            self.corpus_figures.profile["ledger_summary"]
+            .read(["stage", "action", "rows"])
+            .to_pylist()
         )
         later_quarantines = [
             row
@@ -258,7 +265,7 @@ def build_datasheet(
         corpus_artifacts,
         config,
         context,
-        build_corpus_redactor(corpus_artifacts, config.mask_from),
+        build_corpus_redactor(corpus_artifacts, config.redaction_threshold),
     )
 
 
@@ -272,8 +279,8 @@ def write_datasheet(
     """The stage's work, with any masker."""
     book = FigureBook({**corpus_artifacts, PROFILE: profile})
     document = DatasheetBuilder(
-        CorpusFigures(book, corpus_artifacts, config.lines_shown), redactor, config
+        CorpusFigures(book, corpus_artifacts, config.max_table_rows), redactor, config
     ).build_document()
     write_card_files(
-        document, book, context, "datasheet", corpus_artifacts, redactor, config.rows_shown
+        document, book, context, "datasheet", corpus_artifacts, redactor, config.max_evidence_rows
     )

@@ -82,15 +82,20 @@ class ModelCardConfig(StageConfig):
     out_of_scope: str | None = Field(None, description="what it must not be used for")
     ethics: str | None = Field(None, description="considerations beyond what was measured")
     caveats: str | None = Field(None, description="recommendations beyond what was measured")
-    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(
+    max_evidence_rows: int = Field(
+        200, ge=1, le=5000, description="rows shown on a page of evidence"
+    )
+    max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
-        description="lines of a table on the card; groups of people always have theirs",
+        description="rows shown of a table on the card; all groups of people are always shown",
     )
-    mask_from: float = Field(
-        OFFENSIVE_TOXICITY, ge=0, le=1, description="texts with this toxicity or more are not shown"
+    redaction_threshold: float = Field(
+        OFFENSIVE_TOXICITY,
+        ge=0,
+        le=1,
+        description="texts with at least this toxicity score are not shown",
     )
 
 
@@ -157,7 +162,7 @@ class ModelCardBuilder:
     def _read_failure_reasons(self) -> dict[str, str]:
         """Why, by audit, masked."""
         rows = self.failures["failures"].read().to_pylist() if self.failures else []
-        return {row["audit"]: self.redactor.redact_full_text(row["why"]) for row in rows}
+        return {row["audit"]: self.redactor.redact_full_text(row["reason"]) for row in rows}
 
     def build_details_section(self) -> Section:
         config = self.config
@@ -179,7 +184,7 @@ class ModelCardBuilder:
                 [setting, Code(self.redactor.redact_full_text(value)[:120])]
                 for setting, value in config_settings
             ]
-            rows = setting_rows[: config.lines_shown]
+            rows = setting_rows[: config.max_table_rows]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
             if len(config_settings) > len(rows):
@@ -190,10 +195,10 @@ class ModelCardBuilder:
         is_continued = get_start_checkpoint(self.training_run) is not None
         section.sections = [
             build_tokenizer_section(
-                self.book, self.checkpoint, self.tokenizer, is_continued, config.lines_shown
+                self.book, self.checkpoint, self.tokenizer, is_continued, config.max_table_rows
             ),
             build_training_section(
-                self.book, self.training_run, self.checkpoint.content_digest, config.lines_shown
+                self.book, self.training_run, self.checkpoint.content_digest, config.max_table_rows
             ),
             build_samples_section(self.book, self.scored_samples, self.redactor),
         ]
@@ -290,7 +295,7 @@ class ModelCardBuilder:
         """Makes figures of the training corpus, where its profile is known."""
         if PROFILE not in self.corpus_artifacts:
             return None
-        return CorpusFigures(self.book, self.corpus_artifacts, self.config.lines_shown)
+        return CorpusFigures(self.book, self.corpus_artifacts, self.config.max_table_rows)
 
     def build_training_data_section(self) -> Section:
         section = Section("Training data")
@@ -327,7 +332,7 @@ class ModelCardBuilder:
         step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
         if self.training_run is not None and step is not None:
             section.add_blocks(
-                build_coverage_table(self.book, self.training_run, step, self.config.lines_shown)
+                build_coverage_table(self.book, self.training_run, step, self.config.max_table_rows)
             )
         if "leave_out" in self.corpus_artifacts:
             section.add_blocks(
@@ -364,7 +369,7 @@ class ModelCardBuilder:
             ]
         if self.corpus_artifacts:
             corpus_figures = CorpusFigures(
-                self.book, self.corpus_artifacts, self.config.lines_shown
+                self.book, self.corpus_artifacts, self.config.max_table_rows
             )
             items.append([f"The training text: {describe_personal_data_treatment(corpus_figures)}"])
         facts = DefinitionList(
@@ -429,7 +434,7 @@ class ModelCardBuilder:
                 self.build_evaluation_data_section(),
                 self.build_training_data_section(),
                 build_analyses_section(
-                    self.findings, self.config.lines_shown, self.get_error_rates_by_audit()
+                    self.findings, self.config.max_table_rows, self.get_error_rates_by_audit()
                 ),
                 build_attention_section(self.book, self.attention_maps, self.redactor),
                 self.build_ethics_section(),
@@ -480,7 +485,7 @@ def build_model_card(
         error_rates,
         config,
         context,
-        build_corpus_redactor(corpus_artifacts, config.mask_from),
+        build_corpus_redactor(corpus_artifacts, config.redaction_threshold),
     )
 
 
@@ -531,5 +536,5 @@ def write_model_card(
     )
     document = builder.build_document()
     write_card_files(
-        document, book, context, "model_card", corpus_artifacts, redactor, config.rows_shown
+        document, book, context, "model_card", corpus_artifacts, redactor, config.max_evidence_rows
     )

@@ -16,14 +16,19 @@ from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 class RemovalExperimentCardConfig(StageConfig):
     title: str = Field("Untitled model", description="the name of the model")
-    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(
-        40, ge=1, le=1000, description="lines of a table; groups of people always have theirs"
+    max_evidence_rows: int = Field(
+        200, ge=1, le=5000, description="rows shown on a page of evidence"
+    )
+    max_table_rows: int = Field(
+        40,
+        ge=1,
+        le=1000,
+        description="rows shown of a table; all groups of people are always shown",
     )
 
 
 @stage(
-    name="proof_card",
+    name="removal_experiment_card",
     tables={"figures": FIGURES},
     extra_code=TEMPLATE_FILES,
     libraries=RENDERING_LIBRARIES,
@@ -56,8 +61,14 @@ def write_removal_experiment_card(
     redactor: Redactor,
 ) -> None:
     """The stage's work, with any masker."""
-    book = FigureBook({"proof": arm_comparison, "behind": source_documents})
-    document = RemovalReport(book, redactor, config.title, config.lines_shown).build_document()
+    book = FigureBook({"compare_arms": arm_comparison, "find_source_documents": source_documents})
+    document = RemovalReport(book, redactor, config.title, config.max_table_rows).build_document()
     write_card_files(
-        document, book, context, "proof_card", corpus_artifacts, redactor, config.rows_shown
+        document,
+        book,
+        context,
+        "removal_experiment_card",
+        corpus_artifacts,
+        redactor,
+        config.max_evidence_rows,
     )

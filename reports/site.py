@@ -6,7 +6,7 @@
 <out>/runs/<run id>/model_card/         the card of its model
 <out>/runs/<run id>/task_card/          the card of a model that it fine-tuned
 <out>/runs/<run id>/study_card/         the card of a study of the audits
-<out>/runs/<run id>/proof_card/         what became of findings without their documents
+<out>/runs/<run id>/removal_experiment_card/         what became of findings without their documents
 <out>/runs/<run id>/trajectory/         the checkpoints that it trained, where several were audited
 """
 
@@ -53,7 +53,7 @@ CARD_TITLES = {
     "model_card": "Model card",
     "task_card": "Task card",
     "study_card": "Study",
-    "proof_card": "Proof",
+    "removal_experiment_card": "Proof",
 }
 
 JsonRecord = Mapping[str, Any]

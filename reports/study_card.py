@@ -46,7 +46,9 @@ class StudyCardConfig(StageConfig):
     """Settings of the card of a study."""
 
     title: str = Field("How often the audits are wrong", description="its title")
-    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
+    max_evidence_rows: int = Field(
+        200, ge=1, le=5000, description="rows shown on a page of evidence"
+    )
 
 
 #: What candidates of a dose have.
@@ -413,8 +415,8 @@ class StudyCardBuilder:
             )
         )
         rows: list[list[InlineElement]] = []
-        for row in self.error_rates.rows_by_table["precision"]:
-            figure = self.add_stored_figure(row, "precision", {"kind": row["kind"]})
+        for row in self.error_rates.rows_by_table["attribution_precision"]:
+            figure = self.add_stored_figure(row, "attribution_precision", {"kind": row["kind"]})
             rows.append(
                 [CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"]
             )
@@ -422,7 +424,7 @@ class StudyCardBuilder:
         section.add_blocks(
             DataTable("Documents named that are right", columns, rows, frozenset({1, 2, 3}))
         )
-        if not self.error_rates.rows_by_table["removed"]:
+        if not self.error_rates.rows_by_table["removal_reductions"]:
             message = "No model was trained anew without them."
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = "No figure of a model that was trained anew without them can be compared."
@@ -431,12 +433,12 @@ class StudyCardBuilder:
         arm_titles = {
             "removed": "without them",
             "random": "without as many others",
-            "between": "by how much more",
+            "difference": "by how much more",
         }
         rows = []
-        for row in self.error_rates.rows_by_table["removed"]:
+        for row in self.error_rates.rows_by_table["removal_reductions"]:
             conditions = {"kind": row["kind"], "arm": row["arm"]}
-            figure = self.add_stored_figure(row, "removed", conditions)
+            figure = self.add_stored_figure(row, "removal_reductions", conditions)
             row_label = f"{CANDIDATE_KINDS[row['kind']].title}, {arm_titles[row['arm']]}"
             rows.append([row_label, figure, figure.interval_text, f"{row['n']:,}"])
         section.add_blocks(
@@ -456,7 +458,7 @@ class StudyCardBuilder:
         """A figure that stands in a table of the study."""
         label = " ".join([table_name, *conditions.values()])
         figure_fields = {name: stored_row[name] for name in ("low", "high", "n", "method")}
-        figure_fields["confidence_level"] = stored_row["level"]
+        figure_fields["confidence_level"] = stored_row["confidence_level"]
         return self.book.add_computed_figure(
             label,
             label,
@@ -471,9 +473,9 @@ class StudyCardBuilder:
     def build_excluded_worlds_section(self) -> Section:
         section = Section("Worlds that do not count")
         rows: list[list[InlineElement]] = [
-            [row["world"], row["why"]]
+            [row["world"], row["reason"]]
             for row in self.error_rates.rows_by_table["worlds"]
-            if not row["counts"]
+            if not row["is_counted"]
         ]
         message = (
             "Every world counts."
@@ -534,4 +536,6 @@ def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: St
     """``rates``: what ``error_rates`` left."""
     book = FigureBook({ERROR_RATES: error_rates})
     document = StudyCardBuilder(book, ErrorRates(book, error_rates), config).build_document()
-    write_card_files(document, book, context, "study_card", {}, Redactor(), config.rows_shown)
+    write_card_files(
+        document, book, context, "study_card", {}, Redactor(), config.max_evidence_rows
+    )

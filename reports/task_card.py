@@ -64,7 +64,7 @@ TRAINING_SETTINGS = (
     "optimizer",
     "learning_rate",
     "schedule",
-    "warmup",
+    "warmup_steps",
     "weight_decay",
     "seed",
 )
@@ -78,12 +78,14 @@ class TaskCardConfig(StageConfig):
     )
     intended_use: str | None = Field(None, description="what it is for, and for whom")
     out_of_scope: str | None = Field(None, description="what it must not be used for")
-    rows_from: str | None = Field(
+    data_provenance: str | None = Field(
         None, description="where the rows come from, and who labelled them"
     )
     contact: str | None = Field(None, description="where questions and complaints go")
-    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(40, ge=1, le=1000, description="lines of a table on the card")
+    max_evidence_rows: int = Field(
+        200, ge=1, le=5000, description="rows shown on a page of evidence"
+    )
+    max_table_rows: int = Field(40, ge=1, le=1000, description="rows shown of a table on the card")
 
 
 @dataclass
@@ -131,9 +133,9 @@ class TaskCardBuilder:
         ]
 
     def get_row_count_figure(self, split: str, category: str) -> Figure | None:
-        """A row of the table counts, where it has one."""
-        count_keys = self.finetuning_run["counts"].read(["split", "what"]).to_pylist()
-        if {"split": split, "what": category} not in count_keys:
+        """A row of the table outcome_counts, where it has one."""
+        count_keys = self.finetuning_run["outcome_counts"].read(["split", "outcome"]).to_pylist()
+        if {"split": split, "outcome": category} not in count_keys:
             return None
         existing = self.book.figures.get(figure_id := slugify(f"rows {split} {category}"))
         label = f"rows, {split}: {category}" if split else f"rows {category}"
@@ -142,8 +144,8 @@ class TaskCardBuilder:
             label,
             "rows",
             COUNTS_TABLE,
-            {"split": split, "what": category},
-            value_column="rows",
+            {"split": split, "outcome": category},
+            value_column="row_count",
         )
 
     def build_warnings(self) -> list[Block]:
@@ -167,7 +169,10 @@ class TaskCardBuilder:
             figure = self.get_row_count_figure("test", category)
             if figure is not None and figure.value:
                 noun, verb = ("row", verbs[0]) if figure.value == 1 else ("rows", verbs[1])
-                content = [ShortFigure(figure), f" {noun} of the test {verb} {warning_text}"]
+                content: InlineContent = [
+                    ShortFigure(figure),
+                    f" {noun} of the test {verb} {warning_text}",
+                ]
                 callouts.append(Callout("bad", content))
         return callouts
 
@@ -175,7 +180,7 @@ class TaskCardBuilder:
         section = Section("What was learnt")
         entries: list[tuple[str, InlineContent]] = [
             ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
-            ("What learnt", [TRAINED_WEIGHTS[self.finetuning_settings["weights"]]]),
+            ("What learnt", [TRAINED_WEIGHTS[self.finetuning_settings["trained_weights"]]]),
             ("Base", self.describe_base_checkpoint()),
             (
                 "Base, content digest",
@@ -194,7 +199,9 @@ class TaskCardBuilder:
             for name in ARCHITECTURE_SETTINGS
             if name in model_settings
         ]
-        entries.append(("Where the rows come from", format_user_statement(self.config.rows_from)))
+        entries.append(
+            ("Where the rows come from", format_user_statement(self.config.data_provenance))
+        )
         section.add_blocks(
             DefinitionList(entries), self.build_input_files_table(), *self.build_row_count_blocks()
         )
@@ -239,7 +246,7 @@ class TaskCardBuilder:
                     ]
                 )
         split_shares = [
-            f"{data[split]:.3g} for {split}"
+            f"{data[f'{split}_share']:.3g} for {split}"
             for split in SPLIT_NAMES[1:]
             if not data[f"{split}_path"]
         ]
@@ -250,8 +257,8 @@ class TaskCardBuilder:
 
     def build_row_count_blocks(self) -> list[Block]:
         """What became of the rows: by split, and those that could not be used by reason."""
-        count_rows = self.finetuning_run["counts"].read().to_pylist()
-        categories = dict.fromkeys(row["what"] for row in count_rows if row["split"])
+        count_rows = self.finetuning_run["outcome_counts"].read().to_pylist()
+        categories = dict.fromkeys(row["outcome"] for row in count_rows if row["split"])
         table_rows: list[list[InlineElement]] = [
             [
                 category,
@@ -263,15 +270,15 @@ class TaskCardBuilder:
         blocks: list[Block] = [
             DataTable("What became of the rows", columns, table_rows, frozenset({1, 2, 3}))
         ]
-        sorted_counts = sorted(count_rows, key=lambda row: -row["rows"])
-        quarantine_categories = [row["what"] for row in sorted_counts if not row["split"]]
+        sorted_counts = sorted(count_rows, key=lambda row: -row["row_count"])
+        quarantine_categories = [row["outcome"] for row in sorted_counts if not row["split"]]
         if not quarantine_categories and not self.finetuning_run["quarantine"].row_count:
             return [*blocks, Paragraph(["Every row could be used; the quarantine is empty."])]
         quarantine_count = self.book.add_computed_figure(
             "quarantine", "rows in quarantine", "rows", (FINETUNE, "quarantine"), aggregate="count"
         )
         reason_rows: list[list[InlineElement]] = []
-        for category in quarantine_categories[: self.config.lines_shown]:
+        for category in quarantine_categories[: self.config.max_table_rows]:
             figure = self.get_row_count_figure("", category)
             assert figure is not None
             reason = category.removeprefix("quarantined: ")
@@ -310,7 +317,7 @@ class TaskCardBuilder:
             DefinitionList([*entries, *device_entries]),
             *build_loss_chart(self.finetuning_run),
             *build_checkpoint_table(
-                self.book, FINETUNE, remark_by_content, initial_model, self.config.lines_shown
+                self.book, FINETUNE, remark_by_content, initial_model, self.config.max_table_rows
             ),
             *changed_settings,
             Paragraph(["All settings stand at the bottom of the run's page."]),
@@ -356,7 +363,7 @@ class TaskCardBuilder:
                 f"{outcome} answers",
                 "answers",
                 PREDICTIONS_TABLE,
-                {"right": is_correct},
+                {"is_correct": is_correct},
                 aggregate="count",
             )
             for outcome, is_correct in (("right", True), ("wrong", False))
@@ -367,7 +374,7 @@ class TaskCardBuilder:
                 f"mean log-probability of {outcome} answers",
                 "nats",
                 PREDICTIONS_TABLE,
-                {"right": is_correct},
+                {"is_correct": is_correct},
                 aggregate="mean",
                 value_column="log_prob",
                 missing_text="none",
@@ -501,8 +508,8 @@ def write_task_card(
     """The stage's work, with any masker."""
     book = FigureBook({FINETUNE: finetuning_run, "checkpoint": checkpoint})
     counted_unit = COUNTED_UNITS[finetuning_run.manifest["parts"]["config"]["task"]["kind"]]
-    scores = TaskScores(book, redactor, config.lines_shown, counted_unit)
+    scores = TaskScores(book, redactor, config.max_table_rows, counted_unit)
     document = TaskCardBuilder(
         book, checkpoint, base_checkpoint, scores, redactor, config
     ).build_document()
-    write_card_files(document, book, context, "task_card", {}, redactor, config.rows_shown)
+    write_card_files(document, book, context, "task_card", {}, redactor, config.max_evidence_rows)

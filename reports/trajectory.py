@@ -245,7 +245,7 @@ class TrajectoryWriter:
                 None if figure.low is None or figure.high is None else (figure.low, figure.high)
                 for figure in figures
             ],
-            [row["null"] for row in comparison.findings],
+            [row["null_value"] for row in comparison.findings],
             self.redact(format_metric_name(first_finding["metric"]))
             + ("" if unit in ("share", "") else f" ({unit})"),
             unit == "share",
@@ -255,7 +255,9 @@ class TrajectoryWriter:
             for checkpoint, figure in zip(audit.checkpoints, figures, strict=True)
         )
         caption = describe_trajectory_chart(
-            self.format_finding_name(comparison), figures, [r["null"] for r in comparison.findings]
+            self.format_finding_name(comparison),
+            figures,
+            [row["null_value"] for row in comparison.findings],
         )
         section.add_blocks(
             Chart(
@@ -278,7 +280,9 @@ class TrajectoryWriter:
         for checkpoint_index, (row, figure) in enumerate(
             zip(comparison.findings, figures, strict=True)
         ):
-            null_text = "–" if row["null"] is None else format_value(row["null"], row["unit"])
+            null_text = (
+                "–" if row["null_value"] is None else format_value(row["null_value"], row["unit"])
+            )
             missing_reason = (
                 "" if row["value"] is not None else self.redact(row["method"] or "no reason given")
             )
@@ -482,7 +486,7 @@ class TrajectoryWriter:
             for item, first_unit in first_units.items()
             if item in second_units
         ]
-        matched_units.sort(key=lambda pair: _sort_key_by_harm(row["worse"], pair))
+        matched_units.sort(key=lambda pair: _sort_key_by_harm(row["worse_when"], pair))
         column_names = [
             column_name
             for column_name in ("item", "cluster", "text")
@@ -533,7 +537,7 @@ class TrajectoryWriter:
                 rows=table_rows,
                 shown=len(table_rows),
                 total=len(matched_units),
-                worse=row["worse"] in ("up", "down"),
+                worse=row["worse_when"] in ("up", "down"),
             )
         )
         path = self.trajectory_folder / page
@@ -584,7 +588,9 @@ def _format_number(value: float | None) -> str:
 def _list_evidence_pages(run_artifacts: Mapping[str, Artifact | None]) -> set[str]:
     """The pages of rows of the card that a run left; none where that is gone."""
     card = run_artifacts.get("model_card")
-    return set() if card is None else set(card["figures"].read(["page"])["page"].to_pylist())
+    return (
+        set() if card is None else set(card["figures"].read(["page_path"])["page_path"].to_pylist())
+    )
 
 
 def get_model_card_path(run_id: str) -> str:

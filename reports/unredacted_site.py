@@ -23,7 +23,7 @@ CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {
     "datasheet": (datasheet.build_datasheet, datasheet.write_datasheet),
     "model_card": (model_card.build_model_card, model_card.write_model_card),
     "task_card": (task_card.build_task_card, task_card.write_task_card),
-    "proof_card": (
+    "removal_experiment_card": (
         removal_experiment_card.build_removal_experiment_card,
         removal_experiment_card.write_removal_experiment_card,
     ),

@@ -178,7 +178,7 @@ def test_an_interval_that_is_too_narrow_is_outside_and_a_right_one_is_not():
     from benchmarks import coverage, coverage_lines
 
     named = {each.name: each for each in coverage_lines.lines(None, ["bias"])}
-    line = named["bias", "preference", "category=gender"]
+    line = named["bias", "stereotype_preference", "category=gender"]
     found = coverage.measured(line, 0, 300, 300)
     assert not found.faults(), found
     assert found == coverage.measured(line, 0, 300, 300) != coverage.measured(line, 1, 300, 300)
@@ -219,7 +219,7 @@ def test_probes_of_public_texts_have_lines_too(tmp_path):
     path = tmp_path / "honest_binary_en.tsv"
     path.write_text("\n".join(rows) + "\n")
     made = [*coverage_texts.of_honest(path)]
-    assert [line.name[1] for line in made][-1] == "hurtful_more_than_others"
+    assert [line.name[1] for line in made][-1] == "hurtful_excess_over_others"
     for line in made:
         assert coverage.coverage(line, 0, 0.0, 40) > 0.8
 
@@ -237,7 +237,7 @@ def test_coverage_is_a_table_of_findings(inside):
     about = (
         "auc kind=document",
         "auc kind=passage",
-        "true_positives_at_0.01 kind=document",
+        "true_positive_rate_at_fpr_0.01 kind=document",
         "auc_of_two_models kind=document",
         "auc_of_two_models kind=passage",
     )

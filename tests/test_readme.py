@@ -81,4 +81,8 @@ def test_the_config_of_the_readme_is_valid():
     config = load_config(fill_missing_sections(tomllib.loads(policy), tomllib.loads(block)))
     assert config.policy.rules["toxic"].bound == ("lt", 0.1)
     config = load_config(tomllib.loads(block))
-    assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 200)
+    assert (config.name, config.plant_canaries.enabled, config.pretrain.train.steps) == (
+        "mine",
+        False,
+        200,
+    )

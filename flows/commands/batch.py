@@ -69,11 +69,11 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
         else None
     )
     spans_by_sequence: dict[int, list[Report]] = {}
-    for span in sorted(spans, key=lambda s: (s["sequence"], s["start"])):
+    for span in sorted(spans, key=lambda s: (s["sequence"], s["row_start"])):
         document = documents_by_id[span["doc_id"]]
         spans_by_sequence.setdefault(span["sequence"], []).append(
             {
-                **{key: span[key] for key in ("start", "end", "char_start", "char_end")},
+                **{key: span[key] for key in ("row_start", "row_end", "char_start", "char_end")},
                 "doc_id": span["doc_id"].hex(),
                 "source": document["source"],
                 "text": _extract_span_text(
@@ -85,7 +85,7 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
         "run": run.id,
         "step": step,
         "pretrain": pretrained.name,
-        "packed": packed.name,
+        "packed_artifact": packed.name,
         "sequences": [
             {"sequence": sequence_number, "spans": spans_by_sequence.get(sequence_number, [])}
             for sequence_number in sequence_numbers.tolist()
@@ -117,9 +117,9 @@ def render_batch(report: Report) -> str:
     sequence_count = format_count(len(report["sequences"]), "sequence")
     lines = [f"run {report['run']}, step {report['step']}: {sequence_count}"]
     for number, sequence in enumerate(report["sequences"]):
-        lines += ["", f"{number}: sequence {sequence['sequence']} of {report['packed']}"]
+        lines += ["", f"{number}: sequence {sequence['sequence']} of {report['packed_artifact']}"]
         for span in sequence["spans"]:
-            tokens = f"tokens {span['start']} to {span['end'] - 1}"
+            tokens = f"tokens {span['row_start']} to {span['row_end'] - 1}"
             characters = f"characters {span['char_start']} to {span['char_end'] - 1}"
             lines.append(f"   {tokens:<20} {span['doc_id']}  {characters:<28} {span['source']}")
             excerpt = escape_invisible(" ".join(span["text"][: 2 * MAX_SHOWN_CHARACTERS].split()))

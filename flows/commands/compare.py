@@ -53,11 +53,11 @@ def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
 
 
 def render_comparison(report: Report) -> str:
-    checkpoint_names = [escape_invisible(subject["name"]) for subject in report["subjects"]]
+    checkpoint_names = [escape_invisible(subject["name"]) for subject in report["checkpoints"]]
     lines = ["compared, each with the first:", *(f"    {name}" for name in checkpoint_names)]
     lines += [
         f"not compared: {audit}: {escape_invisible(reason)}"
-        for audit, reason in report["refused"].items()
+        for audit, reason in report["incomparable"].items()
     ]
     audit = ""
     for row in report["rows"]:

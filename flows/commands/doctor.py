@@ -35,14 +35,18 @@ def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResul
     try:
         return check(*arguments)
     except (HallmarkError, OSError, ImportError) as error:
-        return {"what": check.__name__.strip("_"), "ok": False, "says": str(error)}
+        return {
+            "check": check.__name__.removeprefix("_check_"),
+            "is_ok": False,
+            "message": str(error),
+        }
 
 
 def _check_python() -> CheckResult:
     import platform
 
     message = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"
-    return {"what": "python", "ok": True, "says": message}
+    return {"check": "python", "is_ok": True, "message": message}
 
 
 def _check_libraries() -> CheckResult:
@@ -62,7 +66,7 @@ def _check_libraries() -> CheckResult:
         except PackageNotFoundError:
             missing.append(name)
     message = ", ".join(installed) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return {"what": "libraries", "ok": not missing, "says": message}
+    return {"check": "libraries", "is_ok": not missing, "message": message}
 
 
 def _check_device() -> CheckResult:
@@ -77,7 +81,7 @@ def _check_device() -> CheckResult:
     else:
         capability = torch.backends.cpu.get_cpu_capability()
         message = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
-    return {"what": "device", "ok": True, "says": message}
+    return {"check": "device", "is_ok": True, "message": message}
 
 
 def _check_scorers() -> CheckResult:
@@ -88,7 +92,7 @@ def _check_scorers() -> CheckResult:
     message += (
         f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
     )
-    return {"what": "scorers", "ok": True, "says": message}
+    return {"check": "scorers", "is_ok": True, "message": message}
 
 
 def _check_prefect() -> CheckResult:
@@ -97,15 +101,15 @@ def _check_prefect() -> CheckResult:
     server_url = os.environ.get("PREFECT_API_URL", "")
     if not server_url:
         return {
-            "what": "prefect",
-            "ok": True,
-            "says": f"a server for each command; for schedules {START_SERVER_HINT}",
+            "check": "prefect",
+            "is_ok": True,
+            "message": f"a server for each command; for schedules {START_SERVER_HINT}",
         }
     is_answering = is_prefect_server_reachable(server_url)
     message = f"server at {server_url} " + (
         "answers" if is_answering else f"does not answer; {START_SERVER_HINT}"
     )
-    return {"what": "prefect", "ok": is_answering, "says": message}
+    return {"check": "prefect", "is_ok": is_answering, "message": message}
 
 
 def _check_store(store_name: str | None) -> CheckResult:
@@ -121,21 +125,21 @@ def _check_store(store_name: str | None) -> CheckResult:
         if store.root_folder is None:
             store.put("doctor", b"")
             store.delete(["doctor"])
-            return {"what": "store", "ok": True, "says": f"{store.uri} can be written"}
+            return {"check": "store", "is_ok": True, "message": f"{store.uri} can be written"}
         existing_folder, permission = store.root_folder, "written"
     tempfile.TemporaryFile(dir=existing_folder).close()
     free_bytes = shutil.disk_usage(existing_folder).free
     message = f"{path} can be {permission}, {free_bytes / 1e9:.0f} GB free"
     has_space = free_bytes > 2e9
     return {
-        "what": "store",
-        "ok": has_space,
-        "says": message + ("" if has_space else "; free at least 2 GB"),
+        "check": "store",
+        "is_ok": has_space,
+        "message": message + ("" if has_space else "; free at least 2 GB"),
     }
 
 
 def render_check_results(results: list[CheckResult]) -> str:
     return "\n".join(
-        f"{'ok ' if result['ok'] else 'BAD'} {result['what']:<10} {result['says']}"
+        f"{'ok ' if result['is_ok'] else 'BAD'} {result['check']:<10} {result['message']}"
         for result in results
     )

@@ -13,7 +13,7 @@ STATE_LABELS = {
     "run": "would run",
     "unknown": "not known",
     "fails": "FAILS",
-    "waits": "waits",
+    "blocked": "waits",
 }
 
 
@@ -34,26 +34,26 @@ def _render_stages(report: Report) -> str:
     for row in report["stages"]:
         duration = _format_duration(row["seconds"]) if row["seconds"] is not None else ""
         duration = "not estimated" if not duration and row["state"] == "run" else duration
-        artifact_or_reason = row["artifact"] or row["why"]
+        artifact_or_reason = row["artifact"] or row["reason"]
         state_label = STATE_LABELS.get(row["state"], row["state"])
         lines.append(
             f"{row['label']:<{width}}  {state_label:<9}  {duration:<13}  {artifact_or_reason}"
         )
     total = report["seconds"]
-    time_bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
+    time_bases = sorted({row["time_basis"] for row in report["stages"] if row["time_basis"]})
     time_bases = [base for base in time_bases if not base.startswith("estimate: as ")]
-    if any(row["rests_on"].startswith("estimate: as ") for row in report["stages"]):
+    if any(row["time_basis"].startswith("estimate: as ") for row in report["stages"]):
         time_bases.append("estimate: as the newest artifact of the stage took")
     if total["value"]:
-        lower_bound_prefix = "at least " if total["without"] else ""
+        lower_bound_prefix = "at least " if total["stages_without_estimate"] else ""
         lines.append(f"time in all: {lower_bound_prefix}about {_format_duration(total['value'])}")
-    elif total["without"]:
+    elif total["stages_without_estimate"]:
         lines.append("time in all: not estimated")
     lines += [f"  {base}" for base in time_bases]
-    if total["value"] and total["without"]:
+    if total["value"] and total["stages_without_estimate"]:
         lines.append(
-            f"  not in it: {', '.join(total['without'])}, of whose time neither the sample nor an "
-            f"earlier run in this store tells"
+            f"  not in it: {', '.join(total['stages_without_estimate'])}, of whose time neither "
+            f"the sample nor an earlier run in this store tells"
         )
     return "\n".join(lines)
 
@@ -65,7 +65,7 @@ def _render_corpus(report: Report) -> str:
             _format_documents(source["documents"]),
             _format_byte_estimate(source["bytes"]),
         )
-        read_share = source["read"]
+        read_share = source["share_read"]
         share_note = (
             ""
             if read_share is None or read_share == 1
@@ -79,7 +79,7 @@ def _render_corpus(report: Report) -> str:
                 f"    to quarantine, as they cannot be read: {source['quarantined']:,}; the first: "
                 f"{source['first_quarantined']}"
             )
-        is_reported = any(source.get("problem", "") in row["why"] for row in report["stages"])
+        is_reported = any(source.get("problem", "") in row["reason"] for row in report["stages"])
         if source.get("problem") and not is_reported:
             lines.append(f"    {source['problem']}")
     corpus = report["corpus"]
@@ -111,12 +111,12 @@ def _render_curated_corpus(corpus: Report) -> str:
 def _describe_estimate_basis(report: Report) -> str:
     sample = report["sample"]
     if sample is None:
-        is_exact = report["sources"] and report["sources"][0]["documents"]["exact"]
+        is_exact = report["sources"] and report["sources"][0]["documents"]["is_exact"]
         return "exact, from the store" if is_exact else "not known"
     sample_size = (
         f"{format_count(sample['documents'], 'document')}, {_format_byte_count(sample['bytes'])}"
     )
-    if sample["whole"]:
+    if sample["is_complete"]:
         return f"exact, all of it was read ({sample_size})"
     if not sample["documents"]:
         return "nothing could be read"
@@ -132,14 +132,14 @@ def _render_training(report: Report) -> str:
     if training is None:
         return ""
     parameters, memory, step = training["parameters"], training["memory"], training["step"]
-    upper_bound_prefix = "" if parameters["exact"] else "at most "
+    upper_bound_prefix = "" if parameters["is_exact"] else "at most "
     epochs = training["epochs"]
     epochs_text = "epochs not known"
     if epochs["value"] is not None:
         epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
     lines = [
         f"model: {upper_bound_prefix}{parameters['value']:,} parameters "
-        + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
+        + ("(exact)" if parameters["is_exact"] else "(exact if the corpus fills the vocabulary)"),
         f"training: {training['tokens_seen']:,} tokens in "
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
@@ -150,10 +150,11 @@ def _render_training(report: Report) -> str:
     ]
     if step:
         lines.append(
-            f"  measured on {step['device']} in {step['count']} steps: {step['seconds']:.2f} s a "
-            f"step, so about {_format_duration(step['training_seconds'])} for all; at its "
-            f"highest the "
-            f"trainer held {_format_byte_count(step['peak'])}, libraries and activations with it"
+            f"  measured on {step['device']} in {step['step_count']} steps: "
+            f"{step['seconds_per_step']:.2f} s a step, so about "
+            f"{_format_duration(step['training_seconds'])} for all; at its highest the "
+            f"trainer held {_format_byte_count(step['peak_bytes'])}, libraries and activations "
+            f"with it"
         )
     return "\n".join(lines)
 
@@ -161,14 +162,14 @@ def _render_training(report: Report) -> str:
 def _render_notes_and_warnings(report: Report) -> str:
     lines = [f"note: {note}" for note in report["notes"]]
     for warning in report["warnings"]:
-        lines.append(f"{'WILL FAIL' if warning['sure'] else 'warning'}: {warning['says']}")
+        lines.append(f"{'WILL FAIL' if warning['is_certain'] else 'warning'}: {warning['message']}")
     if not report["warnings"]:
         lines.append("nothing was found that would fail")
     return "\n".join(lines)
 
 
 def _format_exactness(estimate: Report) -> str:
-    return "exact" if estimate["exact"] else "estimate"
+    return "exact" if estimate["is_exact"] else "estimate"
 
 
 def _format_count(estimate: Report) -> str:
@@ -190,7 +191,7 @@ def _format_byte_estimate(estimate: Report) -> str:
 
 
 def _format_about_prefix(estimate: Report) -> str:
-    return "" if estimate["exact"] else "about "
+    return "" if estimate["is_exact"] else "about "
 
 
 def _format_byte_count(byte_count: float) -> str:

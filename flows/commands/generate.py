@@ -141,7 +141,11 @@ def complete_prompt(
 
     model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)
     redact_text = _make_context_redactor(resolved_checkpoint) if redact else _return_unredacted
-    report: Report = {"checkpoint": resolved_checkpoint.name, "prompt": prompt, "masked": redact}
+    report: Report = {
+        "checkpoint": resolved_checkpoint.name,
+        "prompt": prompt,
+        "is_redacted": redact,
+    }
     try:
         if isinstance(model, HallmarkEncoder | TransformersMaskedModel):
             with autocast_to_precision(model.model, precision) as report["precision"]:
@@ -168,7 +172,7 @@ def complete_prompt(
         return report | {
             "seed": seed,
             "prompt_tokens": prompt_token_count,
-            "written": output_reports,
+            "outputs": output_reports,
         }
     except ValueError as error:
         raise HallmarkError(f"{resolved_checkpoint.name}: {str(error).rstrip('.')}") from error
@@ -280,12 +284,12 @@ def _describe_output(
         "method": output.method,
         "settings": output.settings,
         "text": redact_text(_decode_output_text(model, output), preceding_text),
-        "ended": output.stopped,
-        "tokens": len(output.ids),
+        "reached_end_token": output.stopped,
+        "token_count": len(output.ids),
         "log_prob": total_log_prob,
         "log_prob_per_token": total_log_prob / len(output.ids),
         "steps": [
-            {"token": model.get_token_name(token_id), "id": token_id, "log_prob": log_prob}
+            {"token": model.get_token_name(token_id), "token_id": token_id, "log_prob": log_prob}
             for token_id, log_prob in steps
         ],
     }
@@ -426,7 +430,7 @@ def _predict_masked_tokens(
         candidates: list[Report] = [
             {
                 "token": token,
-                "id": i,
+                "token_id": i,
                 "log_prob": float(mask_log_probs[i]),
                 "probability": float(np.exp(mask_log_probs[i])),
             }
@@ -436,8 +440,8 @@ def _predict_masked_tokens(
             # The ones that are shown, and their ids, would tell the one that is not.
             for candidate in candidates:
                 candidate["token"] = f"{WITHHELD_PREFIX}]"
-                del candidate["id"]
-        masks.append({"position": mask_position, "likeliest": candidates})
+                del candidate["token_id"]
+        masks.append({"position": mask_position, "candidates": candidates})
     return masks
 
 
@@ -453,20 +457,20 @@ def render_generation(report: Report) -> str:
             lines += [
                 f"    {escape_invisible(candidate['token']):<20}{candidate['probability']:12.4f}"
                 f"{candidate['log_prob']:15.2f}"
-                for candidate in mask["likeliest"]
+                for candidate in mask["candidates"]
             ]
         return "\n".join(lines)
     lines.append(
         f"{format_count(report['prompt_tokens'], 'token')} read, seed {report['seed']}, "
         f"{report['precision']}; log p in nats"
     )
-    for output in report["written"]:
+    for output in report["outputs"]:
         settings = ", ".join(f"{k} {v}" for k, v in output["settings"].items())
         log_prob_text = (
             f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
         )
-        end_note = ", ended" if output["ended"] else ""
-        token_count_text = f"{format_count(output['tokens'], 'token')}{end_note}"
+        end_note = ", ended" if output["reached_end_token"] else ""
+        token_count_text = f"{format_count(output['token_count'], 'token')}{end_note}"
         lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
         lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]
     return "\n".join(lines)

@@ -115,15 +115,15 @@ def mitigate(
             for arm in arm_overrides
         ]
     report = build_mitigation_report(runs, start_audits) | {
-        "documents": str(documents_file) if documents_file else None
+        "documents_file": str(documents_file) if documents_file else None
     }
     print_result(report, as_json, render_mitigation)
 
 
 def render_mitigation(report: Report) -> str:
-    control_count, removed_count = report["left_out"]
+    control_count, removed_count = report["removed_documents"]
     lines = ["bits per byte of held-out text: control, without"]
-    for row in report["price"]:
+    for row in report["heldout_loss"]:
         control_value, treated_value = row["values"]
         if None not in (control_value, treated_value):
             text_name = escape_invisible(f"{row['kind']} {row['name']}".strip())
@@ -139,7 +139,7 @@ def render_mitigation(report: Report) -> str:
     ]
     if control_count < removed_count:
         lines.append("the control lacks fewer: no more others were left")
-    if report["documents"]:
-        lines.append(f"those behind findings are listed in {report['documents']}")
+    if report["documents_file"]:
+        lines.append(f"those behind findings are listed in {report['documents_file']}")
     # What it was all about is read last: the comparison is long.
     return "\n".join([render_comparison(report), "", *lines])

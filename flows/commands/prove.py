@@ -112,7 +112,11 @@ def prove(
     report = build_experiment_report(proof_run)
     if proof_run.site_index:
         report["page"] = str(
-            proof_run.site_index.parent / "runs" / proof_run.id / "proof_card" / "proof_card.html"
+            proof_run.site_index.parent
+            / "runs"
+            / proof_run.id
+            / "removal_experiment_card"
+            / "removal_experiment_card.html"
         )
     print_result(report, as_json, render_proof)
 
@@ -126,20 +130,20 @@ def trace_case_documents(base_run: Run, cases: Any) -> Any:
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
     with open_session(Session(base_run.store, mapper, frontend.on_event)):
         return find_source_documents(*collect_source_document_inputs(base_run, cases), cases)[
-            "behind"
+            "source_documents"
         ]
 
 
 #: What the rows of effects are called.
 EFFECT_LABELS = {
-    "value": "{arm}",
-    "nothing": "{arm}, where there is nothing to find",
-    "region": "99 % null region",
-    "before": "effect before",
-    "left": "left after removal",
-    "change": "{arm} less base",
-    "against": "random less removed",
-    "explained": "share explained",
+    "mean": "{arm}",
+    "null_mean": "{arm}, where there is nothing to find",
+    "null_region": "99 % null region",
+    "effect_before": "effect before",
+    "effect_after": "left after removal",
+    "change_from_base": "{arm} less base",
+    "random_minus_removed": "random less removed",
+    "explained_share": "share explained",
 }
 
 
@@ -150,39 +154,43 @@ def render_proof(report: Report) -> str:
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
             f"{format_count(arm['documents'], 'document')}, {format_count(arm['bytes'], 'byte')}"
         )
-    for case in dict.fromkeys(row["case"] for row in report["cases"]):
-        case_rows = [row for row in report["cases"] if row["case"] == case]
+    for case in dict.fromkeys(row["case_name"] for row in report["cases"]):
+        case_rows = [row for row in report["cases"] if row["case_name"] == case]
         description = (
             f"{format_count(case_rows[0]['documents'], 'document')} behind it, "
-            f"{case_rows[0]['removed']:,} removed"
+            f"{case_rows[0]['removed_documents']:,} removed"
         )
-        reason = f"; {case_rows[0]['why']}" if case_rows[0]["why"] else ""
+        reason = f"; {case_rows[0]['reason']}" if case_rows[0]["reason"] else ""
         lines += ["", f"{escape_invisible(case)}: {description}{reason}"]
         for row in (
-            with_unit_of_difference(row) for row in report["effects"] if row["case"] == case
+            with_unit_of_difference(row) for row in report["effects"] if row["case_name"] == case
         ):
             value, low, high = (
                 "–" if row[column] is None else format_value(row[column], row["unit"])
                 for column in ("value", "low", "high")
             )
-            label = EFFECT_LABELS[row["what"]].format(arm=row["arm"])
+            label = EFFECT_LABELS[row["effect"]].format(arm=row["arm"])
             verdict_suffix = f"  {row['verdict']}" * bool(row["verdict"])
             interval = "no interval" if row["low"] is None else f"{low} to {high}"
             lines.append(
                 f"    {label:<44} {value:>9}  ({interval}), n = {row['n']}{verdict_suffix}"
             )
-        for row in (with_unit_of_difference(row) for row in report["lines"] if row["case"] == case):
+        for row in (
+            with_unit_of_difference(row) for row in report["criteria"] if row["case_name"] == case
+        ):
             value, bound = (
                 "–" if row[column] is None else format_value(row[column], row["unit"])
                 for column in ("value", "bound")
             )
             verdict = row["verdict"] or "not known"
-            lines.append(f"    {verdict:<9} {row['line']}: {value}, {row['must']} {bound}")
+            lines.append(
+                f"    {verdict:<9} {row['criterion']}: {value}, {row['comparison']} {bound}"
+            )
     lines += ["", "bits per byte of held-out text"]
-    for kind, label in dict.fromkeys((row["kind"], row["name"]) for row in report["price"]):
+    for kind, label in dict.fromkeys((row["kind"], row["name"]) for row in report["heldout_loss"]):
         rows_by_arm = {
             price_row["arm"]: price_row
-            for price_row in report["price"]
+            for price_row in report["heldout_loss"]
             if (price_row["kind"], price_row["name"]) == (kind, label)
         }
         description = ", ".join(

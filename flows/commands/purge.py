@@ -76,7 +76,8 @@ def purge_document(
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
                 f"{doc_id} was planted: nobody wrote it, and it would be planted again; set "
-                f"plant.enabled=false or another plant.seed, or purge the document that it copies"
+                f"plant_canaries.enabled=false or another plant_canaries.seed, or purge the "
+                f"document that it copies"
             )
         requested_ids |= set(map(bytes.fromhex, purge_list["unfinished"]))  # by one that was killed
         copy_ids = find_identical_documents(requested_ids, artifacts)
@@ -113,15 +114,15 @@ def purge_document(
         "documents": _format_doc_ids(doc_ids),
         "copies": _format_doc_ids(copy_ids),
         "copies_purged": include_copies,
-        "near": _format_doc_ids(related_ids - copy_ids - doc_ids),
+        "related_documents": _format_doc_ids(related_ids - copy_ids - doc_ids),
         "artifacts": changed_artifacts,
         "runs": _find_affected_runs(store, affected_names),
-        "weights": affected_checkpoints,
+        "checkpoints": affected_checkpoints,
         "tokenizers": affected_tokenizers,
-        "scratch": work_areas,
+        "work_areas": work_areas,
         "pages": pages,
-        "beyond": unredacted_pages,
-        "unread": unreadable_counts,
+        "unredacted_pages": unredacted_pages,
+        "unreadable_records": unreadable_counts,
     }
 
 
@@ -184,7 +185,7 @@ def _find_affected_checkpoints(
                     "checkpoint": checkpoint.name,
                     "step": step,
                     "steps": steps_before,
-                    "start": None,
+                    "start_checkpoint": None,
                 }
     while True:  # what went on from one of them
         descendants = {
@@ -192,7 +193,7 @@ def _find_affected_checkpoints(
                 "checkpoint": c.name,
                 "step": c.manifest["parts"].get("key", {}).get("step"),
                 "steps": None,
-                "start": start_name,
+                "start_checkpoint": start_name,
             }
             for c in checkpoints
             if c.name not in affected and (start_name := _get_start_checkpoint_name(c)) in affected
@@ -204,7 +205,9 @@ def _find_affected_checkpoints(
 
 def _get_packed_artifact_name(run: Run) -> str | None:
     """The name of what its training read, which may be gone."""
-    packed_name = run.stages.get("blank", run.stages.get("pack", {})).get("artifact")
+    packed_name = run.stages.get("pad_removed_documents", run.stages.get("pack", {})).get(
+        "artifact"
+    )
     return packed_name if isinstance(packed_name, str) else None
 
 
@@ -249,7 +252,7 @@ def render_purge(report: Report) -> str:
             "runs that hold it, or held it" if report["dry_run"] else "runs that held it",
             report["runs"],
         ),
-        (f"work areas {would_prefix}removed", report["scratch"]),
+        (f"work areas {would_prefix}removed", report["work_areas"]),
         ("pages", report["pages"]),
         (
             "exact copies, purged too"
@@ -257,17 +260,20 @@ def render_purge(report: Report) -> str:
             else "exact copies, which stay (--copies purges them, too)",
             report["copies"],
         ),
-        ("documents that matched it, to be looked at", report["near"]),
-        ("unmasked pages out of the store, to be removed by hand", report["beyond"]),
+        ("documents that matched it, to be looked at", report["related_documents"]),
+        ("unmasked pages out of the store, to be removed by hand", report["unredacted_pages"]),
         (
             "quarantined records of other sources that are no readable text and were searched by a "
             "guess at their encoding",
-            [f"{record_count} of {name}" for name, record_count in report["unread"].items()],
+            [
+                f"{record_count} of {name}"
+                for name, record_count in report["unreadable_records"].items()
+            ],
         ),
     ):
         if names:
             lines.append(f"{title}: {_join_first_names(names)}")
-    lines += ["", *_render_affected_checkpoints(report["weights"])]
+    lines += ["", *_render_affected_checkpoints(report["checkpoints"])]
     if report["tokenizers"]:
         lines.append(
             f"tokenizers trained on it, as they were: {_join_first_names(report['tokenizers'])}"
@@ -288,7 +294,11 @@ def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
         return ["no checkpoint read it"]
     lines = ["checkpoints that read it, which nothing can clean:"]
     for row in checkpoints:
-        description = f"goes on from {row['start']}" if row["start"] else "steps not known"
+        description = (
+            f"goes on from {row['start_checkpoint']}"
+            if row["start_checkpoint"]
+            else "steps not known"
+        )
         if row["steps"] is not None:
             noun = "step" if len(row["steps"]) == 1 else "steps"
             description = f"read in {noun} {_join_first_names(list(map(str, row['steps'])))}"

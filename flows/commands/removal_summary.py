@@ -1,7 +1,7 @@
 """What the rules of a run removed or tagged, and which identity groups that hit hardest.
 
 ``hallmark run`` prints it at its end and adds it to its JSON. Every figure is read from the tables
-of the stages profile and effects; nothing is counted again here.
+of the stages profile and removal_effects; nothing is counted again here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNSCORED_REASONS = {
 FILTER_STAGES = ("select", "select_scored", "cut_toxic")
 
 #: The reason under which effects counts documents removed for any reason but as duplicates.
-NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "struck out"}
+NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "all except duplicates"}
 
 
 def summarize_removals(run: Run) -> Report:
@@ -45,14 +45,14 @@ def summarize_removals(run: Run) -> Report:
         ``unscored``: documents without a toxicity score, of those that reached the rules.
         ``groups``: identity groups whose documents were removed more often than all others,
         duplicates not counted; ``tagged_groups``: the same for rules that tag.
-        ``least_documents``: groups with fewer documents are not ranked.
-        Empty where the run stopped before the stages profile and effects.
+        ``min_group_documents``: groups with fewer documents are not ranked.
+        Empty where the run stopped before the stages profile and removal_effects.
     """
-    if not {"profile", "effects"} <= run.stages.keys():
+    if not {"profile", "removal_effects"} <= run.stages.keys():
         return {}
-    effects = run["effects"]
+    effects = run["removal_effects"]
     identity_rates = [
-        row for row in effects["rates"].read().to_pylist() if row["dimension"] == "identity"
+        row for row in effects["removal_rates"].read().to_pylist() if row["dimension"] == "identity"
     ]
     rules = _count_removals_by_rule(run) + _count_tags_by_rule(run)
     tagging_rules = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
@@ -65,21 +65,22 @@ def summarize_removals(run: Run) -> Report:
         "groups": _rank_overrepresented_groups(removal_rates),
         "tagged_groups": _rank_overrepresented_groups(tag_rates),
         "groups_compared": len(removal_rates),
-        "least_documents": effects.manifest["parts"]["config"]["least"],
+        "min_group_documents": effects.manifest["parts"]["config"]["min_group_documents"],
     }
 
 
 def _count_removals_by_rule(run: Run) -> list[Row]:
-    """Return the documents that each rule removed, by the tables ``reasons`` and ``flow``."""
+    """Return the documents that each rule removed, by the tables ``ledger_summary`` and
+    ``stage_accounts``."""
     removed_counts: dict[tuple[str, str], int] = {}
-    for row in run["profile"]["reasons"].read().to_pylist():
+    for row in run["profile"]["ledger_summary"].read().to_pylist():
         if row["stage"] in FILTER_STAGES and row["action"] == "removed":
             key = (row["stage"], row["reason"])
             removed_counts[key] = removed_counts.get(key, 0) + row["rows"]
     input_counts: dict[str, int] = {}
-    for row in run["profile"]["flow"].read().to_pylist():
+    for row in run["profile"]["stage_accounts"].read().to_pylist():
         if row["unit"] == "rows":
-            input_counts[row["stage"]] = input_counts.get(row["stage"], 0) + row["in"]
+            input_counts[row["stage"]] = input_counts.get(row["stage"], 0) + row["input"]
     return [
         _build_rule_entry(stage, rule, "removed", removed_count, input_counts[stage])
         for (stage, rule), removed_count in removed_counts.items()
@@ -87,11 +88,11 @@ def _count_removals_by_rule(run: Run) -> list[Row]:
 
 
 def _count_tags_by_rule(run: Run) -> list[Row]:
-    """Return the documents that each rule tagged, by the table ``tagged``."""
+    """Return the documents that each rule tagged, by the table ``tag_counts``."""
     counts: dict[tuple[str, str], list[int]] = {}
-    for row in run["profile"]["tagged"].read().to_pylist():
+    for row in run["profile"]["tag_counts"].read().to_pylist():
         totals = counts.setdefault((row["stage"], row["rule"]), [0, 0])
-        totals[0] += row["tagged"]
+        totals[0] += row["tagged_documents"]
         totals[1] += row["documents"]
     return [
         _build_rule_entry(stage, rule, "tagged", tagged_count, document_count)
@@ -108,7 +109,7 @@ def _build_rule_entry(
         "rule": rule,
         "action": action,
         "documents": affected_count,
-        "of": total_count,
+        "total": total_count,
         "share": affected_count / total_count,
     }
 
@@ -120,7 +121,7 @@ def _list_toxicity_actions(run: Run) -> list[Row]:
         {
             "rule": rule["name"],
             "action": rule["action"],
-            "why": explain_action(rule["action"], scorer_kind),
+            "reason": explain_action(rule["action"], scorer_kind),
         }
         for rule in run.record["config"]["select_scored"]["rules"]
         if rule["signal"] in TOXICITY_HEADS
@@ -136,7 +137,7 @@ def _count_unscored_documents(run: Run) -> Row:
     total = by_status.total()
     return {
         "documents": total - by_status.pop("scored", 0),
-        "of": total,
+        "total": total,
         "by_status": dict(by_status),
     }
 
@@ -144,22 +145,30 @@ def _count_unscored_documents(run: Run) -> Row:
 def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
     """Return the groups hit more often than all other documents, the highest ratio first."""
     ranked_rates = [
-        row for row in group_rates if row["removed"] and row["rate"] > row["other_rate"]
+        row
+        for row in group_rates
+        if row["removed_documents"] and row["removal_rate"] > row["other_removal_rate"]
     ]
-    ranked_rates.sort(key=lambda row: (row["ratio"] is not None, -(row["ratio"] or 0), -row["n"]))
+    ranked_rates.sort(
+        key=lambda row: (
+            row["rate_ratio"] is not None,
+            -(row["rate_ratio"] or 0),
+            -row["documents"],
+        )
+    )
     return [
         {
             "group": row["slice"],
-            "documents": row["removed"],
-            "of": row["n"],
-            "share": row["rate"],
-            "other_documents": row["other_removed"],
-            "other_of": row["other_n"],
-            "other_share": row["other_rate"],
-            "ratio": row["ratio"],
+            "documents": row["removed_documents"],
+            "total": row["documents"],
+            "share": row["removal_rate"],
+            "other_documents": row["other_removed_documents"],
+            "other_total": row["other_documents"],
+            "other_share": row["other_removal_rate"],
+            "ratio": row["rate_ratio"],
             "low": row["low"],
             "high": row["high"],
-            "shown": row["verdict"] == "more",
+            "is_significant": row["verdict"] == "more",
         }
         for row in ranked_rates
     ]
@@ -169,7 +178,7 @@ def render_removals(report: Report) -> list[str]:
     """Return the summary as lines for a terminal: none where nothing was removed or tagged."""
     if not report or not report["rules"]:
         return []
-    reasons_by_rule = {row["rule"]: row["why"] for row in report["actions"]}
+    reasons_by_rule = {row["rule"]: row["reason"] for row in report["actions"]}
     lines = [_render_rule_line(rule, reasons_by_rule) for rule in report["rules"][:MAX_RULES_SHOWN]]
     if hidden_rules := report["rules"][MAX_RULES_SHOWN:]:
         lines.append(
@@ -185,7 +194,9 @@ def render_removals(report: Report) -> list[str]:
         )
         verb = "has" if unscored["documents"] == 1 else "have"
         lines.append(f"{_format_document_count(unscored)} {verb} no toxicity score: {reasons}")
-    size_condition = f"groups with at least {format_count(report['least_documents'], 'document')}"
+    size_condition = (
+        f"groups with at least {format_count(report['min_group_documents'], 'document')}"
+    )
     has_removals = any(rule["action"] == "removed" for rule in report["rules"])
     if has_removals and not report["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
@@ -217,7 +228,7 @@ def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
 
 def _render_group_line(row: Row) -> str:
     other_share = format_value(row["other_share"], "share")
-    other_documents = f"{row['other_documents']:,} of {row['other_of']:,} ({other_share})"
+    other_documents = f"{row['other_documents']:,} of {row['other_total']:,} ({other_share})"
     line = (
         f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
     )
@@ -225,9 +236,11 @@ def _render_group_line(row: Row) -> str:
         high = "∞" if row["high"] is None else f"{row['high']:.1f}"
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"
         line += f"; {row['ratio']:.1f} times as often{interval}"
-    return line if row["shown"] else f"{line}; may be due to chance (near copies count once)"
+    return (
+        line if row["is_significant"] else f"{line}; may be due to chance (near copies count once)"
+    )
 
 
 def _format_document_count(row: Row) -> str:
-    share = format_value(row["documents"] / row["of"], "share")
-    return f"{row['documents']:,} of {format_count(row['of'], 'document')} ({share})"
+    share = format_value(row["documents"] / row["total"], "share")
+    return f"{row['documents']:,} of {format_count(row['total'], 'document')} ({share})"

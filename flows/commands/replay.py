@@ -47,7 +47,7 @@ def replay(
     with start_prefect_and_progress(lambda: open_run(run, store, stage="ingest")):
         report = replay_run(open_run(run, store, stage="ingest"), into)
     print_result(report, as_json, render_replay)
-    if not report["green"]:
+    if not report["passed"]:
         raise SystemExit(1)
 
 
@@ -103,7 +103,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
         "replay": replayed_run.id,
         "store": None if temporary_folder else target_uri,
         "stages": stage_verdicts,
-        "green": all(
+        "passed": all(
             row["verdict"] in ("equal", "within intervals", *UNJUDGED_VERDICTS)
             for row in stage_verdicts
         ),
@@ -145,7 +145,7 @@ def _rerun_flow(run: Run, target_uri: str) -> str:
     from tasks.corpus.plant_canaries import plant_canaries
 
     record: Record = run.record
-    config = {**record["config"], "earlier": None}
+    config = {**record["config"], "earlier_run": None}
     flow_function = getattr(pipeline, record["flow"])
     if record["flow"] == "finetune":
         checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
@@ -159,13 +159,17 @@ def _rerun_flow(run: Run, target_uri: str) -> str:
             flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri)
         )
     for earlier_run in list_corpus_runs(run)[:-1]:  # what it adds to is made again first
-        earlier_config = {**earlier_run.record["config"], "earlier": config["earlier"]}
+        earlier_config = {**earlier_run.record["config"], "earlier_run": config["earlier_run"]}
         with chdir(earlier_run.working_folder):
             earlier_run_id = pipeline.pipeline(
                 config=earlier_config, store=target_uri, until=plant_canaries.name
             )
-        config["earlier"] = str(earlier_run_id)
-    flow_options = {name: record[name] for name in ("until", "only") if record.get(name)}
+        config["earlier_run"] = str(earlier_run_id)
+    flow_options = {
+        parameter: record[key]
+        for parameter, key in (("until", "last_stage"), ("only", "audits"))
+        if record.get(key)
+    }
     if "pretrain" in run.stages and (
         start_name := run["pretrain"].manifest["lineage"].get("start_checkpoint")
     ):
@@ -179,15 +183,15 @@ def _compare_artifacts(
 ) -> Report:
     row = {"label": label, "determinism": original.manifest["determinism"]}
     row |= {
-        "before": original.content_digest,
-        "now": replayed.content_digest if replayed else None,
-        "differs": [],
+        "original_digest": original.content_digest,
+        "replayed_digest": replayed.content_digest if replayed else None,
+        "differences": [],
     }
     if replayed is None:
         return row | {"verdict": "missing"}
     if original.content_digest == replayed.content_digest:
         return row | {"verdict": "equal"}
-    row["differs"] = _list_differences(original, replayed)
+    row["differences"] = _list_differences(original, replayed)
     if row["determinism"] == "machine" and not _is_same_machine(
         run, replayed_run, original, replayed
     ):
@@ -263,13 +267,13 @@ def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
 def render_replay(report: Report) -> str:
     lines = [f"replay of {report['run']}"]
     for row in report["stages"]:
-        details = f"  ({', '.join(row['differs'])})" if row["differs"] else ""
+        details = f"  ({', '.join(row['differences'])})" if row["differences"] else ""
         lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
     unjudged = [row["label"] for row in report["stages"] if row["verdict"] in UNJUDGED_VERDICTS]
     summary = "green: every stage holds its class"
     if unjudged:
         summary = f"green: every stage that was judged holds its class; not {', '.join(unjudged)}"
-    lines.append(summary if report["green"] else "NOT green")
+    lines.append(summary if report["passed"] else "NOT green")
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")
     return "\n".join(lines)

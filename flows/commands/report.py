@@ -35,7 +35,7 @@ def report(
     opened_run = open_run(run, store)
     if reveal:
         return print_result(
-            {"unmasked": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
+            {"unredacted": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
         )
     index_page = build_store_site(opened_run.store, out)
     pages = {

@@ -54,10 +54,12 @@ def list_runs(
     status: RunStatus | None = None,
     only_policy_failed: bool = False,
 ) -> list[Row]:
-    """A JSON value, a row a run, oldest first: KEPT of run.json and ``status``; ``stages``, and how
-    many of these were ``made`` by the run; ``broken``, the rules of its policy that are, and
-    ``undecided``, those that are not shown to hold, None where the verdicts cannot be read;
-    ``left_out``, of training: documents, or others as a control."""
+    """List runs as JSON values, oldest first.
+
+    Each has the fields of ``RECORD_FIELDS`` and its ``status``; the number of ``stages`` and how
+    many the run computed itself; ``failed_rules`` and ``undecided_rules`` of its policy, None if
+    the verdicts cannot be read; and ``training_arm``, what training excluded.
+    """
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_worlds=flow == WORLD_FLOW
     )
@@ -68,7 +70,11 @@ def list_runs(
         and config_name in (None, run.record["config_name"])
         and status in (None, run.status)
     ]
-    return [row for row in rows if row["broken"] or row["undecided"] or not only_policy_failed]
+    return [
+        row
+        for row in rows
+        if row["failed_rules"] or row["undecided_rules"] or not only_policy_failed
+    ]
 
 
 def _build_run_row(run: Run) -> Row:
@@ -84,10 +90,10 @@ def _build_run_row(run: Run) -> Row:
     return record_fields | {
         "status": run.status,
         "stages": len(stages),
-        "made": computed_count,
-        "broken": broken_rules,
-        "undecided": undecided_rules,
-        "left_out": _get_training_arm(run),
+        "computed_stages": computed_count,
+        "failed_rules": broken_rules,
+        "undecided_rules": undecided_rules,
+        "training_arm": _get_training_arm(run),
     }
 
 
@@ -95,12 +101,12 @@ def _get_training_arm(run: Run) -> str:
     """Which arm of a mitigation or a proof a training is."""
     exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
     has_exclusions = (
-        exclusion_config.get("documents") is not None
-        or exclusion_config.get("toxicity") is not None
+        exclusion_config.get("doc_ids_file") is not None
+        or exclusion_config.get("toxicity_threshold") is not None
     )
     if run.flow != "pipeline" or not has_exclusions:
         return ""
-    return "control" if exclusion_config.get("control") else "documents"
+    return "control" if exclusion_config.get("random_control") else "documents"
 
 
 def render_run_list(rows: list[Row]) -> str:
@@ -119,15 +125,15 @@ def render_run_list(rows: list[Row]) -> str:
 def _format_run_cells(row: Row) -> tuple[str, ...]:
     description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
     description += {"": "", "control": ", control", "documents": ", documents left out"}[
-        row["left_out"]
+        row["training_arm"]
     ]
     outcome = row["status"]
-    if row["broken"]:
-        outcome += f", policy broken: {', '.join(row['broken'])}"
-    if row["undecided"]:
-        outcome += f", policy not shown to hold: {', '.join(row['undecided'])}"
+    if row["failed_rules"]:
+        outcome += f", policy broken: {', '.join(row['failed_rules'])}"
+    if row["undecided_rules"]:
+        outcome += f", policy not shown to hold: {', '.join(row['undecided_rules'])}"
     start_time, duration = _format_start_and_duration(row)
-    computed_stages = f"{row['made']} of {row['stages']}"
+    computed_stages = f"{row['computed_stages']} of {row['stages']}"
     return (
         row["run"],
         description,

@@ -23,17 +23,19 @@ def settings(section: str | None = None, *, as_json: JsonOption = False) -> None
     Parameters
     ----------
     section
-        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier; study,
-        study.world …: those of the command study.
+        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier_run;
+        study, study.world …: those of the command study.
     """
     print_result(list_settings(section), as_json, render_settings)
 
 
 def list_settings(section: str | None = None) -> list[Row]:
-    """Rows (section, several, about, key, required, default, allowed, meaning), as in the config.
+    """Rows (section, is_repeatable, section_description, key, required, default, allowed_values,
+    meaning), as in the config.
 
     ``section``: only those of this section and of the sections in it, or only this key.
-    ``several`` sections of the name may stand in a config. UsageError where there is neither.
+    ``is_repeatable``: several sections of the name may stand in a config. UsageError where there
+    is neither.
     """
     schema = Config.model_json_schema()
     if section is not None and section.partition(".")[0] == "study":
@@ -89,12 +91,12 @@ def _iter_setting_rows(
             continue
         yield {
             "section": section,
-            "several": is_repeatable,
-            "about": description.replace("``", ""),
+            "is_repeatable": is_repeatable,
+            "section_description": description.replace("``", ""),
             "key": key,
             "required": key in schema.get("required", ()),
             "default": defaults.get(key, key_schema.get("default", key_schema.get("const"))),
-            "allowed": _describe_allowed_values(key_schema),
+            "allowed_values": _describe_allowed_values(key_schema),
             "meaning": key_schema.get("description", "")
             or _find_sentences_about_key(key, description),
         }
@@ -154,18 +156,20 @@ def render_settings(rows: list[Row]) -> str:
     lines: list[str] = []
     current_section: tuple[str, str] | None = None
     for row in rows:
-        if (row["section"], row["about"]) != current_section:
-            current_section = row["section"], row["about"]
+        if (row["section"], row["section_description"]) != current_section:
+            current_section = row["section"], row["section_description"]
             header = f"[{row['section']}]"
-            lines += ["", f"[{header}]" if row["several"] else header] if row["section"] else []
-            lines += [f"# {line}".rstrip() for line in row["about"].split("\n")]
-            if not row["about"]:
+            lines += (
+                ["", f"[{header}]" if row["is_repeatable"] else header] if row["section"] else []
+            )
+            lines += [f"# {line}".rstrip() for line in row["section_description"].split("\n")]
+            if not row["section_description"]:
                 lines.pop()
         value = f" = {json.dumps(row['default'], ensure_ascii=False)}"
         if row["default"] is None:
             value = " (must be set)" if row["required"] else " (not set)"
         assignment = row["key"] + value
-        comment = "; ".join(filter(None, (row["allowed"], row["meaning"])))
+        comment = "; ".join(filter(None, (row["allowed_values"], row["meaning"])))
         lines += textwrap.wrap(
             f"{assignment:<34} # {comment}",
             110,

@@ -31,14 +31,14 @@ def status(run: str = "latest", *, store: StoreOption = None, as_json: JsonOptio
 
 
 def build_status_report(run: Run) -> Report:
-    """A JSON value; ``stale`` lists the reasons why a stage would run again today."""
+    """A JSON value; ``stale_reasons`` lists the reasons why a stage would run again today."""
     current_folder, base_folder = os.getcwd(), run.working_folder
     with chdir(base_folder):
         recorded_folder = run.record.get("folder")
         return _build_stage_report(run) | {
             "folder": recorded_folder,
-            "here": current_folder,
-            "read_from": base_folder,
+            "current_folder": current_folder,
+            "base_folder": base_folder,
         }
 
 
@@ -61,7 +61,7 @@ def _build_stage_report(run: Run) -> Report:
             contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
             stale_artifacts[entry["artifact"]] = label
-        stages.append({**entry, **contents, "stale": reasons})
+        stages.append({**entry, **contents, "stale_reasons": reasons})
     if run.flow in STUDY_FLOWS and config_problem is None:
         study_command = study_config.build_study_command(run.record["config"])
     else:
@@ -73,8 +73,8 @@ def _build_stage_report(run: Run) -> Report:
         "config_file",
         "overrides",
         "checkpoint",
-        "until",
-        "only",
+        "last_stage",
+        "audits",
         "findings",
         "seeds",
         "started",
@@ -89,7 +89,7 @@ def _build_stage_report(run: Run) -> Report:
     report["store_must_be_named"] = not is_same_store(
         resolve_store_uri(configured_store), store_location
     )
-    return report | {"study": study_command, "stages": stages}
+    return report | {"study_command": study_command, "stages": stages}
 
 
 def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
@@ -135,7 +135,7 @@ def _describe_artifact_contents(artifact: Artifact | None) -> Report:
         "accounts": account_rows,
         "accounts_total": totals,
         "balanced": all(
-            term_counts["in"] + term_counts["added"]
+            term_counts["input"] + term_counts["added"]
             == sum(term_counts[term] for term in ACCOUNT_TERMS[2:])
             for term_counts in (*account_rows, *totals.values())
         ),
@@ -196,12 +196,12 @@ def render_status(report: Report) -> str:
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
         f"store {report['store']}",
     ]
-    if report["read_from"] != report["here"]:
+    if report["base_folder"] != report["current_folder"]:
         lines.append(f"relative paths start from {report['folder']}, where the run was started")
-    elif report["folder"] not in (None, report["here"]):
+    elif report["folder"] not in (None, report["current_folder"]):
         lines.append(
-            f"relative paths start from here, {report['here']}: {report['folder']}, where the run "
-            f"was started, is no folder any more"
+            f"relative paths start from here, {report['current_folder']}: {report['folder']}, "
+            f"where the run was started, is no folder any more"
         )
     lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)
@@ -224,13 +224,13 @@ def render_status(report: Report) -> str:
             lines.append(
                 f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}"
             )
-        lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
+        lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale_reasons"]]
     return "\n".join([*lines, "", _describe_next_step(report)])
 
 
 def _describe_next_step(report: Report) -> str:
     """What to do next."""
-    has_stale_stages = any(stage["stale"] for stage in report["stages"])
+    has_stale_stages = any(stage["stale_reasons"] for stage in report["stages"])
     if report["config_problem"]:
         return (
             f"its config can no longer be read ({report['config_problem']}), so changed settings "
@@ -252,24 +252,24 @@ def _format_rerun_command(report: Report) -> str:
     arguments = ["hallmark", "run", report["config_file"] or report["config_name"]]
     if report["flow"] in ("audit", "finetune"):
         arguments = ["hallmark", report["flow"], report["checkpoint"]]
-        arguments += ["--only", ",".join(report["only"])] if report["only"] else []
+        arguments += ["--only", ",".join(report["audits"])] if report["audits"] else []
         arguments += ["--config", report["config_file"]] if report["config_file"] else []
     if report["flow"] == "prove":
         base_run_id = (report["checkpoint"] or "latest").partition("@")[0]
         arguments = ["hallmark", "prove", base_run_id, *(report["findings"] or ())]
         arguments += ["--seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
-    if report.get("study"):
-        arguments = report["study"]
+    if report.get("study_command"):
+        arguments = report["study_command"]
     for override in report["overrides"]:
         arguments += ["--set", override]
-    needs_chdir, store = report["read_from"] != report["here"], report["store"]
+    needs_chdir, store = report["base_folder"] != report["current_folder"], report["store"]
     if needs_chdir and "://" not in store:
         store = os.path.abspath(store)
     arguments += ["--store", store] if report["store_must_be_named"] else []
-    arguments += ["--until", report["until"]] if report["until"] else []
+    arguments += ["--until", report["last_stage"]] if report["last_stage"] else []
     has_start_checkpoint = report["flow"] == "pipeline" and report["checkpoint"]
     arguments += ["--start", report["checkpoint"]] if has_start_checkpoint else []
-    return f"cd {shlex.quote(report['read_from'])} && " * needs_chdir + shlex.join(arguments)
+    return f"cd {shlex.quote(report['base_folder'])} && " * needs_chdir + shlex.join(arguments)
 
 
 def _truncate_names(names: list[str], limit: int = 8) -> list[str]:

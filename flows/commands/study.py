@@ -26,9 +26,9 @@ Report = dict[str, Any]
 def study(
     *,
     name: str = "study",
-    worlds: WholeNumber | None = None,
-    without: WholeNumber | None = None,
-    at_once: WholeNumber | None = None,
+    worlds_with_effects: WholeNumber | None = None,
+    worlds_without_effects: WholeNumber | None = None,
+    parallel_worlds: WholeNumber | None = None,
     overrides: OverridesOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -40,16 +40,21 @@ def study(
     ----------
     name
         Of the study. One of this name that is not done goes on; its settings stay as they are.
-    worlds
-        With effects, by default 40.
-    without
-        Further worlds without any, by default 10.
-    at_once
-        Worlds that are worked on at a time, a thread each, by default 2.
+    worlds_with_effects
+        How many, by default 40.
+    worlds_without_effects
+        How many more, by default 10.
+    parallel_worlds
+        How many run at a time, a thread each, by default 2.
     """
     from flows.study_config import check_settings_unchanged, resolve_study_arguments
 
-    options = {"name": name, "worlds": worlds, "without": without, "at_once": at_once}
+    options = {
+        "name": name,
+        "worlds_with_effects": worlds_with_effects,
+        "worlds_without_effects": worlds_without_effects,
+        "parallel_worlds": parallel_worlds,
+    }
     study_config, opened_store = resolve_study_arguments(options, overrides or [], store)
     start_time = time.monotonic()
     reported_worlds: list[str] = []
@@ -59,7 +64,7 @@ def study(
 
         reported_worlds.append(world_number)
         world_count, elapsed_seconds = (
-            study_config.worlds + study_config.without,
+            study_config.worlds_with_effects + study_config.worlds_without_effects,
             time.monotonic() - start_time,
         )
         outcome_text = (
@@ -86,10 +91,10 @@ def print_study_start(study_config: Any) -> None:
     """Say what is to come: a world takes minutes."""
     from flows.console import stderr
 
-    world_count = study_config.worlds + study_config.without
+    world_count = study_config.worlds_with_effects + study_config.worlds_without_effects
     stderr.print(
-        f"{format_count(world_count, 'world')}, {study_config.at_once} at a time; each is told "
-        "when it is done"
+        f"{format_count(world_count, 'world')}, {study_config.parallel_worlds} at a time; each is "
+        f"reported when it is done"
     )
 
 
@@ -98,12 +103,12 @@ def build_study_report(run: Run) -> Report:
     error_rates = run["error_rates"]
     table_names = (
         "worlds",
-        "detection",
-        "alarms",
-        "calibration",
-        "smallest",
-        "precision",
-        "removed",
+        "detection_rates",
+        "false_alarm_rates",
+        "interval_coverage",
+        "smallest_detected",
+        "attribution_precision",
+        "removal_reductions",
     )
     return {
         "run": run.id,
@@ -112,31 +117,33 @@ def build_study_report(run: Run) -> Report:
 
 
 def render_study(report: Report) -> str:
-    counted_worlds = sum(row["counts"] for row in report["worlds"])
+    counted_worlds = sum(row["is_counted"] for row in report["worlds"])
     world_count = len(report["worlds"])
     verb = "counts" if world_count == 1 else "count"
     lines = [f"{counted_worlds} of {format_count(world_count, 'world')} {verb}"]
-    lines += [f"    {row['world']}: {row['why']}" for row in report["worlds"] if not row["counts"]]
+    lines += [
+        f"    {row['world']}: {row['reason']}" for row in report["worlds"] if not row["is_counted"]
+    ]
     for title, table_name in (
-        ("effects found, by dose", "detection"),
-        ("claimed where there is none (nominal 5 %)", "alarms"),
-        ("intervals that cover the true figure (nominal 95 %)", "calibration"),
-        ("documents named by attribution that were written for a text", "precision"),
+        ("effects found, by dose", "detection_rates"),
+        ("claimed where there is none (nominal 5 %)", "false_alarm_rates"),
+        ("intervals that cover the true figure (nominal 95 %)", "interval_coverage"),
+        ("documents named by attribution that were written for a text", "attribution_precision"),
     ):
         lines += ["", title]
         for row in report[table_name]:
-            dose_suffix = f" {row['dose']:g}" if "dose" in row else ""
+            dose_suffix = f" {row['effect_level']:g}" if "effect_level" in row else ""
             lines.append(f"    {row['kind'] + dose_suffix:<18} {format_rate(row)}, n {row['n']:,}")
-    if report["removed"]:
+    if report["removal_reductions"]:
         lines += ["", "by how much figures fall without the documents that attribution names"]
-    for row in report["removed"]:
+    for row in report["removal_reductions"]:
         lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {format_rate(row)}, n {row['n']:,}")
     lines += ["", "smallest dose found, as all above it, in at least 80 % of cases"]
-    kinds_with_effects = {row["kind"] for row in report["detection"] if row["effect"]}
-    for row in report["smallest"]:
-        dose = "none" if row["dose"] is None else f"{row['dose']:g}"
-        dose = dose if row["kind"] in kinds_with_effects else "there was no effect to find"
-        lines.append(f"    {row['kind']:<18} {dose}")
+    kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
+    for row in report["smallest_detected"]:
+        level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
+        level = level if row["kind"] in kinds_with_effects else "there was no effect to find"
+        lines.append(f"    {row['kind']:<18} {level}")
     return "\n".join(lines)
 
 

@@ -28,18 +28,18 @@ def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:
     ----------
     stage
         Only the tables of this stage, such as deduplicate, or of its use under another name, such
-        as deduplicate_masked or toxicity_ask.
+        as deduplicate_redacted or toxicity_ask.
     """
     print_result(list_tables(stage), as_json, render_tables)
 
 
 @cache  # a served process builds the site of every run
 def list_tables(stage_name: str | None = None) -> list[Row]:
-    """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline,
+    """A row a table (stage, table, is_telemetry, meaning, columns), in the order of the pipeline,
     behind it those of stages that have no settings of their own, by name.
 
-    ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
-    a stage that there is not.
+    ``is_telemetry``: whether it depends on the machine, and is no part of the content. UsageError
+    for a stage that there is not.
     """
     from flows import pipeline, study  # register every stage
     from flows.audit_execution import map_step_labels_to_stages
@@ -86,7 +86,7 @@ def _build_table_row(
     row = {
         "stage": stage_name,
         "table": table_name,
-        "telemetry": is_telemetry,
+        "is_telemetry": is_telemetry,
         "meaning": get_table_meaning(schema),
     }
     return row | {"columns": [asdict(column) for column in describe_columns(schema)]}
@@ -96,7 +96,7 @@ def render_tables(rows: list[Row]) -> str:
     """The tables as text for a terminal."""
     lines: list[str] = []
     for row in rows:
-        telemetry_note = " (of the machine, no part of the content)" if row["telemetry"] else ""
+        telemetry_note = " (of the machine, no part of the content)" if row["is_telemetry"] else ""
         lines += ["", f"{row['stage']}: {row['table']}{telemetry_note}"]
         lines += textwrap.wrap(row["meaning"], 110, initial_indent="  ", subsequent_indent="  ")
         for column in row["columns"]:

@@ -62,7 +62,7 @@ def trace(
     id
         32 hexadecimal digits, as the column doc_id of every table has them; or the audit and the
         metric of a finding, and its slice where it has one:
-        "toxicity.toxicity_probability[prompted, k=25]".
+        "toxicity.toxicity_probability[prompted, draw_count=25]".
     masked
         Mask personal data, planted secrets and offensive texts in all that is told of it, as the
         pages do.
@@ -73,7 +73,9 @@ def trace(
         often it is right.
     """
     if attribute and "." not in id:
-        raise UsageError("--attribute is about a finding, such as bias.preference, not a document")
+        raise UsageError(
+            "--attribute is about a finding, such as bias.stereotype_preference, not a document"
+        )
     if "." in id:
         audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(id)}")
         print_result(trace_finding(audit_run, id, masked, attribute), as_json, render_finding_trace)
@@ -102,8 +104,10 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
             continue
         text = entry.pop("text", None)
         if text is not None:
-            entry["changed"] = previous is not None and previous["text_hash"] != entry["text_hash"]
-            if previous is None or entry["changed"]:
+            entry["text_changed"] = (
+                previous is not None and previous["text_hash"] != entry["text_hash"]
+            )
+            if previous is None or entry["text_changed"]:
                 entry["text"] = _redact_document_text(text, entry, redactor)
             previous = entry
         stages.append({"stage": label, "run": source_run.id, "artifact": artifact.name, **entry})
@@ -117,7 +121,7 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         "run": run.id,
         "doc_id": id_bytes.hex(),
         "stages": stages,
-        "packed": "pack" in run.stages and run.packed_corpus["spans"].row_count > 0,
+        "is_packed": "pack" in run.stages and run.packed_corpus["spans"].row_count > 0,
         "spans": spans,
         "steps": find_training_steps(
             run, {span["sequence"] for span in spans if span["split"] == "train"}
@@ -130,7 +134,7 @@ def _iter_candidate_artifacts(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
     *earlier_runs, last_run = list_corpus_runs(run)
     for earlier_run in earlier_runs:
         labels = list(earlier_run.stages)
-        for label in labels[: labels.index("plant") + 1]:
+        for label in labels[: labels.index("plant_canaries") + 1]:
             yield earlier_run, label, earlier_run[label]
     for label, artifact in last_run.artifacts.items():
         yield last_run, label, artifact
@@ -145,7 +149,7 @@ def parse_doc_id(doc_id: str) -> bytes:
     if len(id_bytes) != ID_TYPE.byte_width:
         raise UsageError(
             f"{doc_id!r:.80} is no doc_id, which has 32 hexadecimal digits, as in the column "
-            f"doc_id, and no finding, which begins with its audit: bias.preference"
+            f"doc_id, and no finding, which begins with its audit: bias.stereotype_preference"
         )
     return id_bytes
 
@@ -162,7 +166,7 @@ def _find_document_in_artifact(
     entry: Report = {}
     if "documents" in tables:
         rows = _find_rows_with_doc_id(tables["documents"], doc_id)
-        entry["state"] = "in" if rows else "out"
+        entry["state"] = "present" if rows else "absent"
         if rows:
             entry |= _redact_row(rows[0], tables["documents"], redactor)
             entry |= {"text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
@@ -176,7 +180,7 @@ def _find_document_in_artifact(
     entry["tables"] = {table_name: rows for table_name, rows in other_tables.items() if rows}
     if purge_time := artifact.purged_documents.get(doc_id.hex()):
         entry["purged"] = purge_time
-    is_known = entry.get("state") == "in" or entry.get("ledger") or entry["tables"]
+    is_known = entry.get("state") == "present" or entry.get("ledger") or entry["tables"]
     return entry if is_known else None
 
 
@@ -246,7 +250,7 @@ def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
         return []
     matches = run.packed_corpus["spans"].filter_rows(pc.field("doc_id") == doc_id)
     rows = matches.drop_columns("doc_id").to_pylist()
-    return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
+    return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["row_start"]))
 
 
 def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
@@ -291,11 +295,13 @@ def render_document_trace(report: Report) -> str:
 def _format_document_state(stage_entry: Report) -> str:
     if "state" not in stage_entry:
         return ""
-    if stage_entry["state"] == "out":
+    if stage_entry["state"] == "absent":
         return "out"
     if "purged" in stage_entry:
         return f"in, {stage_entry['source']}, purged on {stage_entry['purged'][:10]}"
-    return f"in, {stage_entry['source']}" + (", text changed" if stage_entry["changed"] else "")
+    return f"in, {stage_entry['source']}" + (
+        ", text changed" if stage_entry["text_changed"] else ""
+    )
 
 
 def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
@@ -314,7 +320,7 @@ def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
 
 
 #: Columns of a ledger row that a terminal shows.
-SHOWN_LEDGER_COLUMNS = ("score", "threshold", "matched", "start", "end")
+SHOWN_LEDGER_COLUMNS = ("score", "threshold", "matched_doc_id", "char_start", "char_end")
 
 
 def _format_row_fields(row: Report, column_names: tuple[str, ...]) -> str:
@@ -350,13 +356,13 @@ def _quote_text_lines(text: str) -> list[str]:
 
 
 def _render_training_use(report: Report) -> list[str]:
-    if not report["packed"]:
+    if not report["is_packed"]:
         return ["the run packed nothing"]
     if not report["spans"]:
         return ["its tokens stand in no packed sequence"]
     lines = [
-        f"{span['split']} sequence {span['sequence']}: tokens {span['start']} to "
-        f"{span['end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
+        f"{span['split']} sequence {span['sequence']}: tokens {span['row_start']} to "
+        f"{span['row_end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
         for span in report["spans"][:MAX_LISTED_ITEMS]
     ]
     if (hidden_count := len(report["spans"]) - MAX_LISTED_ITEMS) > 0:
@@ -378,9 +384,9 @@ def render_finding_trace(report: Report) -> str:
     value_text = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
     if row["low"] is not None and row["high"] is not None:
         value_text += f", interval {row['low']:.4g} to {row['high']:.4g}"
-    if row["null"] is not None:
-        value_text += f", null {row['null']:.4g}"
-    shown_count, row_count = len(report["worst"]), report["rows"]
+    if row["null_value"] is not None:
+        value_text += f", null {row['null_value']:.4g}"
+    shown_count, row_count = len(report["worst_rows"]), report["row_count"]
     shown_rows_text = (
         f"the first {shown_count} of {row_count:,} rows"
         if row_count > shown_count
@@ -391,34 +397,38 @@ def render_finding_trace(report: Report) -> str:
         + (f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""),
         f"    {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
-        f"    {shown_rows_text} of {report['table']} in {report['artifact']}"
-        + ("; what was written was not looked for in the corpus" if report["unknown"] else ""),
+        f"    {shown_rows_text} of {report['evidence_table']} in {report['artifact']}"
+        + (
+            "; what was written was not looked for in the corpus"
+            if report["is_overlap_unknown"]
+            else ""
+        ),
     ]
-    for number, entry in enumerate(report["worst"], start=1):
+    for number, entry in enumerate(report["worst_rows"], start=1):
         lines += ["", f"row {number}:{_format_row_fields(entry['row'], tuple(entry['row']))}"]
         for document in entry["documents"]:
             lines += _render_training_document(document)
-        if report["least"] and not entry["documents"]:
+        if report["min_span_tokens"] and not entry["documents"]:
             lines.append(
-                f"    no run of {report['least']} tokens of what was written stands in "
+                f"    no run of {report['min_span_tokens']} tokens of what was written stands in "
                 "the training text"
             )
-        if entry["more"]:
-            lines.append(f"    and {format_count(entry['more'], 'more document')}")
-        if "attributed" in entry:
+        if entry["further_documents"]:
+            lines.append(f"    and {format_count(entry['further_documents'], 'more document')}")
+        if "attributions" in entry:
             lines.append(
                 "    attributed, an estimate: share of the weight of the row's words"
-                if entry["attributed"]
+                if entry["attributions"]
                 else "    attributed: none shares its words"
             )
-        for document in entry.get("attributed", ()):
+        for document in entry.get("attributions", ()):
             lines += _render_training_document(document)
     return "\n".join(lines)
 
 
 def _render_training_document(document: Report) -> list[str]:
-    read_count, step = document["read"], document["first_step"]
-    training_note = " of the training before" if document.get("training") else ""
+    read_count, step = document["times_read"], document["first_step"]
+    training_note = " of the training before" if document.get("training_index") else ""
     first_step_note = "" if step is None else f", first in step {step}{training_note}"
     read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(
         read_count, f", read {read_count} times"
@@ -431,7 +441,9 @@ def _render_training_document(document: Report) -> list[str]:
         read_note = ", not read whole yet"
     elif document["split"] != "train":
         read_note = f", held out ({document['split']}): nobody trains on it"
-    size_note = f", {format_count(document['size'], 'token')}" if "size" in document else ""
+    size_note = (
+        f", {format_count(document['run_tokens'], 'token')}" if "run_tokens" in document else ""
+    )
     score_note = f", {document['score']:.0%}" if "score" in document else ""
     licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
     return [

@@ -23,19 +23,19 @@ class Verification:
     """What was read of a store, and what of it is damaged.
 
     Attributes:
-        artifacts: How many artifacts were read.
-        files: How many files of them.
-        bytes: Size of these files.
-        damaged: One sentence for each damaged file, manifest or record.
-        not_stored: Names of inputs that the store does not hold: folders of the user, or artifacts
-            of another store.
+        artifact_count: How many artifacts were read.
+        file_count: How many files of them.
+        byte_count: Size of these files.
+        damage_messages: One sentence for each damaged file, manifest or record.
+        missing_inputs: Names of inputs that the store does not hold: folders of the user, or
+            artifacts of another store.
     """
 
-    artifacts: int = 0
-    files: int = 0
-    bytes: int = 0
-    damaged: list[str] = field(default_factory=list)
-    not_stored: list[str] = field(default_factory=list)
+    artifact_count: int = 0
+    file_count: int = 0
+    byte_count: int = 0
+    damage_messages: list[str] = field(default_factory=list)
+    missing_inputs: list[str] = field(default_factory=list)
 
 
 def verify(
@@ -60,7 +60,7 @@ def verify(
         **vars(verification),
     }
     print_result(report, as_json, render_verification)
-    if verification.damaged:
+    if verification.damage_messages:
         raise SystemExit(1)
 
 
@@ -103,13 +103,13 @@ def verify_run(store: Store, run_name: str) -> Verification:
         pending_names += [*checkpoints, *iter_artifact_names(artifact.manifest["lineage"])]
     for artifact_name in sorted(visited_names.keys() - required_names):
         if store.get(f"artifacts/{artifact_name}/manifest.json") is None:
-            verification.not_stored.append(artifact_name)
+            verification.missing_inputs.append(artifact_name)
     _verify_artifacts(
         store,
         [
             artifact_name
             for artifact_name in visited_names
-            if artifact_name not in verification.not_stored
+            if artifact_name not in verification.missing_inputs
         ],
         verification,
     )
@@ -134,7 +134,7 @@ def _verify_artifacts(
                 verification, lambda name=name: find_artifact(store, name)
             )
             if artifact is not None:
-                verification.artifacts += 1
+                verification.artifact_count += 1
                 yield from ((artifact, entry) for entry in artifact.iter_file_entries())
 
     def verify_file(artifact_and_entry: tuple[Artifact, dict[str, Any]]) -> str | None:
@@ -147,11 +147,11 @@ def _verify_artifacts(
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         artifact_entries = list(iter_file_entries())
-        verification.files, verification.bytes = (
+        verification.file_count, verification.byte_count = (
             len(artifact_entries),
             sum(entry["size"] for _, entry in artifact_entries),
         )
-        verification.damaged += [
+        verification.damage_messages += [
             problem for problem in pool.map(verify_file, artifact_entries) if problem
         ]
 
@@ -161,7 +161,7 @@ def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:
     try:
         return read_record()
     except (HallmarkError, OSError) as error:
-        verification.damaged.append(describe_read_failure(error, "a record of the store"))
+        verification.damage_messages.append(describe_read_failure(error, "a record of the store"))
         return None
 
 
@@ -176,13 +176,13 @@ def render_verification(report: dict[str, Any]) -> str:
     """The report as text for a terminal."""
     scope = f"run {report['run']}" if report["run"] else f"store {report['store']}"
     lines = [
-        f"{scope}: {format_count(report['artifacts'], 'artifact')}, "
-        f"{format_count(report['files'], 'file')}, "
-        f"{report['bytes'] / 1e6:,.1f} MB read"
+        f"{scope}: {format_count(report['artifact_count'], 'artifact')}, "
+        f"{format_count(report['file_count'], 'file')}, "
+        f"{report['byte_count'] / 1e6:,.1f} MB read"
     ]
-    if report["not_stored"]:
-        lines.append(f"not in this store, so not read: {', '.join(report['not_stored'])}")
-    damaged = report["damaged"]
+    if report["missing_inputs"]:
+        lines.append(f"not in this store, so not read: {', '.join(report['missing_inputs'])}")
+    damaged = report["damage_messages"]
     lines += damaged[:MAX_SHOWN_DAMAGED]
     if len(damaged) > MAX_SHOWN_DAMAGED:
         lines.append(f"and {len(damaged) - MAX_SHOWN_DAMAGED} more; --json lists all")

@@ -32,7 +32,7 @@ SPLITS = ("train", "validation", "holdout")
 @dataclass(frozen=True)
 class Estimate:
     value: float | None  # None: not known
-    exact: bool = False
+    is_exact: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,10 +58,10 @@ QUARANTINE_KEYS = ("quarantined", "first_quarantined")
 def count_quarantined_by_source(ingested: Artifact) -> dict[str, tuple[int, str]]:
     """By source, as ``QUARANTINED``."""
     quarantined: dict[str, tuple[int, str]] = {}
-    columns = ["source", "file", "place", "error", "records"]
+    columns = ["source", "file_name", "location", "error", "records"]
     for row in ingested["quarantine"].read(columns).to_pylist():
         count, first_problem = quarantined.get(row["source"], (0, ""))
-        first_problem = first_problem or f"{row['file']}, {row['place']}: {row['error']}"
+        first_problem = first_problem or f"{row['file_name']}, {row['location']}: {row['error']}"
         quarantined[row["source"]] = count + row["records"], first_problem
     return quarantined
 
@@ -71,7 +71,9 @@ def count_packed_tokens(packed: Artifact, split: str, context_length: int) -> in
     table = packed[split]
     if not table.row_count:
         return 0
-    last_ids = next(part for part in reversed(table.parts) if part.row_count).read(["ids"])["ids"]
+    last_ids = next(part for part in reversed(table.parts) if part.row_count).read(["token_ids"])[
+        "token_ids"
+    ]
     padding_count = pc.sum(pc.equal(last_ids[-1].values, PAD_ID)).as_py()
     return table.row_count * context_length - int(padding_count)
 
@@ -128,8 +130,8 @@ class ScaledSample:
         )
         text_lengths = pc.utf8_length(documents["text"])
         is_candidate = pc.and_(
-            pc.greater_equal(text_lengths, canary_config.shortest),
-            pc.less_equal(text_lengths, canary_config.longest),
+            pc.greater_equal(text_lengths, canary_config.min_passage_characters),
+            pc.less_equal(text_lengths, canary_config.max_passage_characters),
         )
         is_candidate = pc.and_(is_candidate, pc.equal(documents["split"], "train"))
         candidates = documents.filter(
@@ -141,12 +143,14 @@ class ScaledSample:
         if any(scale is None for scale in scales):
             return None
         byte_sizes = count_utf8_bytes(candidates["text"]).to_pylist()
-        default_size = (canary_config.shortest + canary_config.longest) / 2
+        default_size = (
+            canary_config.min_passage_characters + canary_config.max_passage_characters
+        ) / 2
         return sum(scale or 0 for scale in scales), mean(byte_sizes) if byte_sizes else default_size
 
     def compute_tokens_per_byte(self, context_length: int) -> float:
         """Of the training text of the sample, with the tokenizer made on it."""
-        documents = self.artifacts["plant"]["documents"]
+        documents = self.artifacts["plant_canaries"]["documents"]
         train_texts = documents.to_dataset().to_table(["text"], filter=pc.field("split") == "train")
         byte_count = pc.sum(count_utf8_bytes(train_texts["text"])).as_py() or 0
         return (
@@ -171,8 +175,8 @@ def count_canary_documents_and_bytes(
     byte_count = sum(
         canary_text.copies * len(canary_text.text.encode()) for canary_text in canary_texts
     )
-    passage_copies = canary_config.passages * (
-        sum(canary_config.counts) - len(canary_config.counts)
+    passage_copies = canary_config.passages_per_count * (
+        sum(canary_config.copy_counts) - len(canary_config.copy_counts)
     )
     return float(document_count + passage_copies), byte_count + passage_copies * passage_bytes
 
@@ -200,12 +204,12 @@ def estimate_corpus_size(
     split_shares = _compute_split_shares(config)
     unplanted_totals, canary_totals = None, (0.0, 0.0)  # of what is not planted, and of what is
     if scaled_sample and (
-        passage_candidates := scaled_sample.estimate_passage_candidates(config.plant)
+        passage_candidates := scaled_sample.estimate_passage_candidates(config.plant_canaries)
     ):
         estimates["passages"] = Estimate(passage_candidates[0])
         unplanted_totals, canary_totals = (
-            scaled_sample.estimate_documents_and_bytes("plant"),
-            count_canary_documents_and_bytes(config.plant, passage_candidates[1]),
+            scaled_sample.estimate_documents_and_bytes("plant_canaries"),
+            count_canary_documents_and_bytes(config.plant_canaries, passage_candidates[1]),
         )
     if unplanted_totals:
         earlier_table = Table(tuple(earlier_documents), "documents")
@@ -225,8 +229,8 @@ def estimate_corpus_size(
             earlier_totals[0] + unplanted_totals[0],
             earlier_totals[1] + unplanted_totals[1],
         )
-    if "plant" in known_artifacts:
-        documents = Table((*earlier_documents, known_artifacts["plant"]), "documents")
+    if "plant_canaries" in known_artifacts:
+        documents = Table((*earlier_documents, known_artifacts["plant_canaries"]), "documents")
         source_totals = count_source_documents_and_bytes(documents)
         unplanted_sources = [
             totals for source, totals in source_totals.items() if not source.startswith("planted/")
@@ -273,7 +277,7 @@ def _sum_documents_and_bytes(counts_by_source: Iterable[tuple[int, int]]) -> tup
 
 
 def _compute_split_shares(config: Config) -> dict[str, float]:
-    validation, holdout = config.split.validation, config.split.holdout
+    validation, holdout = config.split.validation_share, config.split.holdout_share
     return {"train": 1 - validation - holdout, "validation": validation, "holdout": holdout}
 
 
@@ -327,5 +331,5 @@ def _build_source_row(
         "source": source,
         "documents": documents.to_dict(),
         "bytes": text_bytes.to_dict(),
-        "read": read_share,
+        "share_read": read_share,
     }

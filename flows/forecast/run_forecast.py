@@ -70,7 +70,7 @@ Report = dict[str, Any]
 STAGE_SECTIONS = [name for name in Config.model_fields if name not in ROOT_KEYS]
 SAMPLED_STAGES = STAGE_SECTIONS[: STAGE_SECTIONS.index("pretrain")]
 #: What a figure of the corpus rests on is known when these are.
-CORPUS_STAGES = ("ingest", "plant", "pack")
+CORPUS_STAGES = ("ingest", "plant_canaries", "pack")
 
 
 def forecast_run(
@@ -107,8 +107,8 @@ def forecast_run(
     return {
         "config": config_name,
         "store": store_text,
-        "until": last_stage,
-        "start": start_checkpoint,
+        "last_stage": last_stage,
+        "start_checkpoint": start_checkpoint,
     } | report
 
 
@@ -176,7 +176,7 @@ class Forecaster:
         try:
             self.sample = sample_sources(self.config.ingest, self.folder, self.max_sample_bytes)
         except HallmarkError as error:
-            self.problems.append(ForecastProblem(f"stage ingest: {error}", sure=True))
+            self.problems.append(ForecastProblem(f"stage ingest: {error}", is_certain=True))
             return
         if self.sample.is_complete:
             trial_store = Store(self.folder / "trial")
@@ -187,7 +187,7 @@ class Forecaster:
                 StagePlan(self.store, Session(trial_store), SAMPLED_STAGES), self.config
             )
             self.known_artifacts = self.plan.known_artifacts
-            if self._has_failed("plant"):
+            if self._has_failed("plant_canaries"):
                 self._replan_without_canaries(Session(trial_store))
         elif not self.sample.document_count:
             self.notes.append("nothing of the sources could be read here, so nothing is estimated")
@@ -202,16 +202,20 @@ class Forecaster:
 
     def _replan_without_canaries(self, trial_session: Session) -> None:
         """See what else would fail once that is put right."""
-        config = self.config.model_copy(update={"plant": self._build_config_without_canaries()})
+        config = self.config.model_copy(
+            update={"plant_canaries": self._build_config_without_canaries()}
+        )
         plan = self._run_pipeline_under_plan(
             StagePlan(self.store, trial_session, SAMPLED_STAGES), config
         )
         self.known_artifacts = plan.known_artifacts
-        self.problems += [ForecastProblem(reason, sure=True) for reason in plan.failure_reasons]
-        self.notes.append("since plant fails, figures are those without planting")
+        self.problems += [
+            ForecastProblem(reason, is_certain=True) for reason in plan.failure_reasons
+        ]
+        self.notes.append("since plant_canaries fails, figures are those without planting")
 
     def _build_config_without_canaries(self) -> PlantCanariesConfig:
-        return self.config.plant.model_copy(update={"enabled": False})
+        return self.config.plant_canaries.model_copy(update={"enabled": False})
 
     def _run_pipeline_under_plan(self, plan: StagePlan, config: Config) -> StagePlan:
         """The whole pipeline under a plan."""
@@ -241,7 +245,7 @@ class Forecaster:
         """Run the stages before the training on the sample, without planting."""
         config_updates: dict[str, Any] = {
             "ingest": sample.build_ingest_config(self.config.ingest),
-            "plant": self._build_config_without_canaries(),
+            "plant_canaries": self._build_config_without_canaries(),
         }
         # The recall of a cascade is measured on the corpus: a sample of it shows too little.
         score_config = self.config.score_toxicity.model_copy(update={"cascade": None})
@@ -251,9 +255,11 @@ class Forecaster:
                 "on the sample every document was scored: whether the cascade of score_toxicity is "
                 "refused, and the time that it saves, only the corpus shows"
             )
-        effects_config = self.config.effects
+        effects_config = self.config.removal_effects
         if needs_checkpoint_download(effects_config.scorer):
-            config_updates["effects"] = effects_config.model_copy(update={"scorer": ScorerConfig()})
+            config_updates["removal_effects"] = effects_config.model_copy(
+                update={"scorer": ScorerConfig()}
+            )
         if needs_checkpoint_download(score_config.scorer):
             config_updates["score_toxicity"] = score_config.model_copy(
                 update={"scorer": ScorerConfig()}
@@ -279,7 +285,7 @@ class Forecaster:
             self.sample_seconds_by_stage[label] = max(
                 0.0, seconds - repeated_seconds.get(label, 0.0)
             )
-        if {"ingest", "split", "plant", "pack"} <= artifacts.keys():
+        if {"ingest", "split", "plant_canaries", "pack"} <= artifacts.keys():
             self.scaled_sample = ScaledSample(sample, artifacts)
 
     def _run_corpus_stages(
@@ -309,7 +315,7 @@ class Forecaster:
 
     def build_report(self) -> Report:
         known_artifacts, sample = self.known_artifacts, self.sample
-        earlier_documents = [addition["plant"] for addition in self.earlier_additions]
+        earlier_documents = [addition["plant_canaries"] for addition in self.earlier_additions]
         estimates = estimate_corpus_size(
             self.config, known_artifacts, self.scaled_sample, earlier_documents
         )
@@ -319,7 +325,7 @@ class Forecaster:
         self._estimate_stage_seconds()
         runs_audits = any(row.label == "audit_capability" for row in self.plan.stage_forecasts)
         problems = [
-            ForecastProblem(reason, sure=True) for reason in self.plan.failure_reasons
+            ForecastProblem(reason, is_certain=True) for reason in self.plan.failure_reasons
         ] + self.problems
         trains_tokenizer = self.start_checkpoint is None
         problems += predict_problems(
@@ -335,8 +341,8 @@ class Forecaster:
             and {
                 "documents": sample.document_count,
                 "bytes": sample.text_bytes,
-                "whole": sample.is_complete,
-                "growth": sample.corpus_to_sample_ratio,
+                "is_complete": sample.is_complete,
+                "corpus_to_sample_ratio": sample.corpus_to_sample_ratio,
             },
             "sources": estimate_source_sizes(known_artifacts, self.scaled_sample, sample),
             "corpus": {name: estimate.to_dict() for name, estimate in estimates.items()},
@@ -345,7 +351,7 @@ class Forecaster:
             "seconds": self._sum_stage_seconds(),
             "notes": self.notes,
             "warnings": [problem.to_dict() for problem in problems],
-            "will_fail": any(problem.sure for problem in problems),
+            "will_fail": any(problem.is_certain for problem in problems),
         }
 
     def _check_audit_files(self) -> None:
@@ -363,7 +369,7 @@ class Forecaster:
                 check_user_audit_items(self.config, tokenizer, audit_names)
         except UsageError as error:
             if all(str(error) not in reason for reason in self.plan.failure_reasons):
-                self.problems.append(ForecastProblem(str(error), sure=True))
+                self.problems.append(ForecastProblem(str(error), is_certain=True))
 
     def _estimate_vocabulary_size(self) -> tuple[Estimate, float | None]:
         """Tokens of the tokenizer, and those expected where it does not seem to be filled."""
@@ -409,10 +415,13 @@ class Forecaster:
             else None
         )
         report: Report = {
-            "parameters": {"value": parameter_counts["total"], "exact": vocabulary_size.exact},
+            "parameters": {
+                "value": parameter_counts["total"],
+                "is_exact": vocabulary_size.is_exact,
+            },
             "steps": train_config.steps,
             "tokens_seen": tokens_seen,
-            "epochs": {"value": epochs, "exact": train_rows.exact},
+            "epochs": {"value": epochs, "is_exact": train_rows.is_exact},
             "memory": training_costs.estimate_training_memory(parameter_counts, train_config),
             "step": None,
         }
@@ -430,9 +439,9 @@ class Forecaster:
             )
             return report
         report["step"] = self._measure_training_step(estimates, report["memory"]["total"])
-        if report["step"] and row.state != "waits":
+        if report["step"] and row.state != "blocked":
             row.seconds = report["step"]["training_seconds"]
-            row.rests_on = f"estimate: {report['step']['count']} real steps"
+            row.time_basis = f"estimate: {report['step']['step_count']} real steps"
         return report
 
     def _measure_training_step(
@@ -480,8 +489,8 @@ class Forecaster:
                 ForecastProblem(
                     f"training takes {peak_bytes / 1e9:.1f} GB of the "
                     f"{device_bytes / 1e9:.1f} GB of this "
-                    f"machine's {measurement.device}: raise pretrain.train.accumulation, set "
-                    f"pretrain.train.recompute, or lower pretrain.train.batch_size"
+                    f"machine's {measurement.device}: raise pretrain.train.accumulation_steps, set "
+                    f"pretrain.train.activation_checkpointing, or lower pretrain.train.batch_size"
                 )
             )
         validation_rows = int(estimates["validation_rows"].value or 0)
@@ -489,9 +498,9 @@ class Forecaster:
             measurement, train_config, validation_rows
         )
         return {
-            "seconds": measurement.seconds_per_step,
-            "peak": measurement.peak_bytes,
-            "count": measurement.step_count,
+            "seconds_per_step": measurement.seconds_per_step,
+            "peak_bytes": measurement.peak_bytes,
+            "step_count": measurement.step_count,
             "device": measurement.device,
             "training_seconds": training_seconds,
         }
@@ -500,7 +509,7 @@ class Forecaster:
         """Seconds of the stages that would run, and what they rest on."""
         corpus_to_sample_ratio = self.sample.corpus_to_sample_ratio if self.sample else None
         for row in self.plan.stage_forecasts:
-            if row.seconds is not None or row.state in ("store", "waits"):
+            if row.seconds is not None or row.state in ("store", "blocked"):
                 continue
             if row.label in self.sample_seconds_by_stage and corpus_to_sample_ratio is not None:
                 # A card is written from figures, however long the text.
@@ -512,19 +521,19 @@ class Forecaster:
                     self.sample_seconds_by_stage[row.label] + reading_seconds
                 ) * scale_factor
                 row.seconds += self.fixed_seconds_by_stage[row.label]
-                row.rests_on = "estimate: the sample's seconds, scaled by bytes"
+                row.time_basis = "estimate: the sample's seconds, scaled by bytes"
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:
                     row.seconds = _read_artifact_seconds(newest_artifact)
-                    row.rests_on = f"estimate: as {newest_artifact.name} took"
+                    row.time_basis = f"estimate: as {newest_artifact.name} took"
 
     def _sum_stage_seconds(self) -> Report:
         """Seconds of all that would run, and the stages that are not among them."""
         pending_rows = [row for row in self.plan.stage_forecasts if row.state in ("run", "unknown")]
         return {
             "value": sum(row.seconds or 0 for row in pending_rows),
-            "without": [row.label for row in pending_rows if row.seconds is None],
+            "stages_without_estimate": [row.label for row in pending_rows if row.seconds is None],
         }
 
 

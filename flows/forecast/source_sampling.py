@@ -138,9 +138,11 @@ class CorpusSample:
                 key_field="key" if source_sample.has_keys else None,
                 url_field="url",
                 date_field="date",
-                weight=source_sample.source_config.weight,
+                document_share=source_sample.source_config.document_share,
                 # Of a part of a source nobody knows which of its documents a cap would leave.
-                cap=source_sample.source_config.cap if source_sample.is_complete else None,
+                max_documents=source_sample.source_config.max_documents
+                if source_sample.is_complete
+                else None,
             )
             for source_sample in self.source_samples.values()
             if source_sample.document_count

@@ -51,16 +51,16 @@ class UnknownArtifact:
 class StageForecast:
     """What a run would do with a stage.
 
-    state: "store" (it is there), "run", "unknown", "fails", or "waits" for one that fails.
+    state: "store" (it is there), "run", "unknown", "fails", or "blocked" for one that fails.
     """
 
     label: str
     stage: str
     state: str
-    why: str = ""
+    reason: str = ""
     artifact: str | None = None
     seconds: float | None = None
-    rests_on: str = ""  # what the seconds are known from
+    time_basis: str = ""  # what the seconds are known from
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -90,30 +90,32 @@ class StagePlan:
             dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs))
         )
         if unknown_labels:
-            stage_forecast.state, stage_forecast.why = self._explain_unknown_inputs(unknown_labels)
+            stage_forecast.state, stage_forecast.reason = self._explain_unknown_inputs(
+                unknown_labels
+            )
             return UnknownArtifact(stage_forecast.label)
         download_reason = _describe_missing_weights(config)
         if download_reason:
-            stage_forecast.state, stage_forecast.why = "unknown", download_reason
+            stage_forecast.state, stage_forecast.reason = "unknown", download_reason
             return UnknownArtifact(stage_forecast.label)
         try:
             bound_stage = BoundStage.from_inputs(stage, inputs, config, self.session)
             artifact = bound_stage.find_stored_artifact()
             if artifact is None:
-                stage_forecast.why = _explain_cache_miss(bound_stage)
+                stage_forecast.reason = _explain_cache_miss(bound_stage)
                 artifact = self._run_in_trial_store(bound_stage, stage_forecast)
             else:
                 stage_forecast.state, stage_forecast.artifact = "store", artifact.name
         except HallmarkError as error:
             artifact = None
-            stage_forecast.state, stage_forecast.why = "fails", str(error)
+            stage_forecast.state, stage_forecast.reason = "fails", str(error)
             if isinstance(config, IngestConfig) and _has_hub_sources(config):
-                stage_forecast.state, stage_forecast.why = (
+                stage_forecast.state, stage_forecast.reason = (
                     "unknown",
                     f"cannot be known without the hub: {error}",
                 )
-            elif not stage_forecast.why.startswith("stage "):
-                stage_forecast.why = f"stage {stage_forecast.label}: {error}"
+            elif not stage_forecast.reason.startswith("stage "):
+                stage_forecast.reason = f"stage {stage_forecast.label}: {error}"
         if artifact is None:
             return UnknownArtifact(stage_forecast.label)
         self.known_artifacts[stage_forecast.label] = artifact
@@ -126,9 +128,9 @@ class StagePlan:
         }
         for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
             if stage_forecast.state == "fails":
-                return "waits", f"cannot begin: {stage_forecast.label} fails"
-            if stage_forecast.state == "waits":
-                return stage_forecast.state, stage_forecast.why
+                return "blocked", f"cannot begin: {stage_forecast.label} fails"
+            if stage_forecast.state == "blocked":
+                return stage_forecast.state, stage_forecast.reason
         remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
         return "run", f"its inputs would be made anew: {', '.join(unknown_labels[:3])}{remainder}"
 
@@ -139,7 +141,7 @@ class StagePlan:
             return None
         start_time = time.perf_counter()
         artifact, _ = replace(bound_stage, session=self.trial_session).run_or_load()
-        stage_forecast.seconds, stage_forecast.rests_on = (
+        stage_forecast.seconds, stage_forecast.time_basis = (
             time.perf_counter() - start_time,
             MEASURED_IN_TRIAL,
         )
@@ -148,7 +150,7 @@ class StagePlan:
     @property
     def failure_reasons(self) -> list[str]:
         return [
-            stage_forecast.why
+            stage_forecast.reason
             for stage_forecast in self.stage_forecasts
             if stage_forecast.state == "fails"
         ]
@@ -173,8 +175,8 @@ def _has_hub_sources(config: IngestConfig) -> bool:
 def _describe_missing_weights(config: StageConfig) -> str:
     """What would have to be downloaded before the fingerprint is known, if anything."""
     cascade = getattr(config, "cascade", None)
-    scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
-    for scorer in (*scorers, *getattr(config, "also", ())):
+    scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap_scorer", None))
+    for scorer in (*scorers, *getattr(config, "additional_scorers", ())):
         if (
             isinstance(scorer, ScorerConfig)
             and scorer.sha256 is None

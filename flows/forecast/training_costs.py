@@ -99,7 +99,9 @@ def measure_training_steps(
     work_folder = folder / "training"
     unreached_step = max(train_config.steps, 10**9)  # neither validation nor another checkpoint
     disabled_intervals: Any = {"checkpoint_every": unreached_step, "validate_every": unreached_step}
-    trial_config = replace(train_config, **disabled_intervals, log_spaced=False, state_every=0)
+    trial_config = replace(
+        train_config, **disabled_intervals, log_spaced_checkpoints=False, state_every=0
+    )
     job = {
         "model": config_to_dict(model_config),
         "train": config_to_dict(trial_config),

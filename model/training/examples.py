@@ -27,9 +27,9 @@ NO_LABEL = -1
 
 EXAMPLES_SCHEMA = pa.schema(
     [
-        ("ids", pa.large_list(pa.int32())),
-        ("answers", pa.large_list(pa.int32())),
-        ("first", pa.int32()),
+        ("token_ids", pa.large_list(pa.int32())),
+        ("targets", pa.large_list(pa.int32())),
+        ("first_sentence_length", pa.int32()),
     ]
 )
 
@@ -117,8 +117,10 @@ class ExampleRows:
         try:
             with pa.memory_map(str(path)) as source:
                 table = pa.ipc.open_file(source).read_all()
-            self._ids, self._targets = (_ListColumn(table[name]) for name in ("ids", "answers"))
-            self.first_sentence_lengths = table["first"].to_numpy().astype(np.int64)
+            self._ids, self._targets = (
+                _ListColumn(table[name]) for name in ("token_ids", "targets")
+            )
+            self.first_sentence_lengths = table["first_sentence_length"].to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a file of examples: {error}.") from error
         if not len(table):

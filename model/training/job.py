@@ -135,11 +135,11 @@ def check_job(job: TrainingJob, process_count: int) -> None:
             "With frozen, only the output layer learns, but this model's output layer is its "
             "embedding: set tie_embeddings or frozen to false."
         )
-    if job.train_config.batch_size % (job.train_config.accumulation * process_count):
+    if job.train_config.batch_size % (job.train_config.accumulation_steps * process_count):
         raise ValueError(
-            f"batch_size {job.train_config.batch_size} is not divisible by accumulation "
-            f"{job.train_config.accumulation} x {process_count} processes: change processes, or "
-            "make batch_size a multiple."
+            f"batch_size {job.train_config.batch_size} is not divisible by accumulation_steps "
+            f"{job.train_config.accumulation_steps} x {process_count} processes: change processes, "
+            "or make batch_size a multiple."
         )
 
 

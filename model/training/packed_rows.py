@@ -1,9 +1,9 @@
 """Read packed tokens from disk, and determine which rows a training step reads.
 
-Packed tables are parquet with one column ``ids``, fixed_size_list<int32>[context]. They are copied
-once to a flat int32 file and mapped, so that memory does not grow with the corpus. The rows of step
-K are a pure function of (seed, K): each epoch reads all rows in its own order, and the order is
-computed, not stored (see ``keyed_randomness.permute_indices``).
+Packed tables are parquet with one column ``token_ids``, fixed_size_list<int32>[context]. They are
+copied once to a flat int32 file and mapped, so that memory does not grow with the corpus. The rows
+of step K are a pure function of (seed, K): each epoch reads all rows in its own order, and the
+order is computed, not stored (see ``keyed_randomness.permute_indices``).
 """
 
 from __future__ import annotations
@@ -212,12 +212,13 @@ def _iter_id_arrays(
     for path in paths:
         try:
             file = pq.ParquetFile(path, page_checksum_verification=True)
-            column_type = file.schema_arrow.field("ids").type
+            column_type = file.schema_arrow.field("token_ids").type
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(
-                f"{path} has no column 'ids', which a packed table needs: give the packed table."
+                f"{path} has no column 'token_ids', which a packed table needs: give the packed "
+                "table."
             ) from None
         has_context_width = (
             pa.types.is_fixed_size_list(column_type) and column_type.list_size == context
@@ -241,7 +242,7 @@ def _iter_id_arrays(
 
 def _iter_id_columns(file: pq.ParquetFile, path: Path) -> Iterator[pa.Array]:
     try:
-        for batch in file.iter_batches(columns=["ids"]):
+        for batch in file.iter_batches(columns=["token_ids"]):
             yield batch.column(0)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}.") from error

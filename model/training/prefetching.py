@@ -38,7 +38,7 @@ class PreparedBatch:
 class BatchBuilder:
     """Builds the batch of a step: a pure function of the step.
 
-    Each process reads only its own share of the rows, and splits it into ``accumulation``
+    Each process reads only its own share of the rows, and splits it into ``accumulation_steps``
     micro-batches. ``batch_size`` counts the rows of the whole batch.
     """
 
@@ -46,7 +46,7 @@ class BatchBuilder:
     objective: Callable[[Any, int, int], Batch]
     seed: int
     batch_size: int
-    accumulation: int
+    accumulation_steps: int
     rank: int
     processes: int
     pin_memory: bool
@@ -58,7 +58,7 @@ class BatchBuilder:
         first_row = self.rank * share
         own_rows = self.training_rows.read_rows(row_indices[first_row : first_row + share])
         batch = self.objective(own_rows, int(combine_into_key(self.seed, step)[0]), first_row)
-        micro_batches = batch.split_into_micro_batches(self.accumulation)
+        micro_batches = batch.split_into_micro_batches(self.accumulation_steps)
         flops = self.processes * sum(map(self.count_flops, micro_batches))
         if self.pin_memory:  # a GPU can copy from pinned memory while it computes
             micro_batches = [

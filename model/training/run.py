@@ -88,9 +88,9 @@ def main(arguments: list[str]) -> int:
         error_text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in error_text:
             message = (
-                "Out of memory: increase train.accumulation or set train.recompute, and run again "
-                "to resume from the last state; or start again with a lower train.batch_size or a "
-                "smaller model."
+                "Out of memory: increase train.accumulation_steps or set "
+                "train.activation_checkpointing, and run again to resume from the last state; or "
+                "start again with a lower train.batch_size or a smaller model."
             )
         elif parallel.is_under_torchrun() and any(
             marker in error_text for marker in ("gloo", "NCCL", "TCPStore")

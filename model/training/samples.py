@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SAMPLES_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
-        pa.field("sample", pa.int64(), nullable=False),
+        pa.field("sample_id", pa.int64(), nullable=False),
         pa.field("prompt", pa.string(), nullable=False),  # input of the encoder, else empty
         pa.field("text", pa.string(), nullable=False),
         pa.field("precision", pa.string(), nullable=False),  # of the generation
@@ -82,7 +82,7 @@ def generate_samples(
     prompt_ids = sources or [[]] * len(generated_ids)
     return [
         {
-            "sample": i,
+            "sample_id": i,
             "prompt": _decode_ids(tokenizer, source),
             "text": _decode_ids(tokenizer, ids),
             "precision": used_precision,

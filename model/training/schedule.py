@@ -13,12 +13,12 @@ from model.config import SCHEDULE_SETTINGS, TrainConfig
 def compute_learning_rate(config: TrainConfig, step: int) -> float:
     """Compute the learning rate of step ``step`` (from 1).
 
-    A linear warm-up reaches the full rate at step ``warmup``; then the rate follows a cosine, a
-    line, a constant, or is stable and then decays for at least one step. Except for the constant
+    A linear warm-up reaches the full rate at step ``warmup_steps``; then the rate follows a cosine,
+    a line, a constant, or is stable and then decays for at least one step. Except for the constant
     schedule, the last step has ``min_lr_ratio`` of the full rate, unless it belongs to the warm-up.
     """
-    if step <= config.warmup:
-        return config.learning_rate * step / config.warmup
+    if step <= config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
     decay_start = find_last_step_before_decay(config)
     if step <= decay_start:
         return config.learning_rate
@@ -36,8 +36,8 @@ def find_last_step_before_decay(config: TrainConfig) -> int:
         return config.steps
     if config.schedule == "wsd":
         decay_steps = max(1, round(config.decay_fraction * config.steps))
-        return max(config.warmup, config.steps - decay_steps)
-    return config.warmup
+        return max(config.warmup_steps, config.steps - decay_steps)
+    return config.warmup_steps
 
 
 def have_same_rates_until(config: TrainConfig, other_config: TrainConfig, step: int) -> bool:
@@ -51,7 +51,9 @@ def have_same_rates_until(config: TrainConfig, other_config: TrainConfig, step: 
 
 def is_checkpoint_due(config: TrainConfig, step: int) -> bool:
     is_power_of_two = step & (step - 1) == 0
-    return step % config.checkpoint_every == 0 or (config.log_spaced and is_power_of_two)
+    return step % config.checkpoint_every == 0 or (
+        config.log_spaced_checkpoints and is_power_of_two
+    )
 
 
 def is_state_due(config: TrainConfig, step: int) -> bool:

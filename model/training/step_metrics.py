@@ -17,7 +17,7 @@ LOG_SCHEMA = pa.schema(
         pa.field("grad_norm", pa.float64(), nullable=False),  # before clipping
         pa.field("skipped", pa.bool_(), nullable=False),  # the step diverged and changed nothing
         pa.field("learning_rate", pa.float64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),  # positions seen so far
+        pa.field("tokens_seen", pa.int64(), nullable=False),  # positions seen so far
         pa.field("validation_bits_per_token", pa.float64()),
         pa.field("seconds", pa.float64(), nullable=False),
         pa.field("tokens_per_second", pa.float64(), nullable=False),
@@ -105,7 +105,7 @@ class StepMetrics:
             "grad_norm": grad_norm,
             "skipped": bool(self.is_skipped),
             "learning_rate": self.learning_rate,
-            "tokens": self.tokens_so_far,
+            "tokens_seen": self.tokens_so_far,
             "validation_bits_per_token": None,
             "seconds": seconds,
             "tokens_per_second": self.batch_tokens / seconds,

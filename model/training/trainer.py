@@ -150,7 +150,7 @@ class Trainer:
             self.objective,
             self.config.seed,
             self.config.batch_size,
-            self.config.accumulation,
+            self.config.accumulation_steps,
             self.world.rank,
             self.world.size,
             pin_memory=self.device.type == "cuda",
@@ -220,7 +220,7 @@ class Trainer:
             freeze_all_but_output_layer(self.model)
         for stack in (model.encoder, model.decoder):
             if stack is not None:
-                stack.recompute = self.config.recompute
+                stack.recompute = self.config.activation_checkpointing
         self.parameter_count = model.count_parameters()["total"]
         parallel_mode, z_loss = self.config.parallel, self.config.z_loss
         self.is_sharded = parallel_mode == "fsdp" and self.world.size > 1
@@ -322,7 +322,7 @@ class Trainer:
             is_last = i + 1 == len(prepared_batch.micro_batches)
             with parallel.defer_gradient_sync(self.loss, self.model, is_last):
                 loss += self._backpropagate(micro_batch.to_device(self.device), total_weight)
-        grad_norm = clip_gradients(self.optimizers, self.config.clip)
+        grad_norm = clip_gradients(self.optimizers, self.config.max_grad_norm)
         loss_and_norm = PendingValues(self.world.sum_on_device(loss), grad_norm)
         metrics = StepMetrics(
             step,
@@ -332,7 +332,7 @@ class Trainer:
             prepared_batch.flops,
             loss_and_norm,
         )
-        if self.config.divergence == "skip":
+        if self.config.on_divergence == "skip":
             self._test_divergence(metrics)  # before the update, which cannot be undone
         for optimizer in self.optimizers:
             if not metrics.is_skipped:
@@ -362,7 +362,9 @@ class Trainer:
     def _test_divergence(self, metrics: StepMetrics) -> None:
         """Record whether a step diverged; raise TrainingError if training must stop."""
         loss, grad_norm = metrics.loss_and_norm.read_when_ready()
-        metrics.is_skipped = self.spike_guard.detect_divergence(loss, grad_norm, self.config.spike)
+        metrics.is_skipped = self.spike_guard.detect_divergence(
+            loss, grad_norm, self.config.spike_factor
+        )
         if metrics.is_skipped:
             self._handle_divergence(metrics.step, loss, grad_norm)
 
@@ -375,13 +377,16 @@ class Trainer:
         description = f"the loss is {loss:.4g} and the gradient norm {grad_norm:.4g}"
         if math.isfinite(grad_norm) and self.spike_guard.mean_norm:
             description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its running mean"
-        if self.config.divergence == "stop" or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS:
+        if (
+            self.config.on_divergence == "stop"
+            or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS
+        ):
             earlier_skipped = self.spike_guard.divergent_steps - 1
             if earlier_skipped:
                 description += f" (the {earlier_skipped} steps before it were skipped)"
             raise TrainingError(
                 f"Step {step} diverged: {description}. Lower learning_rate (now "
-                f"{self.config.learning_rate}) or clip (now {self.config.clip})."
+                f"{self.config.learning_rate}) or clip (now {self.config.max_grad_norm})."
             )
         self._emit_event("skipped", step=step, message=f"{description}: the step is skipped")
 
@@ -417,17 +422,19 @@ class Trainer:
         from all of them; otherwise only the first process generates.
         """
         config, batch = self.config, None
-        if not config.samples or self.model.decoder is None or self.model_config.labels:
+        if not config.sample_count or self.model.decoder is None or self.model_config.labels:
             return
         if not (self.is_sharded or self.world.is_first):
             return
         if self.model.encoder is not None:
             rows = self.validator.validation_rows if self.validator else self.train_rows
-            batch = self.objective(rows.read_rows(rows.select_evenly_spaced(config.samples)), 0, 0)
+            batch = self.objective(
+                rows.read_rows(rows.select_evenly_spaced(config.sample_count)), 0, 0
+            )
         samples = generate_samples(
             self.model,
             self.tokenizer,
-            count=config.samples,
+            count=config.sample_count,
             max_tokens=config.sample_tokens,
             seed=config.seed,
             batch=batch,

@@ -25,13 +25,13 @@ from model.training.examples import ExampleRows
 from model.training.packed_rows import PackedRows
 from model.training.parallel import DistributedWorld
 
-#: Spans of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the group
-#: ``name`` of a ``kind``. A position may belong to several groups, or to none.
+#: Spans of the validation rows: positions row_start ... row_end - 1 of row ``sequence`` belong to
+#: the group ``name`` of a ``kind``. A position may belong to several groups, or to none.
 GROUPS_SCHEMA = pa.schema(
     [
         ("sequence", pa.int64()),
-        ("start", pa.int32()),
-        ("end", pa.int32()),
+        ("row_start", pa.int32()),
+        ("row_end", pa.int32()),
         ("kind", pa.string()),  # "source" or "identity"
         ("name", pa.string()),
     ]
@@ -84,7 +84,7 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"The groups {path} cannot be read: {error}.") from error
     row_count, context = packed_rows.ids.shape
-    sequence, start, end = (table[name].to_numpy() for name in ("sequence", "start", "end"))
+    sequence, start, end = (table[name].to_numpy() for name in ("sequence", "row_start", "row_end"))
     is_valid = (
         (sequence >= 0) & (sequence < row_count) & (start >= 0) & (start <= end) & (end <= context)
     )
@@ -145,7 +145,9 @@ class Validator:
         pairs = zip(table["kind"].to_pylist(), table["name"].to_pylist(), strict=True)
         group_per_span = np.array([group_index[pair] for pair in pairs], dtype=np.int64)
         span_order = np.argsort(table["sequence"].to_numpy(), kind="stable")
-        columns = [table[name].to_numpy().astype(np.int64) for name in ("sequence", "start", "end")]
+        columns = [
+            table[name].to_numpy().astype(np.int64) for name in ("sequence", "row_start", "row_end")
+        ]
         self.spans = np.stack([*columns, group_per_span])[:, span_order]  # (4, spans), by sequence
 
     def measure_loss(self, model: Transformer) -> ValidationResult:

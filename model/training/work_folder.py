@@ -21,7 +21,7 @@ from model.config import TrainConfig, config_from_dict
 from model.interchange.atomic_files import remove_unfinished_writes
 from model.training.schedule import find_last_step_before_decay, have_same_rates_until
 
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 STATES_FOLDER = "state"
 OUTPUT_FOLDERS = ("checkpoints", "log", "validation", "samples")
 

@@ -35,39 +35,46 @@ FIGURES = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "the number; null where it could not be measured: the note says why",
+        "the number; null where it could not be measured: missing_reason says why",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
-    column("level", pa.float64(), "figure", "level of the interval, as 0.95", unit="share"),
+    column(
+        "confidence_level", pa.float64(), "figure", "level of the interval, as 0.95", unit="share"
+    ),
     column("n", pa.int64(), "figure", "units that were measured"),
     column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
     column("method", pa.string(), "project text", "how it was measured"),
-    column("note", pa.string(), "project text", "why there is no value"),
+    column("missing_reason", pa.string(), "project text", "why there is no value"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
     column(
-        "content",
+        "content_digest",
         pa.string(),
         "id",
         "content digest of its artifact; of a corpus stage, of the tables that cards read",
     ),
-    column("table", pa.string(), "label", "the table that holds the rows"),
+    column("evidence_table", pa.string(), "label", "the table that holds the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table"),
-    column("where", pa.string(), "label", "JSON: column = value conditions that select the rows"),
-    column("column", pa.string(), "label", "the column that was computed with"),
+    column(
+        "evidence_filter",
+        pa.string(),
+        "label",
+        "JSON: column = value conditions that select the rows",
+    ),
+    column("value_column", pa.string(), "label", "the column that was computed with"),
     column("aggregate", pa.string(), "label", "how the rows make the value"),
-    column("rows", pa.int64(), "figure", "rows behind the value", unit="rows"),
-    column("page", pa.string(), "label", "where the rows are shown"),
+    column("row_count", pa.int64(), "figure", "rows behind the value", unit="rows"),
+    column("page_path", pa.string(), "label", "where the rows are shown"),
 )
 
 AggregateKind = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
 ]
 
-#: How rows make a value. ratio: of the sums of two columns, "broken/documents", or of several to
-#: one, "removed_rows+removed_spans/in". last: the value of the last row that has one. finding: an
-#: audit computed it, see its method.
+#: How rows make a value. ratio: of the sums of two columns, "violations/documents", or of several
+#: to one, "removed_rows+removed_spans/input". last: the value of the last row that has one.
+#: finding: an audit computed it, see its method.
 AGGREGATE_KINDS: tuple[str, ...] = (
     "count",
     "sum",
@@ -430,7 +437,7 @@ class FigureBook:
         except ValueError as error:
             raise HallmarkError(
                 f"finding {label!r:.120} of {stage}: its conditions "
-                f"{finding_row['where']!r:.80} are no "
+                f"{finding_row['evidence_filter']!r:.80} are no "
                 f"JSON object"
             ) from error
         value = finding_row["value"]
@@ -446,7 +453,7 @@ class FigureBook:
                 "finding",
                 low=finding_row["low"],
                 high=finding_row["high"],
-                confidence_level=finding_row["level"],
+                confidence_level=finding_row["confidence_level"],
                 n=finding_row["n"],
                 scorer=finding_row["scorer"] or "",
                 method=finding_row["method"] or "",
@@ -480,14 +487,15 @@ class FigureBook:
                 for column_name in FIGURES.names
                 if hasattr(figure, column_name)
             }
-            row |= {"level": figure.confidence_level, "note": figure.missing_reason}
-            row |= {"column": figure.value_column, "page": figure.page_path}
             row |= {
                 "stage": figure.evidence.stage,
-                "content": figure.evidence.artifact.content_digest,
+                "content_digest": figure.evidence.artifact.content_digest,
             }
-            row |= {"table": figure.evidence.table, "sha256": figure.evidence.sha256}
-            row |= {"where": figure.evidence.conditions_json, "rows": figure.evidence.row_count}
+            row |= {"evidence_table": figure.evidence.table, "sha256": figure.evidence.sha256}
+            row |= {
+                "evidence_filter": figure.evidence.conditions_json,
+                "row_count": figure.evidence.row_count,
+            }
             rows.append(row)
         return pa.Table.from_pylist(rows, schema=FIGURES)
 

@@ -51,7 +51,7 @@ _CUT_MARGIN = 500  # ... of which the last are dropped where it was cut: a span 
 class Redactor:
     """Masks texts for one card.
 
-    ``secrets`` are the planted ones, of the table ``plants``, with the sentences that they were
+    ``secrets`` are the planted ones, of the table ``canaries``, with the sentences that they were
     planted in where these are known; ``regions`` countries whose national telephone numbers are
     looked for beside the detectors' own.
     """

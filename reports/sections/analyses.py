@@ -217,7 +217,7 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
 
 
 def build_bias_chart(findings: Findings) -> list[Block]:
-    preference_findings = findings.select_by_metric("bias", "preference")
+    preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
         "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
         "The dashed line is one half; a model without preference need not sit on it exactly."
@@ -235,10 +235,10 @@ def build_association_chart(findings: Findings) -> list[Block]:
         "is none at all."
     )
     trait_share_findings = [
-        entry for entry in strength_findings if [*parse_tags(entry[0])] == ["dose"]
+        entry for entry in strength_findings if [*parse_tags(entry[0])] == ["assigned_trait_share"]
     ]
     return build_interval_chart(
-        "dose", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
+        "trait-share", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
     )
 
 
@@ -260,7 +260,9 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
 
     That none is seen is said only where no figure on doses above chance differs from its null.
     """
-    smallest_share_findings = findings.select_by_metric("associations", "smallest_dose_seen")
+    smallest_share_findings = findings.select_by_metric(
+        "associations", "smallest_detected_trait_share"
+    )
     if not smallest_share_findings:
         return []
     figure = smallest_share_findings[0][1]
@@ -273,12 +275,13 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
     association_findings = [
         (row, finding_figure)
         for row, finding_figure in findings.by_audit["associations"]
-        if not row["control"] and parse_tags(row).get("dose") != NULL_TRAIT_SHARE
+        if not row["control"] and parse_tags(row).get("assigned_trait_share") != NULL_TRAIT_SHARE
     ]
     share_rows = [
-        (tags["dose"], row)
+        (tags["assigned_trait_share"], row)
         for row, _ in association_findings
-        if row["metric"] == "association_strength" and [*(tags := parse_tags(row))] == ["dose"]
+        if row["metric"] == "association_strength"
+        and [*(tags := parse_tags(row))] == ["assigned_trait_share"]
     ]
     measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
     significant_findings = [
@@ -397,10 +400,10 @@ def build_interval_chart(
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
     """What a finding says of its null, as TESTED names it."""
     column_units = (
-        ("null", finding_row["unit"]),
+        ("null_value", finding_row["unit"]),
         ("p_corrected", "p"),
         ("q", "p"),
-        ("smallest_effect", finding_row["unit"]),
+        ("minimum_detectable_effect", finding_row["unit"]),
     )
     values = [(finding_row.get(column), unit) for column, unit in column_units]
     return ["–" if value is None else format_value(value, unit) for value, unit in values]

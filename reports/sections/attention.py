@@ -106,25 +106,25 @@ def load_attention_view(
     attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
 ) -> AttentionView | None:
     """The view of a row of ``texts``; of an encoder-decoder the encoder's. None without weights."""
-    text_number, query_position = text_row["text"], text_row["query"]
+    text_number, query_position = text_row["text_id"], text_row["query_position"]
     if query_position is None:
         return None
     weight_rows = _read_matching_rows(
         attention_maps,
         "weights",
-        (pc.field("text") == text_number) & (pc.field("query") == query_position),
+        (pc.field("text_id") == text_number) & (pc.field("query_position") == query_position),
     )
     if not len(weight_rows):
         return None
     stacks = weight_rows["stack"].unique().to_pylist()
     stack = "encoder" if "encoder" in stacks else "decoder"
     weight_rows = weight_rows.filter(pc.equal(weight_rows["stack"], stack))
-    mean_rows = weight_rows.group_by(["layer", "key"]).aggregate([("weight", "mean")])
-    tokens = _read_matching_rows(attention_maps, "tokens", pc.field("text") == text_number).sort_by(
-        "position"
-    )
+    mean_rows = weight_rows.group_by(["layer", "key_position"]).aggregate([("weight", "mean")])
+    tokens = _read_matching_rows(
+        attention_maps, "tokens", pc.field("text_id") == text_number
+    ).sort_by("position")
     row_layers, row_keys, row_means = (
-        mean_rows[name].to_numpy() for name in ("layer", "key", "weight_mean")
+        mean_rows[name].to_numpy() for name in ("layer", "key_position", "weight_mean")
     )
     weights_by_layer = {
         int(layer_number): np.zeros(len(tokens)) for layer_number in np.unique(row_layers)
@@ -176,7 +176,7 @@ def build_attention_blocks(
     book: FigureBook, attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
 ) -> list[Block]:
     """The picture of a text with its table; a sentence where there is none."""
-    text_number = text_row["text"]
+    text_number = text_row["text_id"]
     attention = load_attention_view(attention_maps, text_row, redactor)
     if attention is None:
         return [
@@ -204,10 +204,10 @@ def build_attention_blocks(
         row: list[InlineElement] = [str(layer)]
         for position in top_positions:
             conditions = {
-                "text": text_number,
+                "text_id": text_number,
                 "stack": attention.stack,
                 "layer": layer,
-                "query": attention.query_position,
+                "query_position": attention.query_position,
             }
             figure = book.add_computed_figure(
                 f"attention-{text_number}-{layer}-{position}",
@@ -215,7 +215,7 @@ def build_attention_blocks(
                 f"{attention.query_position} on {position}",
                 "",
                 (ATTENTION_STAGE, "weights"),
-                conditions | {"key": position},
+                conditions | {"key_position": position},
                 aggregate="mean",
                 value_column="weight",
             )
@@ -264,11 +264,11 @@ def _format_attention_caption(
     ]
     if attention.visible_token_count < len(attention.tokens):
         parts.append("Grey tokens come later and cannot be seen.")
-    if text_row["left_out"]:
+    if text_row["omitted_tokens"]:
         parts.append(
             "The last token of the text was not read."
             if text_row["left_out"] == 1
-            else f"The last {text_row['left_out']:,} tokens of the text were not read."
+            else f"The last {text_row['omitted_tokens']:,} tokens of the text were not read."
         )
     if text_row["note"]:
         parts.append(f"{redactor.redact_excerpt(text_row['note'])}.")

@@ -60,7 +60,7 @@ def build_card_summary(
         if audit not in findings.by_audit and audit not in failure_reasons
     ]
     empty_audits = _find_audits_without_figures(findings)
-    has_instrument_control = any(row["tests"] in INSTRUMENT_TESTS for _, row in controls)
+    has_instrument_control = any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls)
     verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
     failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
@@ -246,7 +246,7 @@ def _list_audits_failing_controls(
         dict.fromkeys(
             get_audit_title(audit)
             for audit, row in controls
-            if row["tests"] in test_kinds and row["verdict"] != "pass"
+            if row["control_target"] in test_kinds and row["verdict"] != "pass"
         )
     )
 
@@ -261,7 +261,7 @@ def _summarize_control_results(
     weakness_text = (
         f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
     )
-    if not any(row["tests"] in INSTRUMENT_TESTS for _, row in controls):
+    if not any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls):
         return f"no audit ran a control of its instruments{weakness_text.replace('but', 'and')}"
     return f"the instruments work{weakness_text}"
 
@@ -271,7 +271,7 @@ def _explain_control_results(
 ) -> str:
     if not controls:
         return "No audit ran a control: nothing shows that they can detect."
-    test_kinds = [row["tests"] for _, row in controls]
+    test_kinds = [row["control_target"] for _, row in controls]
     baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
     explanation = (
         f"No: {', '.join(failed_instruments)} did not detect what it must, or detected what "
@@ -288,7 +288,9 @@ def _explain_control_results(
             f"scorer or a baseline, not the model."
         )
     capability_tested_audits = list(
-        dict.fromkeys(get_audit_title(audit) for audit, row in controls if row["tests"] == "model")
+        dict.fromkeys(
+            get_audit_title(audit) for audit, row in controls if row["control_target"] == "model"
+        )
     )
     if capability_tested_audits and not weak_audits:
         explanation += (
@@ -306,7 +308,7 @@ def _explain_control_results(
         dict.fromkeys(
             get_audit_title(audit)
             for audit, row in controls
-            if row["tests"] == "model" and row["value"] is None
+            if row["control_target"] == "model" and row["value"] is None
         )
     )
     if audits_without_numbers:
@@ -411,17 +413,19 @@ def compute_scaled_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
 
 def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
     """The same in the unit itself. Where all agree there is no interval, and the value counts."""
-    null, low, high = finding_row["null"], finding_row["low"], finding_row["high"]
+    null, low, high = finding_row["null_value"], finding_row["low"], finding_row["high"]
     p_corrected = finding_row["p_corrected"]
     if p_corrected is not None and low is None and high is None:
         low = high = finding_row["value"]
     if (
-        not finding_row["worse"]
+        not finding_row["worse_when"]
         or None in (null, low, high)
         or (p_corrected or 0) >= SIGNIFICANCE_LEVEL
     ):
         return 0.0
-    if p_corrected is None and finding_row["worse"] == "apart":  # nothing tells it from chance
+    if (
+        p_corrected is None and finding_row["worse_when"] == "away_from_null"
+    ):  # nothing tells it from chance
         return 0.0
     upward_excess, downward_excess = low - null, null - high
     return max(
@@ -430,8 +434,8 @@ def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
             {
                 "up": upward_excess,
                 "down": downward_excess,
-                "apart": max(upward_excess, downward_excess),
-            }[finding_row["worse"]]
+                "away_from_null": max(upward_excess, downward_excess),
+            }[finding_row["worse_when"]]
         ),
     )
 
@@ -445,7 +449,13 @@ def _describe_harmful_finding(
         else format_metric_name(finding_row["metric"])
     )
     null_value = Figure(
-        figure.id, "", finding_row["null"], finding_row["unit"], figure.evidence, "", "finding"
+        figure.id,
+        "",
+        finding_row["null_value"],
+        finding_row["unit"],
+        figure.evidence,
+        "",
+        "finding",
     ).short_text
     return [
         f"{get_audit_title(audit)}. {metric_label}: ",

@@ -16,16 +16,16 @@ from tasks.contract import Artifact, HallmarkError, column, table_schema
 
 TENSOR_SCHEMA = table_schema(
     "The tensors of a safetensors file.",
-    column("name", pa.string(), "label", "the tensor"),
+    column("tensor_name", pa.string(), "label", "the tensor"),
     column("dtype", pa.string(), "label", "type of its numbers"),
     column("shape", pa.list_(pa.int64()), "figure", "its dimensions"),
-    column("parameters", pa.int64(), "figure", "numbers in it", unit="parameters"),
+    column("parameter_count", pa.int64(), "figure", "numbers in it", unit="parameters"),
 )
 
 #: A token names its id; it is a piece of a word, and no text of the corpus.
 VOCABULARY_SCHEMA = table_schema(
     "The tokens of a tokenizer.",
-    column("id", pa.int64(), "id", "the token's id"),
+    column("token_id", pa.int64(), "id", "the token's id"),
     column("token", pa.string(), "label", "the token as tokenizer.json spells it"),
 )
 
@@ -58,10 +58,10 @@ def _read_safetensors_header(path: Path) -> pa.Table:
             header = json.loads(file.read(header_length))
         rows = [
             {
-                "name": tensor_name,
+                "tensor_name": tensor_name,
                 "dtype": tensor_entry["dtype"],
                 "shape": tensor_entry["shape"],
-                "parameters": math.prod(tensor_entry["shape"]),
+                "parameter_count": math.prod(tensor_entry["shape"]),
             }
             for tensor_name, tensor_entry in header.items()
             if tensor_name != "__metadata__"
@@ -83,7 +83,7 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
             "parameters",
             ("checkpoint", file_name),
             aggregate="sum",
-            value_column="parameters",
+            value_column="parameter_count",
             file_rows=tensor_table,
         )
         parts += [" and " if parts else "", figure, " in ", Code(file_name)]
@@ -133,7 +133,8 @@ def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
             for added_token in tokenizer_json.get("added_tokens") or []
         }
         rows = [
-            {"id": token_id, "token": token_by_id[token_id]} for token_id in sorted(token_by_id)
+            {"token_id": token_id, "token": token_by_id[token_id]}
+            for token_id in sorted(token_by_id)
         ]
         tokenizer_kind = str(model.get("type") or "not said in tokenizer.json")
         return tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)

@@ -148,7 +148,7 @@ def select_directional_findings(
     return [
         comparison
         for comparison, last_row in last_findings
-        if last_row["worse"] and last_row["metric"] == metric
+        if last_row["worse_when"] and last_row["metric"] == metric
     ]
 
 
@@ -169,7 +169,7 @@ def explain_part_selection(
     """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
     last_row = comparison.findings[-1]
     if (
-        not last_row["worse"]
+        not last_row["worse_when"]
         or find_overall_finding(metric_parts) is comparison
         or last_row["value"] is None
     ):
@@ -184,14 +184,16 @@ def explain_part_selection(
 def harm_sort_key(finding: Row) -> tuple[float, float]:
     """How bad a finding is: beyond chance, then by its value alone."""
     value = finding["value"] or 0.0
-    if finding["worse"] == "apart":
-        value = 0.0 if finding["null"] is None else value - finding["null"]
-    return compute_scaled_harm_beyond_null(finding), compute_signed_harm(finding["worse"], value)
+    if finding["worse_when"] == "away_from_null":
+        value = 0.0 if finding["null_value"] is None else value - finding["null_value"]
+    return compute_scaled_harm_beyond_null(finding), compute_signed_harm(
+        finding["worse_when"], value
+    )
 
 
 def compute_signed_harm(worse_when: str, amount: float) -> float:
     """An amount with the sign of harm: positive is worse."""
-    return {"up": amount, "down": -amount, "apart": abs(amount)}.get(worse_when, 0.0)
+    return {"up": amount, "down": -amount, "away_from_null": abs(amount)}.get(worse_when, 0.0)
 
 
 def judge_change(comparison: FindingComparison, change: Row | None) -> str:
@@ -201,19 +203,21 @@ def judge_change(comparison: FindingComparison, change: Row | None) -> str:
         return "not tested"
     if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
         return "no change shown"
-    if first_row["worse"] == "apart":
+    if first_row["worse_when"] == "away_from_null":
         if any(
-            row[column] is None for row in (first_row, last_row) for column in ("value", "null")
+            row[column] is None
+            for row in (first_row, last_row)
+            for column in ("value", "null_value")
         ):
             return "changed"
         # Of the same units the change may have the other sign than of all that either has.
         if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
             return "changed"
-        harm_change = abs(last_row["value"] - last_row["null"]) - abs(
-            first_row["value"] - first_row["null"]
+        harm_change = abs(last_row["value"] - last_row["null_value"]) - abs(
+            first_row["value"] - first_row["null_value"]
         )
     else:
-        harm_change = compute_signed_harm(first_row["worse"], change["value"])
+        harm_change = compute_signed_harm(first_row["worse_when"], change["value"])
     return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
 
 
@@ -262,7 +266,7 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
     """Why a finding has no change in pairs."""
     if all(row["value"] is None for row in comparison.findings):
         return "measured at none of them"
-    if not comparison.findings[-1]["worse"] and select_directional_findings(
+    if not comparison.findings[-1]["worse_when"] and select_directional_findings(
         audit.comparisons, comparison.findings[-1]["metric"]
     ):
         return "by value only: baselines, which read the same text"

@@ -27,7 +27,9 @@ from reports.sections.personal_data import build_personal_data_section
 def build_canary_callout(corpus: CorpusFigures) -> Callout:
     if not has_canaries(corpus):
         return Callout("note", ["Nothing was planted in this corpus."])
-    document_count = corpus.add_sum_figure("plants", "documents", "documents", "planted documents")
+    document_count = corpus.add_sum_figure(
+        "canaries", "documents", "documents", "planted documents"
+    )
     return Callout(
         "note",
         [
@@ -43,7 +45,7 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
 
 def has_canaries(corpus: CorpusFigures) -> bool:
     """Whether any document was planted: controls that were drawn and never planted are none."""
-    document_counts = corpus.profile["plants"].read(["documents"])["documents"]
+    document_counts = corpus.profile["canaries"].read(["documents"])["documents"]
     return bool(pc.sum(document_counts).as_py())
 
 
@@ -72,7 +74,9 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
 def list_addition_labels(corpus: CorpusFigures) -> list[str]:
     """The labels of what each addition left, oldest first; one where the corpus did not grow."""
     return [
-        label for label, artifact in corpus.stage_artifacts.items() if artifact.stage == "plant"
+        label
+        for label, artifact in corpus.stage_artifacts.items()
+        if artifact.stage == "plant_canaries"
     ]
 
 
@@ -316,7 +320,8 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
         Paragraph(
             [
                 "The toxicity of a document is the highest score of its windows of up to "
-                f"{config['window']:,} characters, not their mean, so that an insult counts in a "
+                f"{config['window_characters']:,} characters, not their mean, so that an "
+                f"insult counts in a "
                 "long text as in a short one; it is that of the text which the filter read"
                 + (", before cut_toxic took windows out of it." if has_span_removal else ".")
             ]
@@ -388,26 +393,27 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
         Paragraph(
             [
                 "Of those without a score ",
-                add_cascade_figure("cleared", "documents cleared by the cheap scorer"),
-                f" were cleared by {row['cheap']}, which found them below "
+                add_cascade_figure("cleared_documents", "documents cleared by the cheap scorer"),
+                f" were cleared by {row['cheap_scorer']}, which found them below "
                 f"{row['clears_below']:g}. Both scorers read ",
-                add_cascade_figure("drawn", "documents drawn to measure the cascade"),
+                add_cascade_figure("sampled_documents", "documents drawn to measure the cascade"),
                 ", of which ",
-                add_cascade_figure("toxic", "drawn documents at or above the threshold"),
-                f" were toxic, at {row['threshold']:g} or above; the cheap one would have cleared ",
+                add_cascade_figure("toxic_documents", "drawn documents at or above the threshold"),
+                f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap one would have "
+                f"cleared ",
                 add_cascade_figure(
-                    "missed", "drawn toxic documents that the cheap scorer would clear"
+                    "missed_documents", "drawn toxic documents that the cheap scorer would clear"
                 ),
                 " of these. So the share of toxic documents that the cascade finds is at least ",
                 add_cascade_figure(
-                    "bound",
+                    "recall_lower_bound",
                     "recall of the cascade, lower bound",
                     "share",
-                    n=row["toxic"],
+                    n=row["toxic_documents"],
                     method=method,
                 ),
-                f" with {100 * row['level']:g} % confidence, an estimate; "
-                f"{100 * row['required']:g} % was required.",
+                f" with {100 * row['confidence_level']:g} % confidence, an estimate; "
+                f"{100 * row['min_recall']:g} % was required.",
             ]
         )
     ]
@@ -423,19 +429,19 @@ def format_toxicity_scorer(corpus: CorpusFigures) -> str:
 
 
 def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
-    groups, note = corpus.select_heaviest_values("identities", "group", "mentions")
+    groups, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
     rows = [
         [
             group,
             corpus.add_sum_figure(
-                "identities", "mentions", "mentions", f"mentions, {group}", group=group
+                "identities", "mentions", "mentions", f"mentions, {group}", group_name=group
             ),
             corpus.book.add_computed_figure(
                 f"identities-terms-{group}",
                 f"terms found, {group}",
                 "terms",
                 (PROFILE, "identities"),
-                {"group": group},
+                {"group_name": group},
                 aggregate="distinct",
                 value_column="term",
             ),
@@ -456,7 +462,7 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
 
 def build_canaries_section(corpus: CorpusFigures) -> Section:
     section = Section("Planted documents")
-    table = corpus.profile["plants"].read(["kind", "copies"])
+    table = corpus.profile["canaries"].read(["kind", "copies"])
     rows = []
     for row in table.to_pylist():
         conditions = {"kind": row["kind"], "copies": row["copies"]}
@@ -466,12 +472,14 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 row["kind"],
                 str(row["copies"]),
                 corpus.add_sum_figure(
-                    "plants", "plants", "plants", f"plants, {label}", **conditions
+                    "canaries", "canaries", "canaries", f"plants, {label}", **conditions
                 ),
                 corpus.add_sum_figure(
-                    "plants", "documents", "documents", f"documents, {label}", **conditions
+                    "canaries", "documents", "documents", f"documents, {label}", **conditions
                 ),
-                corpus.add_sum_figure("plants", "bytes", "bytes", f"bytes, {label}", **conditions),
+                corpus.add_sum_figure(
+                    "canaries", "bytes", "bytes", f"bytes, {label}", **conditions
+                ),
             ]
         )
     if rows:

@@ -88,7 +88,7 @@ def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElem
         )
         for column, column_label, unit in (
             ("documents", "documents", "documents"),
-            ("share", "share of bytes", "share"),
+            ("byte_share", "share of bytes", "share"),
         )
     )
     return [documents, byte_share]
@@ -103,7 +103,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     all_source_rows = [row for row in rows if row["source"] == ""]
     total_row = next((row for row in all_source_rows if row["occupation"] == ""), None)
     section = Section("Occupations beside gendered words")
-    if total_row is None or total_row["share"] is None:
+    if total_row is None or total_row["women_share"] is None:
         message = (
             "No mention of an occupation of the list has more words of one gender than of the "
             "other near it in its sentence."
@@ -111,12 +111,15 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(Paragraph([message]))
         return section
     occupation_rows = [row for row in all_source_rows if row["occupation"]]
-    rows_with_share = [row for row in occupation_rows if row["share"] is not None]
+    rows_with_share = [row for row in occupation_rows if row["women_share"] is not None]
     skewed_rows = [
-        row for row in rows_with_share if not row["low"] <= total_row["share"] <= row["high"]
+        row for row in rows_with_share if not row["low"] <= total_row["women_share"] <= row["high"]
     ]
     skewed_rows.sort(
-        key=lambda row: (-_distance_to_nearest_bound(row, total_row["share"]), row["occupation"])
+        key=lambda row: (
+            -_distance_to_nearest_bound(row, total_row["women_share"]),
+            row["occupation"],
+        )
     )
     inconclusive_count = len(rows_with_share) - len(skewed_rows)
     overall_share = _add_women_share_figure(corpus, total_row, "all occupations")
@@ -135,7 +138,12 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     for row in shown_rows:
         share = _add_women_share_figure(corpus, row, row["occupation"])
         table_rows.append(
-            [row["occupation"], share, share.interval_text, f"{row['women'] + row['men']:,}"]
+            [
+                row["occupation"],
+                share,
+                share.interval_text,
+                f"{row['women_mentions'] + row['men_mentions']:,}",
+            ]
         )
     if table_rows:
         columns = ["occupation", "beside women", "95 % interval", "n"]
@@ -181,7 +189,7 @@ def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
 
 
 def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figure:
-    mention_count = row["women"] + row["men"]
+    mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
         f"beside women, {label}",
@@ -189,7 +197,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},
         aggregate="last",
-        value_column="share",
+        value_column="women_share",
         low=row["low"],
         high=row["high"],
         confidence_level=0.95,

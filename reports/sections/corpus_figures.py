@@ -25,35 +25,37 @@ SCORE_FILTER = "select_scored"
 #: that tell the names of input files.
 CARD_TABLES = (
     "accounts",
+    "canaries",
     "cascade",
     "composition",
-    "detection",
+    "detector_accuracy",
+    "detection_rates",
     "documents",
     "duplicates",
     "errors",
-    "examples",
-    "flow",
     "identities",
     "ledger",
+    "ledger_summary",
     "lengths",
-    "lexicon",
-    "lost",
+    "lexicon_accuracy",
+    "lost_duplicate_clusters",
+    "occupation_shares",
     "occupations",
     "pairs",
     "personal_data",
-    "plants",
+    "property_shares",
     "published_rules",
-    "rates",
-    "reasons",
-    "recovered",
     "regions",
-    "search",
+    "removal_rates",
+    "removed_examples",
+    "search_summary",
     "signals",
     "sources",
     "spans",
-    "swaps",
-    "tagged",
-    "thresholds",
+    "stage_accounts",
+    "swap_differences",
+    "tag_counts",
+    "threshold_rates",
     "toxicity",
     "toxicity_status",
 )
@@ -166,10 +168,10 @@ def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[Plant
     """
     secrets: list[PlantedSecret] = []
     for artifact in corpus_artifacts.values():
-        if "plants" not in artifact.tables or artifact.stage != "plant":
+        if "canaries" not in artifact.tables or artifact.stage != "plant_canaries":
             continue
         columns = ["kind", "text", "prompt", "secret"]
-        for row in artifact["plants"].read(columns).to_pylist():
+        for row in artifact["canaries"].read(columns).to_pylist():
             if secret := row["secret"]:
                 text_before, text_after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
                 secrets.append(PlantedSecret(secret, text_before, text_after))

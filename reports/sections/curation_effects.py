@@ -15,10 +15,10 @@ from reports.sections.row_selection import (
 )
 from tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 
-EFFECTS = "effects"
+EFFECTS = "removal_effects"
 
 #: What the first page is about: documents that left, but not as copies of one that stayed.
-NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "struck out"}
+NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "all except duplicates"}
 
 #: Lines of the table on the first page, beside those about groups of people.
 MAX_LEAD_ROWS = 8
@@ -63,10 +63,10 @@ def describe_document_group(row: Row) -> str:
 def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
     """The highest ratio first; before all a group that alone lost any."""
     infinite_ratio_rows = [row for row in rows if has_infinite_ratio(row)]
-    finite_ratio_rows = [row for row in rows if row["ratio"] is not None]
+    finite_ratio_rows = [row for row in rows if row["rate_ratio"] is not None]
     return infinite_ratio_rows + sorted(
         finite_ratio_rows,
-        key=lambda row: (-row["ratio"], -row["n"], row["dimension"], row["slice"]),
+        key=lambda row: (-row["rate_ratio"], -row["documents"], row["dimension"], row["slice"]),
     )
 
 
@@ -78,7 +78,7 @@ def format_ratio_interval(row: Row) -> str:
 
 
 def add_removal_ratio_figure(
-    corpus: CorpusFigures, row: Row, table: str = "rates", **extra_conditions: Any
+    corpus: CorpusFigures, row: Row, table: str = "removal_rates", **extra_conditions: Any
 ) -> Figure:
     key_columns = ("stage", "reason", "dimension", "slice")
     conditions = {key: row[key] for key in key_columns} | extra_conditions
@@ -93,8 +93,8 @@ def add_removal_ratio_figure(
         (EFFECTS, table),
         conditions,
         aggregate="last",
-        value_column="ratio",
-        n=row["n"],
+        value_column="rate_ratio",
+        n=row["documents"],
         low=row["low"],
         high=row["high"],
         confidence_level=CONFIDENCE_LEVEL,
@@ -105,13 +105,19 @@ def add_removal_ratio_figure(
 
 
 def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
-    adjusted_ratio = "–" if row["within"] is None else format_value(row["within"], "times")
-    rates = [format_value(row[column], "share") for column in ("rate", "other_rate")]
+    adjusted_ratio = (
+        "–"
+        if row["source_adjusted_ratio"] is None
+        else format_value(row["source_adjusted_ratio"], "times")
+    )
+    rates = [
+        format_value(row[column], "share") for column in ("removal_rate", "other_removal_rate")
+    ]
     return [
         describe_document_group(row),
         add_removal_ratio_figure(corpus, row),
         format_ratio_interval(row),
-        f"{row['n']:,}",
+        f"{row['documents']:,}",
         *rates,
         adjusted_ratio,
     ]
@@ -119,11 +125,11 @@ def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElemen
 
 def has_infinite_ratio(row: Row) -> bool:
     """Whether documents of a group left, and none of the others."""
-    return row["ratio"] is None and row["removed"] > 0
+    return row["rate_ratio"] is None and row["removed_documents"] > 0
 
 
 def has_ratio(row: Row) -> bool:
-    return row["ratio"] is not None or has_infinite_ratio(row)
+    return row["rate_ratio"] is not None or has_infinite_ratio(row)
 
 
 def format_infinite_ratio_note(rows: list[Row]) -> str:
@@ -155,7 +161,7 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
     """Whom curation took, in a few lines."""
     rows = [
         row
-        for row in read_effect_rows(corpus, "rates")
+        for row in read_effect_rows(corpus, "removal_rates")
         if NON_DUPLICATE_REMOVAL.items() <= row.items()
     ]
     if not rows:
@@ -218,10 +224,16 @@ def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
     ]
     if not inconclusive_rows:
         return []
-    inconclusive_rows.sort(key=lambda row: (-(row["least"] or math.inf), row["slice"]))
+    inconclusive_rows.sort(
+        key=lambda row: (-(row["minimum_detectable_ratio"] or math.inf), row["slice"])
+    )
     group_texts = [
-        f"{row['slice']} ({row['n']:,} documents): "
-        + ("no rate would show it" if row["least"] is None else f"{row['least']:.1f} times")
+        f"{row['slice']} ({row['documents']:,} documents): "
+        + (
+            "no rate would show it"
+            if row["minimum_detectable_ratio"] is None
+            else f"{row['minimum_detectable_ratio']:.1f} times"
+        )
         for row in inconclusive_rows
     ]
     return [
@@ -234,17 +246,17 @@ def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
 def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
     significant_swaps = [
         swap_row
-        for swap_row in read_effect_rows(corpus, "swaps")
+        for swap_row in read_effect_rows(corpus, "swap_differences")
         if swap_row["origin"] == "templates" and is_significant(swap_row)
     ]
     if not significant_swaps:
         return []
-    row = max(significant_swaps, key=lambda swap_row: abs(swap_row["difference"]))
+    row = max(significant_swaps, key=lambda swap_row: abs(swap_row["score_difference"]))
     return [
         [
             "The scorer itself: when only the group in a sentence changes, its score does. "
             "Most with "
-            f"{row['other']} in place of {row['group']}: by ",
+            f"{row['other_group']} in place of {row['group_name']}: by ",
             add_swap_difference_figure(corpus, row),
             " on average.",
         ]
@@ -253,23 +265,26 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
 
 def is_significant(row: Row) -> bool:
     """Whether a difference between two groups is beyond chance."""
-    return row["corrected"] is not None and row["corrected"] < SIGNIFICANCE_LEVEL
+    return row["p_corrected"] is not None and row["p_corrected"] < SIGNIFICANCE_LEVEL
 
 
 def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]:
     conditions = {"stage": "", "dimension": ""}
-    if not any(conditions.items() <= row.items() for row in read_effect_rows(corpus, "lost")):
+    if not any(
+        conditions.items() <= row.items()
+        for row in read_effect_rows(corpus, "lost_duplicate_clusters")
+    ):
         return []
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"{column} lost with the kept copy",
+            f"{column.replace('_', ' ')}, kept copy removed later",
             unit,
-            (EFFECTS, "lost"),
+            (EFFECTS, "lost_duplicate_clusters"),
             conditions,
             value_column=column,
         )
-        for column, unit in (("copies", "documents"), ("clusters", "clusters"))
+        for column, unit in (("lost_duplicates", "documents"), ("lost_clusters", "clusters"))
     ]
     return [
         [
@@ -296,7 +311,7 @@ def build_curation_effects_section(corpus: CorpusFigures) -> Section:
         "but the source is known, and no text for an example; what it could not read is in "
         "quarantine and not compared; what was held back for planting is no loss. A rule that tags "
         "removes nothing: its shares are of the documents that its stage kept. All rules and "
-        "groups are in the table rates."
+        "groups are in the table removal_rates."
     )
     subsections = [
         build_removal_rates_by_rule(corpus),
@@ -311,7 +326,7 @@ def build_curation_effects_section(corpus: CorpusFigures) -> Section:
 def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     section = Section("By rule")
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
-    for row in read_effect_rows(corpus, "rates"):
+    for row in read_effect_rows(corpus, "removal_rates"):
         if row["stage"]:
             rows_by_rule.setdefault((row["stage"], row["reason"]), []).append(row)
     for (stage, reason), rows in rows_by_rule.items():
@@ -364,12 +379,14 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
     """Ratios at other thresholds, for the groups that the rule's own takes more or less often."""
     section = Section("Along the range of a threshold")
     rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
-    for row in read_effect_rows(corpus, "thresholds"):
+    for row in read_effect_rows(corpus, "threshold_rates"):
         if row["dimension"] in ("identity", "dialect"):
-            rows_by_rule.setdefault((row["stage"], row["reason"], row["bound"]), []).append(row)
+            rows_by_rule.setdefault((row["stage"], row["reason"], row["comparison"]), []).append(
+                row
+            )
     for (stage, reason, bound), rows in rows_by_rule.items():
         thresholds = sorted({row["threshold"] for row in rows})
-        own_threshold_rows = [row for row in rows if row["own"]]
+        own_threshold_rows = [row for row in rows if row["is_rule_threshold"]]
         table_rows: list[list[InlineElement]] = []
         for group_row in sort_by_removal_ratio(own_threshold_rows):
             row_by_threshold = {
@@ -383,8 +400,8 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                 else add_removal_ratio_figure(
                     corpus,
                     row_by_threshold[threshold],
-                    "thresholds",
-                    bound=bound,
+                    "threshold_rates",
+                    comparison=bound,
                     threshold=threshold,
                 )
                 for threshold in thresholds
@@ -405,7 +422,7 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     frozenset(range(1, len(threshold_headings) + 1)),
                     "Of documents that have what the rule looks at; by rule, ratios are of all "
                     "that came to it. The highest at the rule's own threshold first; with "
-                    "intervals, n and all groups in the table thresholds.",
+                    "intervals, n and all groups in the table threshold_rates.",
                 )
             )
     if not section.blocks:
@@ -415,16 +432,17 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
 
 
 def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
-    conditions = {key: row[key] for key in ("origin", "axis", "group", "other")}
+    conditions = {key: row[key] for key in ("origin", "axis", "group_name", "other_group")}
     return corpus.book.add_computed_figure(
-        "-".join(["swaps", *conditions.values()]),
-        f"{row['other']} in place of {row['group']}, {row['origin']}: difference in score",
+        "-".join(["swap_differences", *conditions.values()]),
+        f"{row['other_group']} in place of {row['group_name']}, {row['origin']}: "
+        f"difference in score",
         "score",
-        (EFFECTS, "swaps"),
+        (EFFECTS, "swap_differences"),
         conditions,
         aggregate="last",
-        value_column="difference",
-        n=row["n"],
+        value_column="score_difference",
+        n=row["sentences"],
         low=row["low"],
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
@@ -441,7 +459,8 @@ def format_scorer_name(corpus: CorpusFigures) -> str:
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
     section = Section("When only the group changes")
     rows = sorted(
-        read_effect_rows(corpus, "swaps"), key=lambda swap_row: -abs(swap_row["difference"])
+        read_effect_rows(corpus, "swap_differences"),
+        key=lambda swap_row: -abs(swap_row["score_difference"]),
     )
     for origin, origin_label in (
         ("templates", "the project's own sentences"),
@@ -460,11 +479,11 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         table_rows: list[list[InlineElement]] = []
         for row in select_pairs_covering_groups(significant_rows, corpus.max_rows // 3 or 1):
             figure = add_swap_difference_figure(corpus, row)
-            crossed_share = format_value(row["raised"] + row["lowered"], "share")
+            crossed_share = format_value(row["raised_share"] + row["lowered_share"], "share")
             table_rows.append(
                 [
-                    f"{row['group']} → {row['other']}",
-                    f"{row['n']:,}",
+                    f"{row['group_name']} → {row['other_group']}",
+                    f"{row['sentences']:,}",
                     figure,
                     figure.interval_text,
                     crossed_share,
@@ -474,7 +493,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         note = (
             f"The largest of {len(significant_rows)} that are beyond chance, of "
             f"{len(origin_rows)} pairs, and the "
-            f"largest of every group; all are in the table swaps. Crossed: "
+            f"largest of every group; all are in the table swap_differences. Crossed: "
             f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
             f"Scorer: {format_scorer_name(corpus)}."
         )
@@ -493,7 +512,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
 def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     """What the filters took, by source and language; the documents are behind the numbers."""
     section = Section("What the filters took: examples")
-    rows = read_effect_rows(corpus, "examples")
+    rows = read_effect_rows(corpus, "removed_examples")
     example_by_rule_group: dict[tuple[str, ...], Row] = {}
     for row in rows:
         example_by_rule_group.setdefault(
@@ -501,7 +520,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         )
     ordered = sorted(
         example_by_rule_group.values(),
-        key=lambda example: (not example["alone"], -(example["ratio"] or 0)),
+        key=lambda example: (not example["no_other_removed"], -(example["rate_ratio"] or 0)),
     )
     worst_by_group: dict[tuple[str, str], Row] = {}
     for row in ordered:
@@ -516,15 +535,15 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     for row in [*leading_rows, *further_rows[: max(0, corpus.max_rows - len(leading_rows))]]:
         conditions = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
         figure = corpus.book.add_computed_figure(
-            "-".join(["examples", *conditions.values()]),
+            "-".join(["removed_examples", *conditions.values()]),
             f"{row['reason']}: examples {describe_document_group(row)}",
             "documents",
-            (EFFECTS, "examples"),
+            (EFFECTS, "removed_examples"),
             conditions,
             aggregate="count",
         )
-        ratio_text = "–" if row["ratio"] is None else format_value(row["ratio"], "times")
-        ratio_text = INFINITE_RATIO if row["alone"] else ratio_text
+        ratio_text = "–" if row["rate_ratio"] is None else format_value(row["rate_ratio"], "times")
+        ratio_text = INFINITE_RATIO if row["no_other_removed"] else ratio_text
         rule_name = format_rule_name(corpus, row["stage"], row["reason"])
         table_rows.append(
             [describe_document_group(row), row["stage"], rule_name, ratio_text, figure]
@@ -540,7 +559,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     if len(example_by_rule_group) > len(table_rows):
         note = (
             f"{len(table_rows)} of {len(example_by_rule_group)}; all are in the table "
-            f"examples of effects. {note}"
+            f"removed_examples of removal_effects. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -552,17 +571,17 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
 def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
     """How well mentions are found."""
     figures: list[InlineElement] = []
-    for row in read_effect_rows(corpus, "lexicon"):
-        if row["group"]:
+    for row in read_effect_rows(corpus, "lexicon_accuracy"):
+        if row["group_name"]:
             continue
-        for metric, sample_size in (("recall", row["mentions"]), ("precision", row["found"])):
+        for metric, sample_size in (("recall", row["mentions"]), ("precision", row["detected"])):
             figures.append(
                 corpus.book.add_computed_figure(
                     f"lexicon-{metric}",
                     f"mentions of people: {metric}",
                     "share",
-                    (EFFECTS, "lexicon"),
-                    {"group": ""},
+                    (EFFECTS, "lexicon_accuracy"),
+                    {"group_name": ""},
                     aggregate="last",
                     value_column=metric,
                     n=sample_size,
@@ -583,7 +602,7 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     " of the mentions, and of what it finds are mentions ",
                     precision,
                     ". Lexicon and sentences have one "
-                    "author, so this flatters; by group in the table lexicon.",
+                    "author, so this flatters; by group in the table lexicon_accuracy.",
                 ]
             )
         ],

@@ -8,7 +8,7 @@ from reports.page.document import DataTable, InlineElement, Paragraph, Section
 from reports.page.figures import Figure
 from reports.sections.corpus_figures import CorpusFigures
 
-CURATION_EVALUATION = "recovery"
+CURATION_EVALUATION = "evaluate_curation"
 
 Row = dict[str, Any]
 
@@ -18,9 +18,9 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     if CURATION_EVALUATION not in corpus.stage_artifacts:
         return []
     artifact = corpus.stage_artifacts[CURATION_EVALUATION]
-    detection_rows: list[Row] = artifact["recovered"].read().to_pylist()
-    property_rows: list[Row] = artifact["rates"].read().to_pylist()
-    occupation_rows: list[Row] = artifact["occupations"].read().to_pylist()
+    detection_rows: list[Row] = artifact["detection_rates"].read().to_pylist()
+    property_rows: list[Row] = artifact["property_shares"].read().to_pylist()
+    occupation_rows: list[Row] = artifact["occupation_shares"].read().to_pylist()
     sources = dict.fromkeys(row["source"] for row in property_rows)
     source_names = ", ".join(sources)
     return [
@@ -56,10 +56,10 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
-            conditions = {name: row[name] for name in ("source", "stage", "what", "measure")}
-            figure = _add_share_figure(corpus, "recovered", conditions, row)
+            conditions = {name: row[name] for name in ("source", "stage", "target", "measure")}
+            figure = _add_share_figure(corpus, "detection_rates", conditions, row)
             table_rows.append(
-                [row["stage"], row["what"], row["measure"], *_format_share_cells(figure, row)]
+                [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
             )
     note = (
         "Recall: of what is there, the share that the stage found. Precision: of what it found, "
@@ -77,8 +77,8 @@ def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list
     for row in rows:
         if row["source"] == source:
             conditions = {name: row[name] for name in ("source", "occupation")}
-            figure = _add_share_figure(corpus, "occupations", conditions, row)
-            stated_share = f"{100 * row['stated']:g} %"
+            figure = _add_share_figure(corpus, "occupation_shares", conditions, row)
+            stated_share = f"{100 * row['configured_share']:g} %"
             table_rows.append([row["occupation"], stated_share, *_format_share_cells(figure, row)])
     columns = ["occupation", "stated", "recovered", "interval", "n"]
     note = (
@@ -93,11 +93,16 @@ def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[R
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
-            conditions = {name: row[name] for name in ("source", "what", "among")}
-            figure = _add_share_figure(corpus, "rates", conditions, row)
-            stated_share = f"{100 * row['stated']:g} %"
+            conditions = {name: row[name] for name in ("source", "property_name", "population")}
+            figure = _add_share_figure(corpus, "property_shares", conditions, row)
+            stated_share = f"{100 * row['configured_share']:g} %"
             table_rows.append(
-                [row["what"], row["among"], stated_share, *_format_share_cells(figure, row)]
+                [
+                    row["property_name"],
+                    row["population"],
+                    stated_share,
+                    *_format_share_cells(figure, row),
+                ]
             )
     columns = ["what", "among", "stated", "composed", "interval", "n"]
     caption = f"What the documents of {source} hold"

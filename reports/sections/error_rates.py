@@ -96,40 +96,47 @@ class ErrorRates:
         self.rows_by_table = {
             name: self.study[name].read().to_pylist()
             for name in self.study.tables
-            if name != "units"
+            if name != "candidates"
         }
-        for row in self.rows_by_table["detection"]:
-            conditions = {"kind": row["kind"], "dose": row["dose"], "effects": True}
+        for row in self.rows_by_table["detection_rates"]:
+            conditions = {
+                "kind": row["kind"],
+                "effect_level": row["effect_level"],
+                "has_effects": True,
+            }
             figure = self.add_rate_figure(
                 row,
-                f"found {row['kind']} {format_planted_amount(row['dose'])}",
-                "found",
+                f"found {row['kind']} {format_planted_amount(row['effect_level'])}",
+                "is_detected",
                 conditions,
             )
             self.detection_rates.setdefault(row["kind"], []).append(
-                DetectionRate(row["dose"], row["effect"], figure)
+                DetectionRate(row["effect_level"], row["has_effect"], figure)
             )
         self.false_alarm_rates = {
             row["kind"]: self.add_rate_figure(
-                row, f"claimed {row['kind']}", "alarm", {"kind": row["kind"], "effect": False}
+                row,
+                f"claimed {row['kind']}",
+                "is_alarm",
+                {"kind": row["kind"], "has_effect": False},
             )
-            for row in self.rows_by_table["alarms"]
+            for row in self.rows_by_table["false_alarm_rates"]
         }
         self.coverage_rates = {
             row["kind"]: self.add_rate_figure(
-                row, f"covered {row['kind']}", "covered", {"kind": row["kind"]}
+                row, f"covered {row['kind']}", "is_covered", {"kind": row["kind"]}
             )
-            for row in self.rows_by_table["calibration"]
+            for row in self.rows_by_table["interval_coverage"]
         }
         self.smallest_detected = {
-            row["kind"]: row["dose"] for row in self.rows_by_table["smallest"]
+            row["kind"]: row["effect_level"] for row in self.rows_by_table["smallest_detected"]
         }
         self.counted_worlds = self.book.add_computed_figure(
             "worlds-counted",
             "worlds that count",
             "worlds",
             (ERROR_RATES, "worlds"),
-            {"counts": True},
+            {"is_counted": True},
             aggregate="count",
         )
 
@@ -138,14 +145,14 @@ class ErrorRates:
     ) -> Figure:
         """A share of candidates, with its interval over worlds."""
         interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {
-            "confidence_level": row["level"]
+            "confidence_level": row["confidence_level"]
         }
         return self.book.add_computed_figure(
             label,
             label,
             "share",
-            (ERROR_RATES, "units"),
-            {**conditions, "learned": True},
+            (ERROR_RATES, "candidates"),
+            {**conditions, "has_learned": True},
             aggregate="mean",
             value_column=column,
             **interval_fields,
@@ -157,7 +164,7 @@ class ErrorRates:
             *self.detection_rates,
             *self.false_alarm_rates,
             *self.coverage_rates,
-            *(row["kind"] for row in self.rows_by_table["unjudged"]),
+            *(row["kind"] for row in self.rows_by_table["unjudged_candidates"]),
         }
         return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
 
@@ -177,7 +184,9 @@ class ErrorRates:
     ) -> Figure | None:
         """How many candidates, where given of that ``dose``, no rate knows of."""
         unjudged_amounts = [
-            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+            row["effect_level"]
+            for row in self.rows_by_table["unjudged_candidates"]
+            if row["kind"] == kind
         ]
         if not any(planted_amount in (None, amount) for amount in unjudged_amounts):
             return None
@@ -188,23 +197,28 @@ class ErrorRates:
         conditions: dict[str, Any] = {"kind": kind}
         if planted_amount is not None:
             figure_id, label = f"{figure_id}-largest", f"{label} at the largest dose"
-            conditions["dose"] = planted_amount
+            conditions["effect_level"] = planted_amount
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
-            figure_id, label, "candidates", (ERROR_RATES, "unjudged"), conditions, aggregate="count"
+            figure_id,
+            label,
+            "candidates",
+            (ERROR_RATES, "unjudged_candidates"),
+            conditions,
+            aggregate="count",
         )
 
     def count_candidates_without_interval(self, kind: str) -> Figure | None:
         """How many candidates that were judged have no interval with two ends, or no true figure to
         compare it with."""
-        conditions = {"kind": kind, "learned": True, "covered": None}
-        if not self.book.get_evidence(ERROR_RATES, "units", conditions).row_count:
+        conditions = {"kind": kind, "has_learned": True, "is_covered": None}
+        if not self.book.get_evidence(ERROR_RATES, "candidates", conditions).row_count:
             return None
         figure_id = f"no-ends-{kind}"
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
             figure_id,
             f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
             "candidates",
-            (ERROR_RATES, "units"),
+            (ERROR_RATES, "candidates"),
             conditions,
             aggregate="count",
         )
@@ -219,7 +233,9 @@ class ErrorRates:
         }
         no_effect_amounts.add(NO_EFFECT_AMOUNTS.get(kind, 0.0))
         effect_amounts = {
-            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+            row["effect_level"]
+            for row in self.rows_by_table["unjudged_candidates"]
+            if row["kind"] == kind
         } - no_effect_amounts
         effect_amounts |= {
             detection_rate.planted_amount

@@ -40,14 +40,23 @@ def format_metric_name(metric: str) -> str:
 
 
 def natural_sort_key(text: str) -> list[Any]:
-    """Sorts "copies=8" before "copies=16", and "dose=0.75" before "dose=0.9"."""
+    """Sorts "copies=8" before "copies=16", and "share=0.75" before "share=0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if part[:1].isdecimal() else (-1.0, part) for part in parts]
 
 
 #: Tags of findings about groups of people, or about kinds of groups.
 GROUP_TAGS = frozenset(
-    {"bias_type", "category", "domain", "gender", "group", "mentions", "pronoun", "test"}
+    {
+        "bias_type",
+        "category",
+        "domain",
+        "gender",
+        "group_name",
+        "mentioned_group",
+        "pronoun",
+        "test",
+    }
 )
 
 
@@ -66,7 +75,7 @@ def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
 
     def significance_key(index: int) -> tuple[float, float]:
         row, figure = findings[index]
-        p, null = row.get("p_corrected"), row.get("null")
+        p, null = row.get("p_corrected"), row.get("null_value")
         difference = None if figure.value is None else abs(figure.value - (null or 0.0))
         return (2.0 if p is None else p, math.inf if difference is None else -difference)
 
@@ -81,7 +90,9 @@ def compare_with_null(finding_row: Mapping[str, Any]) -> int:
     What decides are the interval and the corrected p that tables show, either of them: a sentence
     that says nothing was found holds only where this is 0.
     """
-    value, null, low, high = (finding_row[column] for column in ("value", "null", "low", "high"))
+    value, null, low, high = (
+        finding_row[column] for column in ("value", "null_value", "low", "high")
+    )
     if value is None or null is None:
         return 0
     if low is not None and high is not None and (low > null or high < null):
@@ -143,7 +154,7 @@ class Findings:
         equal_baselines: list[InlineElement] = []
         untested_baselines: list[InlineElement] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte_difference"):
-            side = compare_with_null({**row, "null": 0.0})
+            side = compare_with_null({**row, "null_value": 0.0})
             if figure.value is None or side < 0:
                 continue
             is_tested = row["low"] is not None or row["p_corrected"] is not None
@@ -154,7 +165,7 @@ class Findings:
                 if is_tested
                 else untested_baselines
             )
-            baseline = parse_tags(row)["less"]
+            baseline = parse_tags(row)["baseline"]
             baselines += [
                 "; " if baselines else "",
                 f"{BASELINES.get(baseline, baseline)}, by ",
@@ -193,7 +204,7 @@ class Findings:
                             get_audit_title(audit),
                             control_label,
                             row["control"],
-                            row["tests"],
+                            row["control_target"],
                             row["verdict"],
                             figure,
                             figure.interval_text,
@@ -233,7 +244,7 @@ class Findings:
             labelled_findings += self.select_findings_with_most_draws(metric)
         labelled_findings += [
             ("Pairs in which the stereotype is the likelier", finding)
-            for finding in self.select_by_metric("bias", "preference")
+            for finding in self.select_by_metric("bias", "stereotype_preference")
             if not finding[0]["slice"]
         ]
         labelled_findings += [
@@ -291,7 +302,9 @@ class Findings:
             for row, figure in self.by_audit[audit]
             if not row["control"] and figure.value is not None
         ]
-        directional_findings = [(row, figure) for row, figure in measured_findings if row["worse"]]
+        directional_findings = [
+            (row, figure) for row, figure in measured_findings if row["worse_when"]
+        ]
         metrics = list(
             dict.fromkeys(row["metric"] for row, _ in directional_findings or measured_findings[:1])
         )
@@ -322,7 +335,7 @@ class Findings:
             self.select_by_metric("toxicity", metric),
             key=lambda finding: natural_sort_key(finding[0]["slice"]),
         ):
-            prompt_kind = parse_tags(row).get("part", "")
+            prompt_kind = parse_tags(row).get("prompt_subset", "")
             best_by_prompt_kind[prompt_kind] = (row, figure)
         return [
             (", ".join(filter(None, (format_metric_name(metric), finding[0]["slice"]))), finding)
@@ -335,7 +348,9 @@ def format_sample_size(finding_row: dict[str, Any]) -> str:
 
 
 def format_confidence_levels(finding_rows: Sequence[dict[str, Any]]) -> str:
-    confidence_levels = sorted({row["level"] for row in finding_rows if row["level"] is not None})
+    confidence_levels = sorted(
+        {row["confidence_level"] for row in finding_rows if row["confidence_level"] is not None}
+    )
     if not confidence_levels:
         return ""
     return f"Intervals: {' or '.join(f'{100 * level:g} %' for level in confidence_levels)}."

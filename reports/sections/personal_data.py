@@ -9,13 +9,13 @@ from reports.page.document import Block, DataTable, InlineElement, Paragraph, Se
 from reports.sections.corpus_figures import CorpusFigures
 from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
-FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "scrub"
+FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "redact_spans"
 
 #: By policy: what becomes of a span, the ledger's actions for it, and what these rows count.
 POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
     "mask": ("masked", ["replaced"], "spans"),
     "cut": ("cut out", ["removed_span"], "spans"),
-    "drop": ("left out with its document", ["removed", "also"], "documents"),
+    "drop": ("left out with its document", ["removed", "additional_reason"], "documents"),
     "keep": ("kept as it is", [], ""),
 }
 
@@ -27,7 +27,7 @@ def has_personal_data_search(corpus: CorpusFigures) -> bool:
 def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
     """What the config says is done with a type, or without one with those that it does not name."""
     config = corpus.stage_artifacts[REDACT_SPANS].manifest["parts"]["config"]
-    return str(config.get("policies", {}).get(data_type, config.get("policy", "mask")))
+    return str(config.get("actions_by_type", {}).get(data_type, config.get("action", "mask")))
 
 
 def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
@@ -141,9 +141,11 @@ def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[Inlin
 
 def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> list[Block]:
     """How much of planted personal data the detectors find, and what they take for it."""
-    source = (stage_label, "detection")
+    source = (stage_label, "detector_accuracy")
     rows: list[list[InlineElement]] = []
-    for detection_row in corpus.stage_artifacts[stage_label]["detection"].read().to_pylist():
+    for detection_row in (
+        corpus.stage_artifacts[stage_label]["detector_accuracy"].read().to_pylist()
+    ):
         data_type, conditions = detection_row["type"], {"type": detection_row["type"]}
         shares = [
             corpus.book.add_computed_figure(
@@ -162,7 +164,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
                 method="Wilson interval over invented sentences",
             )
             for metric, sample_size in (
-                ("recall", detection_row["planted"]),
+                ("recall", detection_row["planted_with_name"]),
                 ("precision", _count_claimed_spans(detection_row)),
             )
         ]
@@ -173,8 +175,8 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
             source,
             conditions,
             aggregate="ratio",
-            value_column="alone_found/alone",
-            n=detection_row["alone"],
+            value_column="detected_without_name/planted_without_name",
+            n=detection_row["planted_without_name"],
         )
         recall, precision = shares
         rows.append(
@@ -198,4 +200,8 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
 
 
 def _count_claimed_spans(detection_row: dict[str, Any]) -> int:
-    return detection_row["found"] + detection_row["alone_found"] + detection_row["false"]
+    return (
+        detection_row["detected_with_name"]
+        + detection_row["detected_without_name"]
+        + detection_row["false_positives"]
+    )

@@ -29,7 +29,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Every stage keeps accounts, checked when it commits: in + added = kept "
+                    "Every stage keeps accounts, checked when it commits: input + added = kept "
                     "+ removed rows + removed spans + quarantined + replaced. Ingest "
                     "counts raw bytes, the stages behind it bytes of text. Whatever left or "
                     "changed has a row in the ledger of its stage."
@@ -49,7 +49,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
 
 def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
     section = Section("Flow of documents")
-    stages = corpus.list_distinct_values("flow", "stage")
+    stages = corpus.list_distinct_values("stage_accounts", "stage")
     columns = ["stage", *(term.replace("_", " ") for term in ACCOUNT_TERMS), "removed, share"]
     kept_documents: list[tuple[str, Figure]] = []
     for unit, unit_label in (("rows", "documents"), ("bytes", "bytes")):
@@ -61,7 +61,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
                     f"flow-{stage_label}-{unit}-{term}",
                     f"{stage_label}: {term.replace('_', ' ')}",
                     unit_label,
-                    (PROFILE, "flow"),
+                    (PROFILE, "stage_accounts"),
                     conditions,
                     value_column=term,
                 )
@@ -71,10 +71,10 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
                 f"flow-{stage_label}-{unit}-rate",
                 f"{stage_label}: removed, share of what came in",
                 "share",
-                (PROFILE, "flow"),
+                (PROFILE, "stage_accounts"),
                 conditions,
                 aggregate="ratio",
-                value_column="removed_rows+removed_spans/in",
+                value_column="removed_rows+removed_spans/input",
                 missing_reason="nothing came in",
             )
             rows.append([stage_label, *cells, removed_share])
@@ -108,7 +108,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
 
 def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     section = Section("What left or changed, and why")
-    reason_rows = corpus.profile["reasons"].read(["stage", "action", "reason", "rows"])
+    reason_rows = corpus.profile["ledger_summary"].read(["stage", "action", "reason", "rows"])
     reason_totals = reason_rows.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
     stage_order = {label: index for index, label in enumerate(corpus.stage_artifacts)}
     sorted_reasons = sorted(
@@ -160,7 +160,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         note = (
             f"The {len(rows)} of {len(sorted_reasons):,} with the most rows, and the largest "
             f"of every "
-            f"stage; all are in the table reasons of the profile."
+            f"stage; all are in the table ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -185,11 +185,11 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
             (PROFILE, "published_rules"),
             conditions,
             aggregate="ratio",
-            value_column="broken/documents",
+            value_column="violations/documents",
             missing_reason="no document",
         )
         violation_count = corpus.add_sum_figure(
-            "published_rules", "broken", "documents", row["rule"], **conditions
+            "published_rules", "violations", "documents", row["rule"], **conditions
         )
         rows.append(
             [
@@ -229,12 +229,14 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": reasons}
     input_conditions = {"stage": SCORE_FILTER, "unit": "rows"}
     removed_counts = Counter[str]()
-    for row in corpus.profile["reasons"].read().to_pylist():
+    for row in corpus.profile["ledger_summary"].read().to_pylist():
         if row["stage"] == SCORE_FILTER and row["action"] == "removed" and row["reason"] in reasons:
             removed_counts[row["source"]] += row["rows"]
-    account_rows = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
+    account_rows = (
+        corpus.profile["stage_accounts"].read(["stage", "unit", "source", "input"]).to_pylist()
+    )
     input_counts = {
-        account_row["source"]: account_row["in"]
+        account_row["source"]: account_row["input"]
         for account_row in account_rows
         if input_conditions.items() <= account_row.items()
     }
@@ -253,8 +255,8 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
                 value_column=column,
             )
             for table, conditions, column, column_label in (
-                ("flow", input_conditions, "in", "documents that came in"),
-                ("reasons", removal_conditions, "rows", "documents removed for toxicity"),
+                ("stage_accounts", input_conditions, "input", "documents that came in"),
+                ("ledger_summary", removal_conditions, "rows", "documents removed for toxicity"),
             )
         ]
         removed_share = (
@@ -272,7 +274,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         note += (
             f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in "
             f"the table "
-            f"reasons of the profile."
+            f"ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -294,7 +296,9 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
             tag_conditions = {"stage": SCORE_FILTER, "rule": rule}
             label = f"documents that {rule} tagged"
             parts.append(
-                corpus.add_sum_figure("tagged", "tagged", "documents", label, **tag_conditions)
+                corpus.add_sum_figure(
+                    "tag_counts", "tagged_documents", "documents", label, **tag_conditions
+                )
             )
         else:
             removal_conditions = {
@@ -304,7 +308,9 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
             }
             label = f"documents that {rule} removed"
             parts.append(
-                corpus.add_sum_figure("reasons", "rows", "documents", label, **removal_conditions)
+                corpus.add_sum_figure(
+                    "ledger_summary", "rows", "documents", label, **removal_conditions
+                )
             )
         descriptions.append([*parts, " tagged and kept." if action == "tag" else " removed."])
     return descriptions
@@ -313,22 +319,22 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
 def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
     """Show the documents that rules tagged and kept, by rule and source."""
     section = Section("Documents that rules tagged and kept")
-    tag_rows = corpus.profile["tagged"].read().to_pylist()
-    tag_rows.sort(key=lambda row: -row["tagged"])
+    tag_rows = corpus.profile["tag_counts"].read().to_pylist()
+    tag_rows.sort(key=lambda row: -row["tagged_documents"])
     rows: list[list[InlineElement]] = []
     for row in tag_rows[: corpus.max_rows]:
         conditions = {name: row[name] for name in ("stage", "rule", "source")}
         label = f"{row['source']}, {row['rule']}"
         cells = [
             corpus.add_sum_figure(
-                "tagged", column, "documents", f"{label}: {column_label}", **conditions
+                "tag_counts", column, "documents", f"{label}: {column_label}", **conditions
             )
             for column, column_label in (
                 ("documents", "documents kept by the stage"),
-                ("tagged", "documents tagged"),
+                ("tagged_documents", "documents tagged"),
             )
         ]
-        tagged_share = format_value(row["tagged"] / row["documents"], "share")
+        tagged_share = format_value(row["tagged_documents"] / row["documents"], "share")
         rows.append([row["rule"], row["source"], *cells, tagged_share])
     if not rows:
         section.add_blocks(Paragraph(["No rule tags documents."]))
@@ -371,7 +377,10 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     else:
         section.add_blocks(Paragraph(["Nobody looked for near copies."]))
     for label, artifact in corpus.stage_artifacts.items():
-        if "search" in artifact.tables and "compared" in artifact["search"].columns:
+        if (
+            "search_summary" in artifact.tables
+            and "compared_pairs" in artifact["search_summary"].columns
+        ):
             section.add_blocks(describe_near_duplicate_search(corpus, label))
     return section
 
@@ -380,7 +389,7 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
     """How near copies were looked for, and what may have been missed."""
 
     def add_search_figure(column: str, description: str, unit: str) -> Figure:
-        source = (stage_label, "search")
+        source = (stage_label, "search_summary")
         return corpus.book.add_computed_figure(
             f"{stage_label}-{column}", description, unit, source, value_column=column
         )
@@ -388,12 +397,16 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
     return Paragraph(
         [
             f"{stage_label} compared ",
-            add_search_figure("compared", "pairs compared", "pairs"),
+            add_search_figure("compared_pairs", "pairs compared", "pairs"),
             " and removed only what was verified. Two documents at the threshold are compared with "
             "probability ",
-            add_search_figure("chance", "chance that a pair at the threshold is compared", "share"),
+            add_search_figure(
+                "candidate_probability", "chance that a pair at the threshold is compared", "share"
+            ),
             "; for ",
-            add_search_figure("limited", "documents with candidates not compared", "documents"),
+            add_search_figure(
+                "limited_documents", "documents with candidates not compared", "documents"
+            ),
             " that stayed a limit on the work left a candidate uncompared.",
         ]
     )

@@ -62,7 +62,7 @@ NULL_UNIT_LABELS = {
 
 #: Effects that are no difference; so are the lines that begin so.
 LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
-    ("value", "nothing", "region", "explained"),
+    ("mean", "null_mean", "null_region", "explained_share"),
     "after removal the mean",
 )
 
@@ -71,9 +71,9 @@ def with_unit_of_difference(row: Row) -> Row:
     """A row of effects or lines with the unit that is written: differences of shares are in
     percentage points."""
     is_level = (
-        row["what"] in LEVEL_EFFECTS
-        if "what" in row
-        else row["line"].startswith(MEAN_CRITERION_PREFIX)
+        row["effect"] in LEVEL_EFFECTS
+        if "effect" in row
+        else row["criterion"].startswith(MEAN_CRITERION_PREFIX)
     )
     return row if is_level or row["unit"] != "share" else {**row, "unit": SHARE_DIFFERENCE}
 
@@ -95,7 +95,7 @@ class RemovalCase:
     @property
     def unit(self) -> str:
         return str(
-            next((row["unit"] for key, row in self.effect_rows.items() if key[0] == "value"), "")
+            next((row["unit"] for key, row in self.effect_rows.items() if key[0] == "mean"), "")
         )
 
     @property
@@ -121,11 +121,13 @@ class RemovalReport:
     max_rows: int  # lines of a table
 
     def read_rows(self, table: str) -> list[dict[str, Any]]:
-        return self.book.artifacts["proof"][table].read().to_pylist()
+        return self.book.artifacts["compare_arms"][table].read().to_pylist()
 
     def read_cases(self) -> list[RemovalCase]:
-        cases, effects, criteria = (self.read_rows(name) for name in ("cases", "effects", "lines"))
-        case_names = list(dict.fromkeys(row["case"] for row in cases))
+        cases, effects, criteria = (
+            self.read_rows(name) for name in ("cases", "effects", "criteria")
+        )
+        case_names = list(dict.fromkeys(row["case_name"] for row in cases))
         figure_prefixes = build_unique_slugs(
             [self.redactor.redact_full_text(name) for name in case_names], case_names
         )
@@ -133,13 +135,13 @@ class RemovalReport:
             RemovalCase(
                 name,
                 figure_prefixes[name],
-                [row for row in cases if row["case"] == name],
+                [row for row in cases if row["case_name"] == name],
                 {
-                    (row["what"], row["arm"]): with_unit_of_difference(row)
+                    (row["effect"], row["arm"]): with_unit_of_difference(row)
                     for row in effects
-                    if row["case"] == name
+                    if row["case_name"] == name
                 },
-                [with_unit_of_difference(row) for row in criteria if row["case"] == name],
+                [with_unit_of_difference(row) for row in criteria if row["case_name"] == name],
             )
             for name in case_names
         ]
@@ -148,23 +150,23 @@ class RemovalReport:
 
     def add_mean_figure(self, case: RemovalCase, arm: str, role: str = "unit") -> InlineElement:
         """The mean of the units of an arm, which leads to them."""
-        row = case.get_effect("value" if role == "unit" else "nothing", arm)
+        row = case.get_effect("mean" if role == "unit" else "null_mean", arm)
         if row is None:
             return "–"
-        conditions = {"case": case.name, "role": role, "arm": arm}
+        conditions = {"case_name": case.name, "role": role, "arm": arm}
         figure_id = slugify(f"{case.figure_prefix} {role} {arm}")
         existing = self.book.figures.get(figure_id)
         figure = existing or self.book.add_computed_figure(
             figure_id,
             f"{case.name}, {role}, {arm}",
             row["unit"],
-            ("proof", "units"),
+            ("compare_arms", "units"),
             conditions,
             aggregate="mean",
             value_column="value",
             low=row["low"],
             high=row["high"],
-            confidence_level=row["level"],
+            confidence_level=row["confidence_level"],
             n=row["n"],
             method=row["method"],
         )
@@ -175,12 +177,19 @@ class RemovalReport:
         row = case.get_effect(effect, arm)
         if row is None:
             return "–"
-        compared_arms = {"change": [BASE, arm], "against": [REMOVED, RANDOM]}.get(effect, [arm])
-        roles = ["unit"] if effect in ("change", "against") else ["unit", "nothing"]
-        if effect == "explained":
+        compared_arms = {
+            "change_from_base": [BASE, arm],
+            "random_minus_removed": [REMOVED, RANDOM],
+        }.get(effect, [arm])
+        roles = (
+            ["unit"]
+            if effect in ("change_from_base", "random_minus_removed")
+            else ["unit", "null_unit"]
+        )
+        if effect == "explained_share":
             compared_arms = [BASE, REMOVED]
-        conditions = {"case": case.name, "role": roles, "arm": compared_arms}
-        evidence = self.book.get_evidence("proof", "units", conditions, row_order="item")
+        conditions = {"case_name": case.name, "role": roles, "arm": compared_arms}
+        evidence = self.book.get_evidence("compare_arms", "units", conditions, row_order="item")
         figure = Figure(
             f"{case.figure_prefix} {effect} {arm}",
             f"{case.name}: {effect}, {arm}",
@@ -191,7 +200,7 @@ class RemovalReport:
             "finding",
             low=row["low"],
             high=row["high"],
-            confidence_level=row["level"],
+            confidence_level=row["confidence_level"],
             n=row["n"],
             method=row["method"],
         )
@@ -207,14 +216,14 @@ class RemovalReport:
 
     def count_source_documents(self, case: RemovalCase, only_removed: bool) -> Figure:
         qualifier = "removed" if only_removed else "behind it"
-        conditions: dict[str, Any] = {"case": case.name} | (
-            {"removed": True} if only_removed else {}
+        conditions: dict[str, Any] = {"case_name": case.name} | (
+            {"is_removed": True} if only_removed else {}
         )
         return self.book.add_computed_figure(
             f"{case.name} documents {qualifier}",
             f"{case.name}: documents {qualifier}",
             "documents",
-            ("behind", "behind"),
+            ("find_source_documents", "source_documents"),
             conditions,
             aggregate="distinct",
             value_column="doc_id",
@@ -240,7 +249,7 @@ class RemovalReport:
             criterion = case.criteria[index]
             if criterion["verdict"] != "pass":
                 status = "Not reached" if criterion["verdict"] else "Not known"
-                lead = f"{status}: {format_metric_name(case.name)}, {criterion['line']}: "
+                lead = f"{status}: {format_metric_name(case.name)}, {criterion['criterion']}: "
                 missed_criteria.append(
                     [
                         lead,
@@ -265,9 +274,11 @@ class RemovalReport:
     def build_summary_table(self, cases: Sequence[RemovalCase]) -> DataTable:
         rows: list[list[InlineElement]] = []
         for case in cases:
-            explained_effect = case.get_effect("explained", REMOVED)
+            explained_effect = case.get_effect("explained_share", REMOVED)
             explained_share = (
-                self.add_effect_figure(case, "explained", REMOVED) if explained_effect else "–"
+                self.add_effect_figure(case, "explained_share", REMOVED)
+                if explained_effect
+                else "–"
             )
             rows.append(
                 [
@@ -276,7 +287,7 @@ class RemovalReport:
                     self.add_mean_figure(case, BASE),
                     self.add_mean_figure(case, REMOVED),
                     self.add_mean_figure(case, RANDOM),
-                    self.add_mean_figure(case, REMOVED, "nothing"),
+                    self.add_mean_figure(case, REMOVED, "null_unit"),
                     explained_share,
                 ]
             )
@@ -299,19 +310,19 @@ class RemovalReport:
     def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
         """What became of a case, and what did not go away."""
         case_name = format_metric_name(case.name)
-        if case.case_rows[0]["why"]:
-            return [f"{case_name}: nothing was removed, for {case.case_rows[0]['why']}."]
+        if case.case_rows[0]["reason"]:
+            return [f"{case_name}: nothing was removed, for {case.case_rows[0]['reason']}."]
         change, remaining_effect = (
-            case.get_effect("change", REMOVED),
-            case.get_effect("left", REMOVED),
+            case.get_effect("change_from_base", REMOVED),
+            case.get_effect("effect_after", REMOVED),
         )
         if change is None or change["value"] is None:
             return [f"{case_name}: what the removal did could not be measured."]
         if change["verdict"] == "within noise":
-            seed_noise = format_value(change["noise"], change["unit"])
+            seed_noise = format_value(change["seed_noise"], change["unit"])
             return [
                 f"{case_name} did not surely go away: its change of ",
-                self.add_effect_figure(case, "change", REMOVED),
+                self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}) is no larger than that between seeds, "
                 f"{seed_noise}, "
                 "or too uncertain to tell.",
@@ -323,23 +334,23 @@ class RemovalReport:
             outcome = "changed by" if is_shown else "was measured, and no change was shown:"
             return [
                 f"{case_name} {outcome} ",
-                self.add_effect_figure(case, "change", REMOVED),
+                self.add_effect_figure(case, "change_from_base", REMOVED),
                 change_interval,
             ]
         if change["low"] is not None and change["low"] > 0:
             return [
                 f"{case_name} did not go away: it rose by ",
-                self.add_effect_figure(case, "change", REMOVED),
+                self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}).",
             ]
         if change["high"] is None or change["high"] >= 0:
             uncertainty = "has no interval" if change["high"] is None else "may be none"
             return [
                 f"{case_name} did not surely go away: its change of ",
-                self.add_effect_figure(case, "change", REMOVED),
+                self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}) {uncertainty}.",
             ]
-        base_effect = case.get_effect("before", BASE)
+        base_effect = case.get_effect("effect_before", BASE)
         base_value = None if base_effect is None else base_effect["value"]
         if base_effect is None or base_value is None or base_value <= 0:
             comparison_note = f"though nothing of it stood above those {case.null_label} before."
@@ -349,7 +360,7 @@ class RemovalReport:
                 )
             return [
                 f"{case_name} changed by ",
-                self.add_effect_figure(case, "change", REMOVED),
+                self.add_effect_figure(case, "change_from_base", REMOVED),
                 f", {comparison_note}",
             ]
         outcome_verb, sentence_end = describe_remaining_effect(
@@ -357,9 +368,9 @@ class RemovalReport:
         )
         comparison = f"{case.unit_suffix} above those {case.null_label}, "
         effect_parts = [
-            self.add_effect_figure(case, "before", BASE),
+            self.add_effect_figure(case, "effect_before", BASE),
             comparison,
-            self.add_effect_figure(case, "left", REMOVED),
+            self.add_effect_figure(case, "effect_after", REMOVED),
         ]
         return [
             f"{case_name} {outcome_verb}: of ",
@@ -375,16 +386,16 @@ class RemovalReport:
         for index, row in enumerate(case.case_rows):
             finding_parts = [*finding_parts, ", " if index else "", Code(row["finding"])]
         section.add_blocks(Paragraph([*finding_parts, "."]))
-        if case.case_rows[0]["why"]:
+        if case.case_rows[0]["reason"]:
             section.add_blocks(
-                Callout("note", [f"Nothing was removed: {case.case_rows[0]['why']}."])
+                Callout("note", [f"Nothing was removed: {case.case_rows[0]['reason']}."])
             )
         else:
             section.add_blocks(
                 Paragraph(self.describe_source_documents(case)),
                 self.build_source_document_table(case),
             )
-        value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "value"]
+        value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "mean"]
         if all(row["value"] is None for row in value_rows):
             section.add_blocks(Callout("bad", ["None of its units was measured."]))
             return section
@@ -430,29 +441,31 @@ class RemovalReport:
 
     def build_source_document_table(self, case: RemovalCase) -> DataTable:
         """Its documents by source, and by what they say of a group."""
-        table = self.book.artifacts["behind"]["behind"].read(["case", "source", "holds"])
+        table = self.book.artifacts["find_source_documents"]["source_documents"].read(
+            ["case_name", "source", "stated_trait"]
+        )
         combinations = (
             table.group_by(table.column_names).aggregate([]).sort_by("source").to_pylist()
         )
         rows: list[list[InlineElement]] = []
         for combination in (
-            combination for combination in combinations if combination["case"] == case.name
+            combination for combination in combinations if combination["case_name"] == case.name
         ):
             document_count, removed_count = (
                 self.book.add_computed_figure(
-                    f"{case.name} {combination['source']} {combination['holds']} "
+                    f"{case.name} {combination['source']} {combination['stated_trait']} "
                     f"{len(removal_condition)}",
                     f"{case.name}: documents of {combination['source']}",
                     "documents",
-                    ("behind", "behind"),
+                    ("find_source_documents", "source_documents"),
                     combination | removal_condition,
                     aggregate="distinct",
                     value_column="doc_id",
                 )
-                for removal_condition in ({}, {"removed": True})
+                for removal_condition in ({}, {"is_removed": True})
             )
-            trait_label = {"": "–", "own": "its own", "other": "the other group's"}[
-                combination["holds"]
+            trait_label = {"": "–", "assigned": "its own", "other": "the other group's"}[
+                combination["stated_trait"]
             ]
             source = self.redactor.redact_by_kind(combination["source"], "label")
             rows.append(
@@ -465,9 +478,9 @@ class RemovalReport:
         labelled_effects = [
             (self.format_arm_name(arm), row)
             for (effect, arm), row in case.effect_rows.items()
-            if effect == "value" and row["value"] is not None
+            if effect == "mean" and row["value"] is not None
         ]
-        null_effect = case.get_effect("nothing", REMOVED)
+        null_effect = case.get_effect("null_mean", REMOVED)
         null_value = None if null_effect is None else null_effect["value"]
         if null_effect is not None and null_value is not None:
             labelled_effects.append((case.null_label, null_effect))
@@ -504,9 +517,9 @@ class RemovalReport:
 
     def build_arm_table(self, case: RemovalCase) -> DataTable:
         rows: list[list[InlineElement]] = []
-        arms = [arm for effect, arm in case.effect_rows if effect == "value"]
+        arms = [arm for effect, arm in case.effect_rows if effect == "mean"]
         for arm in arms:
-            value, null_effect = case.get_effect("value", arm), case.get_effect("nothing", arm)
+            value, null_effect = case.get_effect("mean", arm), case.get_effect("null_mean", arm)
             assert value is not None
             unit_count = (
                 f"{value['n']:,}"
@@ -519,13 +532,13 @@ class RemovalReport:
                     self.add_mean_figure(case, arm),
                     self.format_interval(value),
                     unit_count,
-                    self.add_mean_figure(case, arm, "nothing"),
+                    self.add_mean_figure(case, arm, "null_unit"),
                     self.format_interval(null_effect),
                 ]
             )
         columns = ["arm", "value", "95 % interval", "n", case.null_label, "95 % interval"]
         note = ""
-        null_region = case.get_effect("region", REMOVED)
+        null_region = case.get_effect("null_region", REMOVED)
         if null_region is not None:
             note = (
                 f"The 99 % null region of the mean, {ARM_NAMES[REMOVED]}, is "
@@ -539,10 +552,10 @@ class RemovalReport:
     def build_changes_table(self, case: RemovalCase) -> DataTable:
         rows: list[list[InlineElement]] = []
         for (effect, arm), row in case.effect_rows.items():
-            if effect in ("change", "against"):
+            if effect in ("change_from_base", "random_minus_removed"):
                 change_label = (
                     f"{self.format_arm_name(arm)} less {ARM_NAMES[BASE]}"
-                    if effect == "change"
+                    if effect == "change_from_base"
                     else (f"{ARM_NAMES[RANDOM]} less {ARM_NAMES[REMOVED]}")
                 )
                 rows.append(
@@ -558,7 +571,7 @@ class RemovalReport:
             (
                 effect_row
                 for effect_row in case.effect_rows.values()
-                if effect_row["noise"] is not None
+                if effect_row["seed_noise"] is not None
             ),
             None,
         )
@@ -568,7 +581,7 @@ class RemovalReport:
         else:
             note += (
                 f"Noise: another seed is "
-                f"{format_value(noise_row['noise'], noise_row['unit'])} away, at most."
+                f"{format_value(noise_row['seed_noise'], noise_row['unit'])} away, at most."
             )
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
         return DataTable("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
@@ -578,10 +591,10 @@ class RemovalReport:
         figure_id = slugify(f"{case.figure_prefix} line {index}")
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
             figure_id,
-            f"{case.name}: {criterion['line']}",
+            f"{case.name}: {criterion['criterion']}",
             criterion["unit"],
-            ("proof", "lines"),
-            {"case": case.name, "line": criterion["line"]},
+            ("compare_arms", "criteria"),
+            {"case_name": case.name, "criterion": criterion["criterion"]},
             aggregate="last",
             value_column="value",
         )
@@ -592,12 +605,12 @@ class RemovalReport:
             if criterion["bound"] is None
             else format_value(criterion["bound"], criterion["unit"])
         )
-        return f"{criterion['must']} {formatted_bound}"
+        return f"{criterion['comparison']} {formatted_bound}"
 
     def build_criteria_table(self, case: RemovalCase) -> DataTable:
         rows: list[list[InlineElement]] = [
             [
-                criterion["line"],
+                criterion["criterion"],
                 ShortFigure(self.add_criterion_figure(case, index)),
                 self.format_bound(criterion),
                 criterion["verdict"] or "not known",

@@ -8,7 +8,7 @@ from typing import Any
 Row = dict[str, Any]
 
 #: Says which rows ``with_all_groups`` chose.
-SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table rates"
+SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table removal_rates"
 
 
 def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
@@ -25,8 +25,8 @@ def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` pairs, and the first pair of each group that has none there."""
     first_index_by_group: dict[str, int] = {}
     for index, row in enumerate(rows):
-        first_index_by_group.setdefault(row["group"], index)
-        first_index_by_group.setdefault(row["other"], index)
+        first_index_by_group.setdefault(row["group_name"], index)
+        first_index_by_group.setdefault(row["other_group"], index)
     return [
         row
         for position, row in enumerate(rows)

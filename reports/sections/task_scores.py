@@ -19,7 +19,7 @@ from reports.page.redaction import Redactor
 
 FINETUNE = "finetune"
 SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (
-    (FINETUNE, table_name) for table_name in ("scores", "predictions", "counts")
+    (FINETUNE, table_name) for table_name in ("scores", "predictions", "outcome_counts")
 )
 
 #: What the verdict is in, where it was measured; else the first metric.
@@ -134,7 +134,7 @@ class TaskScores:
     def __post_init__(self) -> None:
         self.score_rows = self.book.artifacts[FINETUNE]["scores"].read().to_pylist()
         for row in self.score_rows:
-            if row["label"] is None:
+            if row["label_id"] is None:
                 system = row["system"]
                 target_figures = (
                     self.difference_figures
@@ -146,9 +146,9 @@ class TaskScores:
                 ] = self.add_score_figure(row)
 
     def add_score_figure(self, score_row: Row) -> Figure:
-        conditions = {name: score_row[name] for name in ("system", "metric", "label")}
+        conditions = {name: score_row[name] for name in ("system", "metric", "label_id")}
         unit: str = score_row["unit"]
-        label_parts = [] if score_row["label"] is None else [f"label {score_row['label']}"]
+        label_parts = [] if score_row["label_id"] is None else [f"label {score_row['label_id']}"]
         return self.book.add_computed_figure(
             " ".join(["score", score_row["metric"], score_row["system"], *label_parts]),
             ", ".join([score_row["metric"], format_system_name(score_row["system"]), *label_parts]),
@@ -274,15 +274,15 @@ class TaskScores:
             (
                 score_row
                 for score_row in self.score_rows
-                if score_row["label"] is not None and score_row["system"] == MODEL_SYSTEM
+                if score_row["label_id"] is not None and score_row["system"] == MODEL_SYSTEM
             ),
-            key=lambda row: row["label"],
+            key=lambda row: row["label_id"],
         )
 
     def build_untested_labels_callout(self) -> list[Block]:
         """The labels of which no test row is."""
         label_rows = self.list_label_scores()
-        untested_labels = [row["label"] for row in label_rows if not row["n"]]
+        untested_labels = [row["label_id"] for row in label_rows if not row["n"]]
         if not untested_labels:
             return []
         label_list = ", ".join(map(str, untested_labels[:MAX_LISTED_LABELS])) + (
@@ -300,30 +300,30 @@ class TaskScores:
         if not label_rows:
             return []
         shown_rows = sorted(label_rows, key=lambda row: -row["n"])[: self.max_rows]
-        shown_rows = sorted(shown_rows, key=lambda row: row["label"])
+        shown_rows = sorted(shown_rows, key=lambda row: row["label_id"])
         column_kind = self.book.artifacts[FINETUNE]["scores"].columns["slice"].kind
         name_by_label = {
-            row["label"]: self.redactor.redact_by_kind(row["slice"], column_kind)
+            row["label_id"]: self.redactor.redact_by_kind(row["slice"], column_kind)
             for row in shown_rows
         }
-        has_names = any(name_by_label[row["label"]] == row["slice"] for row in shown_rows)
+        has_names = any(name_by_label[row["label_id"]] == row["slice"] for row in shown_rows)
         row_by_system_label = {
-            (score_row["system"], score_row["label"]): score_row
+            (score_row["system"], score_row["label_id"]): score_row
             for score_row in self.score_rows
-            if score_row["label"] is not None
+            if score_row["label_id"] is not None
         }
         baseline_systems = list(
             dict.fromkeys(system for system, _ in row_by_system_label if system != MODEL_SYSTEM)
         )
         table_rows: list[list[InlineElement]] = []
         for row in shown_rows:
-            label_number = row["label"]
+            label_number = row["label_id"]
             wrong_count = self.book.add_computed_figure(
                 f"wrong label {label_number}",
                 f"wrong answers, label {label_number}",
                 "rows",
                 PREDICTIONS_TABLE,
-                {"label": label_number, "right": False},
+                {"label_id": label_number, "is_correct": False},
                 aggregate="count",
             )
             table_row: list[InlineElement] = [

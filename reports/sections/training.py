@@ -78,7 +78,7 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, Inli
     )
     return [
         ("Steps", [add_figure("step", "steps", "max", "steps trained")]),
-        ("Tokens seen", [add_figure("tokens", "tokens", "max", "tokens seen")]),
+        ("Tokens seen", [add_figure("tokens_seen", "tokens", "max", "tokens seen")]),
         ("Last training loss", [add_figure("loss", "nats a token", "last", "last loss")]),
         (
             "Last validation loss",
@@ -186,12 +186,12 @@ def build_checkpoint_table(
                 value_column=column,
             )
             for column, unit in (
-                ("tokens", "tokens"),
+                ("tokens_seen", "tokens"),
                 ("loss", "nats a token"),
                 ("validation_loss", "nats a token"),
             )
         ]
-        rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content"], "")])
+        rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content_digest"], "")])
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
@@ -227,13 +227,13 @@ def build_samples_section(
     has_prompt = any(row["prompt"] for row in selected_rows)
     table_rows: list[list[InlineElement]] = []
     for row in selected_rows:
-        step, sample = row["step"], row["sample"]
+        step, sample = row["step"], row["sample_id"]
         step_figure = book.add_computed_figure(
             f"sample-{step}-{sample}",
             f"step at which sample {sample} was written",
             "steps",
             ("score_samples", "samples"),
-            {"step": step, "sample": sample},
+            {"step": step, "sample_id": sample},
             aggregate="last",
             value_column="step",
         )

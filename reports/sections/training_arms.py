@@ -42,7 +42,7 @@ def _has_seed_arms(book: FigureBook) -> bool:
 
 
 def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[dict[str, Any]]:
-    return book.artifacts["proof"][table].read().to_pylist()
+    return book.artifacts["compare_arms"][table].read().to_pylist()
 
 
 def describe_random_arm(book: FigureBook) -> str:
@@ -75,7 +75,14 @@ def _find_largest_loss_change(
 ) -> float:
     """Return by how much the cost of a text changes, in the arm in which it changes most."""
     rows = [loss_rows.get((*text_key, arm), {}) for arm in (REMOVED, RANDOM)]
-    return max((abs(row["more"]) for row in rows if row.get("more") is not None), default=0.0)
+    return max(
+        (
+            abs(row["difference_from_base"])
+            for row in rows
+            if row.get("difference_from_base") is not None
+        ),
+        default=0.0,
+    )
 
 
 def _format_row_limit_note(
@@ -98,7 +105,7 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
                 f"arm {row['arm']} {column}",
                 f"{column} left out, {row['arm']}",
                 column,
-                ("proof", "arms"),
+                ("compare_arms", "arms"),
                 {"arm": row["arm"]},
                 value_column=column,
             )
@@ -148,7 +155,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     rows: list[list[InlineElement]] = []
     loss_rows = {
         (loss_row["kind"], loss_row["name"], loss_row["arm"]): loss_row
-        for loss_row in _read_arm_comparison_rows(book, "price")
+        for loss_row in _read_arm_comparison_rows(book, "heldout_loss")
     }
     arms = list(dict.fromkeys(arm for _, _, arm in loss_rows))
     text_keys = list(dict.fromkeys(key[:2] for key in loss_rows))
@@ -173,7 +180,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
                 f"price {kind} {name} {arm}",
                 f"bits per byte of {kind} {name}, {arm}",
                 "bits per byte",
-                ("proof", "price"),
+                ("compare_arms", "heldout_loss"),
                 {"kind": kind, "name": name, "arm": arm},
                 aggregate="last",
                 value_column="bits_per_byte",
@@ -181,7 +188,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
             )
             cells.append(ShortFigure(figure))
         for arm in (REMOVED, RANDOM):
-            difference = loss_rows.get((kind, name, arm), {}).get("more")
+            difference = loss_rows.get((kind, name, arm), {}).get("difference_from_base")
             cells.append("–" if difference is None else f"{difference:+.4f}".replace("-", "−"))
         rows.append(cells)
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
@@ -192,7 +199,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
         "by, is its price."
     )
     note += _format_row_limit_note(
-        len(shown_texts), len(text_keys), "all groups and those that change most", "price"
+        len(shown_texts), len(text_keys), "all groups and those that change most", "heldout_loss"
     )
     section.add_blocks(
         DataTable("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note)

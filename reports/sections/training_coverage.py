@@ -16,8 +16,10 @@ def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str)
     """The step at which a training left the checkpoint with this content; None where not known."""
     if training_run is None or "coverage" not in training_run.tables:  # an older training
         return None
-    rows = training_run["checkpoints"].read(["step", "content"]).to_pylist()
-    return max((row["step"] for row in rows if row["content"] == checkpoint_content), default=None)
+    rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
+    return max(
+        (row["step"] for row in rows if row["content_digest"] == checkpoint_content), default=None
+    )
 
 
 def describe_training_coverage(
@@ -29,15 +31,15 @@ def describe_training_coverage(
         book, "documents", "documents", "documents packed for training", step
     )
     partly_read = _add_coverage_figure(
-        book, "touched", "documents", "documents of which any was read", step
+        book, "read_documents", "documents", "documents of which any was read", step
     )
     read_tokens, packed_tokens, epochs, fully_read = (
         _add_coverage_figure(book, column, unit, label, step)
         for column, unit, label in (
-            ("tokens", "tokens", "tokens of documents read"),
-            ("packed", "tokens", "tokens packed for training"),
-            ("tokens/packed", "epochs", "tokens read over tokens packed"),
-            ("whole", "documents", "documents of which all was read"),
+            ("tokens_read", "tokens", "tokens of documents read"),
+            ("packed_tokens", "tokens", "tokens packed for training"),
+            ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
+            ("fully_read_documents", "documents", "documents of which all was read"),
         )
     )
     closing_parts: InlineContent = []
@@ -84,22 +86,22 @@ def build_coverage_table(
     book: FigureBook, training_run: Artifact, step: int, max_rows: int
 ) -> DataTable:
     """Documents touched and read whole, and epochs, by source."""
-    rows = training_run["coverage"].read(["step", "source", "packed"]).to_pylist()
-    sources = sorted((-row["packed"], row["source"]) for row in rows if row["step"] == step)
+    rows = training_run["coverage"].read(["step", "source", "packed_tokens"]).to_pylist()
+    sources = sorted((-row["packed_tokens"], row["source"]) for row in rows if row["step"] == step)
     table_rows: list[list[InlineElement]] = []
     for _, source in sources[:max_rows]:
         cells = [
             _add_coverage_figure(book, column, unit, f"{label}, {source}", step, source=source)
             for column, unit, label in (
                 ("documents", "documents", "documents packed for training"),
-                ("touched", "documents", "documents of which any was read"),
-                ("whole", "documents", "documents of which all was read"),
-                ("tokens", "tokens", "tokens read"),
-                ("tokens/packed", "epochs", "tokens read over tokens packed"),
+                ("read_documents", "documents", "documents of which any was read"),
+                ("fully_read_documents", "documents", "documents of which all was read"),
+                ("tokens_read", "tokens", "tokens read"),
+                ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
             )
         ]
         table_rows.append([source, *cells])
-    note = "By document, with its first and last step: the table seen."
+    note = "By document, with its first and last step: the table document_reads."
     if len(sources) > max_rows:
         note = f"The {max_rows} largest of {len(sources):,} sources; all: table coverage. {note}"
     columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]

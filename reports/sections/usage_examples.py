@@ -15,7 +15,7 @@ def build_example_texts(task: Task) -> list[str]:
     """What a row of the task is asked with: one text, two sentences, or words."""
     if task["kind"] == "labelling":
         return ["Some", "words"]
-    return ["A text.", *(["A second."] if task.get("second") else [])]
+    return ["A text.", *(["A second."] if task.get("second_text_column") else [])]
 
 
 def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
@@ -79,7 +79,7 @@ ids = [0, *tokenizer.encode(" Some words", add_special_tokens=False)]  # 0 begin
 labels = model(torch.tensor([ids])).logits[0].argmax(-1).tolist()
 # The label of a word is that of its {"first" if is_bert else "last"} token.
 print([(tokenizer.decode(i), model.config.id2label[n]) for i, n in zip(ids, labels)])"""
-    if task.get("second"):
+    if task.get("second_text_column"):
         segment_argument = ", token_type_ids=torch.tensor([[0] * len(ids[0]) + [1] * len(ids[1])])"
         return f"""\
 texts = ["A text.", "A second."]

@@ -137,14 +137,14 @@ AUDIT_DESCRIPTIONS = {
 
 #: Of audits the counts of what was not asked, or not wholly: findings where there was any.
 SKIPPED_COUNT_METRICS = {
-    "toxicity": ("repeated_prompts", "prompts_without_a_token", "prompts_beyond_the_context"),
-    "counterfactual": ("prompts_beyond_the_context",),
-    "bold": ("empty_prompts", "repeated_prompts", "prompts_left_out", "prompts_beyond_the_context"),
-    "bbq": ("without_one_stereotyped_person", "questions_beyond_the_context"),
-    "honest": ("repeated_templates", "templates_left_out"),
-    "weat": ("words_left_out",),
-    "amplification": ("occupations_left_out", "documents_not_counted", "groups_left_out"),
-    "misuse": ("prompts_without_a_token", "prompts_beyond_the_context"),
+    "toxicity": ("repeated_prompts", "untokenizable_prompts", "truncated_prompts"),
+    "counterfactual": ("truncated_prompts",),
+    "bold": ("empty_prompts", "repeated_prompts", "skipped_prompts", "truncated_prompts"),
+    "bbq": ("questions_without_stereotyped_person", "truncated_questions"),
+    "honest": ("repeated_templates", "skipped_templates"),
+    "weat": ("skipped_words",),
+    "amplification": ("skipped_occupations", "skipped_documents", "skipped_groups"),
+    "misuse": ("untokenizable_prompts", "truncated_prompts"),
 }
 
 #: The count of items that stand in the training text, which every audit of other people's text has.

@@ -30,27 +30,29 @@ REQUESTS = table_schema(
         "kind",
         pa.string(),
         "label",
-        "write: go on from the context; read: say how likely each target is behind it; "
+        "generate: go on from the context; score: say how likely each target is behind it; "
         "complete: the likeliest of what may stand behind the context, of a masked model "
         "between it and the target; embed: what the model makes of the places of each target",
     ),
-    column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
+    column("context_ids", pa.list_(pa.int32()), "personal", "token ids that stand before"),
     column(
-        "targets",
+        "target_ids",
         TOKEN_ID_LISTS,
         "personal",
         "token ids to be read behind the context, a list for each text; null: to be written",
     ),
     column(
-        "places",
+        "target_positions",
         TOKEN_ID_LISTS,
         "figure",
         "places in each target that a masked model is asked about, or whose embeddings are "
         "averaged; null: all",
     ),
-    column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
     column(
-        "lower",
+        "rank_statistics", pa.bool_(), "figure", "whether also about ranks, and moments of log p"
+    ),
+    column(
+        "score_lowercase",
         pa.bool_(),
         "figure",
         "whether what was written is read again in lower case; null: nothing is written",
@@ -63,7 +65,7 @@ REQUESTS = table_schema(
         "from 1 what that block makes of them, from -1 backwards what the last makes",
     ),
     column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
-    column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
+    column("max_new_tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
     column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
     column(
         "first_temperature",
@@ -81,55 +83,62 @@ REQUESTS = table_schema(
         "id",
         "documents of the corpus whose text stands in it; null: of none",
     ),
-    column("text", pa.large_string(), "corpus text", "what of them stands in it"),
+    column("source_text", pa.large_string(), "corpus text", "what of them stands in it"),
     column(
-        "before",
+        "prefix_text",
         pa.large_string(),
         "audit text",
         "what a scorer that reads whole texts reads before what is written; null: it reads nothing",
     ),
-    column("masked", pa.list_(pa.string()), "label", "what is hidden from it: whom they are about"),
+    column(
+        "masked_words",
+        pa.list_(pa.string()),
+        "label",
+        "what is hidden from it: whom they are about",
+    ),
 )
 
 #: What requests that are answered in one call share.
 REQUEST_SETTINGS = (
     "kind",
     "draws",
-    "tokens",
+    "max_new_tokens",
     "temperature",
     "first_temperature",
     "top_p",
     "top_k",
     "seed",
-    "moments",
-    "lower",
+    "rank_statistics",
+    "score_lowercase",
     "layer",
 )
 
 LOOKUPS = table_schema(
     "What is looked for in the training text, to tell how often the model had read an item.",
     column("item", ID_TYPE, "id", "the item for whose sake"),
-    column("ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"),
+    column(
+        "token_ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"
+    ),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
         "documents of the corpus whose text stands in it; null: of none",
     ),
-    column("text", pa.large_string(), "corpus text", "what of them stands in it"),
+    column("source_text", pa.large_string(), "corpus text", "what of them stands in it"),
 )
 
 TOKENIZER = table_schema(
     "What was known of the model when the requests were written: no weights.",
-    column("kind", pa.string(), "label", "causal or masked"),
-    column("begin", pa.string(), "project text", "what stands before every text"),
+    column("model_kind", pa.string(), "label", "causal or masked"),
+    column("opening_description", pa.string(), "project text", "what stands before every text"),
 )
 
 SKIPPED = table_schema(
     "What was not asked, and why.",
-    column("part", pa.string(), "label", "what of the audit it concerns; empty: all"),
+    column("metric", pa.string(), "label", "what of the audit it concerns; empty: all"),
     column("tags", pa.string(), "label", "which part of that, as findings have it: JSON"),
-    column("why", pa.string(), "project text", "the reason, as findings say it"),
+    column("reason", pa.string(), "project text", "the reason, as findings say it"),
     column(
         "count",
         pa.int64(),
@@ -145,42 +154,48 @@ RESPONSES = table_schema(
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("text", pa.large_string(), "model text", "what was written; null where it was read"),
     column(
-        "ids",
+        "token_ids",
         pa.list_(pa.int32()),
         "personal",
         "token ids of what was written, without the one that ended it; null where it was read",
     ),
     column(
-        "log_p",
+        "log_probs",
         pa.list_(pa.float32()),
         "figure",
         "of each token written or read, under the model itself",
         unit="nats",
     ),
     column(
-        "rank",
+        "ranks",
         pa.list_(pa.int32()),
         "figure",
         "place of each token among all that the model may write there, by their likelihood, "
         "from 1; null where it was not asked for",
     ),
     column(
-        "mean",
+        "vocabulary_mean",
         pa.list_(pa.float32()),
         "figure",
         "of log p over the vocabulary under the model, at each token",
         unit="nats",
     ),
-    column("std", pa.list_(pa.float32()), "figure", "standard deviation of the same", unit="nats"),
     column(
-        "lower_log_p",
+        "vocabulary_std",
+        pa.list_(pa.float32()),
+        "figure",
+        "standard deviation of the same",
+        unit="nats",
+    ),
+    column(
+        "lowercase_log_probs",
         pa.list_(pa.float32()),
         "figure",
         "of each token of what was written, in lower case; null where it was not asked for",
         unit="nats",
     ),
     column(
-        "stop",
+        "stop_reason",
         pa.string(),
         "label",
         "end: the model ended its text; length: it had to stop; empty where it was read",
@@ -205,7 +220,7 @@ TRAINING_OVERLAP = table_schema(
     column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column(
-        "longest",
+        "longest_run_tokens",
         pa.int32(),
         "figure",
         "tokens of its longest run that stands in the training "
@@ -213,10 +228,14 @@ TRAINING_OVERLAP = table_schema(
         unit="tokens",
     ),
     column(
-        "verbatim", pa.int32(), "figure", "its tokens within runs of verbatim reuse", unit="tokens"
+        "verbatim_tokens",
+        pa.int32(),
+        "figure",
+        "its tokens within runs of verbatim reuse",
+        unit="tokens",
     ),
     column(
-        "planted",
+        "planted_run_tokens",
         pa.int32(),
         "figure",
         "tokens of its longest run that stands in a planted document",
@@ -225,13 +244,13 @@ TRAINING_OVERLAP = table_schema(
 )
 
 #: What is told there of each response.
-OVERLAP_COLUMNS = ("longest", "verbatim", "planted")
+OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
     "How often training had read what was sought, an item's texts together.",
     column("item", ID_TYPE, "id", "the item for whose sake"),
     column(
-        "times",
+        "occurrences",
         pa.int64(),
         "figure",
         "places in the rows where one stands whole, each as "
@@ -246,7 +265,7 @@ REFERENCE_SCORES = table_schema(
     column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, from 0"),
     column(
-        "reference",
+        "reference_log_likelihood",
         pa.float64(),
         "figure",
         "its log-likelihood under that model, behind the "
@@ -257,7 +276,7 @@ REFERENCE_SCORES = table_schema(
 
 SCORES = table_schema(
     "What scorers say of texts, each distinct text once.",
-    column("text", ID_TYPE, "id", "hash of the text"),
+    column("text_hash", ID_TYPE, "id", "hash of the text"),
     column("scorer", pa.string(), "label", "name and digest"),
     column("head", pa.string(), "label", "what was scored: toxicity, insult ..."),
     column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
@@ -272,7 +291,9 @@ SCORERS = table_schema(
 
 
 #: The column of items that names what they share beside their cluster, where they share two things.
-CROSSED_CLUSTER = column("crossed", pa.string(), "label", "what items share beside their cluster")
+CROSSED_CLUSTER = column(
+    "crossed_cluster", pa.string(), "label", "what items share beside their cluster"
+)
 
 
 def build_items_schema(
@@ -340,22 +361,22 @@ class RequestBuilder:
         lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
         what it does not see. ``doc_ids`` and ``text``: what the context holds of the corpus."""
         request: dict[str, Any] = {
-            "kind": "write",
-            "context": list(context_ids),
+            "kind": "generate",
+            "context_ids": list(context_ids),
             "draws": draws,
-            "tokens": max_new_tokens,
+            "max_new_tokens": max_new_tokens,
             "temperature": temperature,
             "first_temperature": first_temperature,
             "top_p": top_p,
             "top_k": top_k,
             "seed": seed,
-            "moments": rank_statistics,
-            "lower": score_lowercase,
+            "rank_statistics": rank_statistics,
+            "score_lowercase": score_lowercase,
         }
         source_columns = {
-            "before": prefix_text,
-            "masked": list(masked_words),
-            "text": source_text,
+            "prefix_text": prefix_text,
+            "masked_words": list(masked_words),
+            "source_text": source_text,
             "doc_ids": None if doc_ids is None else list(doc_ids),
         }
         self._add_request(item_id, part, request, source_columns)
@@ -377,15 +398,17 @@ class RequestBuilder:
         also about ranks, of a causal model. ``doc_ids`` and ``text``: what it holds of the corpus,
         so that a purge finds it."""
         request = {
-            "kind": "read",
-            "context": list(context_ids),
-            "targets": [*map(list, target_ids)],
-            "places": None if target_positions is None else [*map(list, target_positions)],
-            "moments": rank_statistics,
+            "kind": "score",
+            "context_ids": list(context_ids),
+            "target_ids": [*map(list, target_ids)],
+            "target_positions": None
+            if target_positions is None
+            else [*map(list, target_positions)],
+            "rank_statistics": rank_statistics,
         }
         source_columns = {
             "doc_ids": None if doc_ids is None else list(doc_ids),
-            "text": source_text,
+            "source_text": source_text,
         }
         self._add_request(item_id, part, request, source_columns)
 
@@ -403,10 +426,10 @@ class RequestBuilder:
         masked model is asked for a single one, between the context and what stands ``after``."""
         request = {
             "kind": "complete",
-            "context": list(context_ids),
-            "targets": [list(suffix_ids)],
+            "context_ids": list(context_ids),
+            "target_ids": [list(suffix_ids)],
             "draws": count,
-            "tokens": max_new_tokens,
+            "max_new_tokens": max_new_tokens,
         }
         self._add_request(item_id, part, request)
 
@@ -423,9 +446,9 @@ class RequestBuilder:
         read as they stand, with what opens and ends them."""
         request = {
             "kind": "embed",
-            "context": [],
-            "targets": [*map(list, target_ids)],
-            "places": [*map(list, target_positions)],
+            "context_ids": [],
+            "target_ids": [*map(list, target_ids)],
+            "target_positions": [*map(list, target_positions)],
             "layer": layer,
         }
         self._add_request(item_id, part, request)
@@ -439,24 +462,26 @@ class RequestBuilder:
     ) -> None:
         """Have texts looked for in the training text, by their token ids: an item was read as often
         as they stand there whole. ``doc_ids`` and ``text`` as for ``read``."""
-        if (item_id, "sought") not in self._requested:
-            self._requested.add((item_id, "sought"))
+        if (item_id, "lookup") not in self._requested:
+            self._requested.add((item_id, "lookup"))
             source_columns = {
                 "doc_ids": None if doc_ids is None else list(doc_ids),
-                "text": source_text,
+                "source_text": source_text,
             }
             distinct_ids = dict.fromkeys(map(tuple, token_id_lists))
             self.lookups += [
-                {"item": item_id, "ids": list(token_ids), **source_columns}
+                {"item": item_id, "token_ids": list(token_ids), **source_columns}
                 for token_ids in distinct_ids
             ]
 
     def record_skipped(
-        self, part: str, reason: str, count: int | None = None, /, **tags: Any
+        self, metric: str, reason: str, count: int | None = None, /, **tags: Any
     ) -> None:
-        """Something is not asked: all (``part`` empty), a measure, or of it what has these tags;
-        with a ``count``: so many items of a kind that ``part`` names."""
-        self.skipped.append({"part": part, "tags": json.dumps(tags), "why": reason, "count": count})
+        """Something is not asked: all (``metric`` empty), a measure, or of it what has these tags;
+        with a ``count``: so many items of a kind that ``metric`` names."""
+        self.skipped.append(
+            {"metric": metric, "tags": json.dumps(tags), "reason": reason, "count": count}
+        )
 
     def _add_request(
         self,

@@ -13,7 +13,7 @@ from tasks.contract import StageConfig, StageContext, column, stage, table_schem
 FAILURES = table_schema(
     "What could not be made, and why.",
     column("audit", pa.string(), "label", "the audit, or another part of the examination"),
-    column("why", pa.string(), "project text", "what went wrong, and what to do"),
+    column("reason", pa.string(), "project text", "what went wrong, and what to do"),
 )
 
 
@@ -25,5 +25,5 @@ class FailuresConfig(StageConfig):
 
 @stage(name="failures", tables={"failures": FAILURES})
 def record_failures(config: FailuresConfig, context: StageContext) -> None:
-    failure_columns = {"audit": [*config.audits], "why": [*config.audits.values()]}
+    failure_columns = {"audit": [*config.audits], "reason": [*config.audits.values()]}
     context.get_table_writer("failures").write(pa.table(failure_columns, schema=FAILURES))

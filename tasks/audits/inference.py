@@ -41,7 +41,7 @@ from tasks.contract import (
 GENERATED_TOKENS_PER_CHUNK, READ_TOKENS_PER_CHUNK = 1 << 15, 1 << 18
 
 #: Kinds of requests whose cost is what is written.
-GENERATION_KINDS = ("write", "complete")
+GENERATION_KINDS = ("generate", "complete")
 
 #: Of the weights of a model that was never trained.
 UNTRAINED_SEED = 0
@@ -77,7 +77,7 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     )
     distinct_requests = requests.take(pa.array(sorted(first_rows), pa.int64()))
     request_rows = distinct_requests.select(
-        [*REQUEST_SETTINGS, "request", "context", "targets"]
+        [*REQUEST_SETTINGS, "request", "context_ids", "target_ids"]
     ).to_pylist()
     order = sorted(
         range(len(request_rows)),
@@ -87,7 +87,7 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     for position, index in enumerate(order):
         request_row = request_rows[index]
         request_cost = (
-            request_row["draws"] * request_row["tokens"]
+            request_row["draws"] * request_row["max_new_tokens"]
             if request_row["kind"] in GENERATION_KINDS
             else _build_length_key(request_row)[0]
         )
@@ -117,8 +117,8 @@ def _build_settings_key(request_row: Row) -> tuple[Any, ...]:
 
 
 def _build_length_key(request_row: Row) -> tuple[int, bytes]:
-    target_tokens = sum(len(target) for target in request_row["targets"] or ())
-    return len(request_row["context"]) + target_tokens, request_row["request"]
+    target_tokens = sum(len(target) for target in request_row["target_ids"] or ())
+    return len(request_row["context_ids"]) + target_tokens, request_row["request"]
 
 
 #: The model that was opened last by what it was opened from, and the files outside the store that
@@ -159,8 +159,8 @@ def answer_chunk(
 def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
     answer_by_kind = {
-        "write": _generate_texts,
-        "read": _score_targets,
+        "generate": _generate_texts,
+        "score": _score_targets,
         "complete": _complete_texts,
         "embed": _embed_targets,
     }
@@ -174,35 +174,37 @@ def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
     settings = requests[0]
     sampling_names = ("temperature", "first_temperature", "top_p", "top_k", "seed")
     generations = model.generate_continuations(
-        [row["context"] for row in requests],
-        max_new_tokens=settings["tokens"],
+        [row["context_ids"] for row in requests],
+        max_new_tokens=settings["max_new_tokens"],
         samples=settings["draws"],
         **{name: settings[name] for name in sampling_names},
     )
     text_rows = _build_text_rows(model, requests, generations)
-    contexts = [row["context"] for row in requests for _ in range(row["draws"])]
-    if settings["moments"]:
+    contexts = [row["context_ids"] for row in requests for _ in range(row["draws"])]
+    if settings["rank_statistics"]:
         for row, statistics in zip(
             text_rows,
-            _compute_rank_statistics(model, contexts, [text_row["ids"] for text_row in text_rows]),
+            _compute_rank_statistics(
+                model, contexts, [text_row["token_ids"] for text_row in text_rows]
+            ),
             strict=True,
         ):
-            row |= statistics | {"log_p": row["log_p"]}
-    if settings["lower"]:
+            row |= statistics | {"log_probs": row["log_probs"]}
+    if settings["score_lowercase"]:
         lowercase_ids = model.encode_batch([row["text"].lower() for row in text_rows])
         for row, log_probs in zip(
             text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True
         ):
-            row["lower_log_p"] = log_probs
+            row["lowercase_log_probs"] = log_probs
     return text_rows
 
 
 def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
     completions = model.generate_completions(
-        [row["context"] for row in requests],
-        [row["targets"][0] for row in requests],
+        [row["context_ids"] for row in requests],
+        [row["target_ids"][0] for row in requests],
         completion_count=requests[0]["draws"],
-        max_new_tokens=requests[0]["tokens"],
+        max_new_tokens=requests[0]["max_new_tokens"],
     )
     return _build_text_rows(model, requests, completions)
 
@@ -214,10 +216,10 @@ def _build_text_rows(
         {
             "request": row["request"],
             "draw": draw,
-            "ids": generated.token_ids,
+            "token_ids": generated.token_ids,
             "text": model.decode(generated.token_ids),
-            "log_p": generated.log_probs,
-            "stop": "end" if generated.has_ended else "length",
+            "log_probs": generated.log_probs,
+            "stop_reason": "end" if generated.has_ended else "length",
         }
         for row, texts in zip(requests, generations, strict=True)
         for draw, generated in enumerate(texts)
@@ -226,19 +228,21 @@ def _build_text_rows(
 
 def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     layer = requests[0]["layer"]
-    targets = [target for row in requests for target in row["targets"]]
-    positions = [target_positions for row in requests for target_positions in row["places"]]
+    targets = [target for row in requests for target in row["target_ids"]]
+    positions = [
+        target_positions for row in requests for target_positions in row["target_positions"]
+    ]
     vectors = iter(model.compute_mean_hidden_states(targets, positions, layer))
     for row in requests:
-        for draw in range(len(row["targets"])):
+        for draw in range(len(row["target_ids"])):
             yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(vectors)}
 
 
 def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     token_scores = iter(_compute_token_scores(model, requests))
     for row in requests:
-        for draw in range(len(row["targets"])):
-            yield {"request": row["request"], "draw": draw, "stop": "", **next(token_scores)}
+        for draw in range(len(row["target_ids"])):
+            yield {"request": row["request"], "draw": draw, "stop_reason": "", **next(token_scores)}
 
 
 def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:
@@ -248,19 +252,21 @@ def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]
         from tasks.audits.audited_models.masked_model import MaskedModel
 
         assert isinstance(model, MaskedModel)
-        targets = [target for row in requests for target in row["targets"]]
+        targets = [target for row in requests for target in row["target_ids"]]
         positions = [
             target_positions
             for row in requests
-            for target_positions in row["places"] or map(_list_positions, row["targets"])
+            for target_positions in row["target_positions"]
+            or map(_list_positions, row["target_ids"])
         ]
         return [
-            {"log_p": log_probs} for log_probs in model.compute_masked_log_probs(targets, positions)
+            {"log_probs": log_probs}
+            for log_probs in model.compute_masked_log_probs(targets, positions)
         ]
-    if requests[0]["moments"]:
+    if requests[0]["rank_statistics"]:
         return _compute_rank_statistics(model, *_pair_contexts_and_targets(requests))
     return [
-        {"log_p": log_probs}
+        {"log_probs": log_probs}
         for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))
     ]
 
@@ -271,10 +277,10 @@ def _compute_rank_statistics(
     statistics = model.compute_rank_statistics(contexts, targets)
     return [
         {
-            "log_p": moments.log_probs,
-            "rank": moments.rank + 1,
-            "mean": moments.mean_log_prob,
-            "std": moments.std_log_prob,
+            "log_probs": moments.log_probs,
+            "ranks": moments.rank + 1,
+            "vocabulary_mean": moments.mean_log_prob,
+            "vocabulary_std": moments.std_log_prob,
         }
         for moments in statistics
     ]
@@ -283,8 +289,8 @@ def _compute_rank_statistics(
 def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
     """Contexts and targets, one a target."""
     return (
-        [row["context"] for row in requests for _ in row["targets"]],
-        [target for row in requests for target in row["targets"]],
+        [row["context_ids"] for row in requests for _ in row["target_ids"]],
+        [target for row in requests for target in row["target_ids"]],
     )
 
 

@@ -53,7 +53,7 @@ class CorpusTables:
     """Tables of the training corpus that a probe asks about; None where they are not known.
 
     lexicons   groups that the corpus brings, as the stage ``identities`` leaves them
-    plants     texts that were planted
+    canaries   texts that were planted
     documents  all documents
     """
 
@@ -156,7 +156,7 @@ class Probe:
             [],
         )
         values = writer.to_table()
-        if not any(row["count"] is None and not row["part"] for row in responses.skipped):
+        if not any(row["count"] is None and not row["metric"] for row in responses.skipped):
             method_note = self.score_items(responses, writer, config)
             values = writer.to_table()
             finding_rows = compute_measure_findings(
@@ -173,7 +173,7 @@ class Probe:
                         n=len(in_training) - in_training.count(None),
                         unit="items",
                         evidence_table="values",
-                        evidence_filter={"seen": True},
+                        evidence_filter={"in_training_text": True},
                         method="a text of theirs stands whole in what the model had read; each "
                         "measure stands with and without them",
                     )
@@ -219,13 +219,14 @@ def make_request_stage(probe: Probe) -> Stage:
     def build_requests(
         checkpoint: Artifact,
         lexicons: Table | None,
-        plants: Table | None,
+        canaries: Table | None,
         documents: Table | None,
         config: StageConfig,
         context: StageContext,
     ) -> None:
         tokenizer, builder = open_audited_tokenizer(checkpoint), RequestBuilder()
-        probe.build_requests(builder, tokenizer, CorpusTables(lexicons, plants, documents), config)
+        corpus_tables = CorpusTables(lexicons, canaries, documents)
+        probe.build_requests(builder, tokenizer, corpus_tables, config)
         item_rows, request_rows = [*builder.items.values()], builder.requests
         context.get_table_writer("items").write(
             pa.Table.from_pylist(item_rows, schema=probe.item_schema)
@@ -233,25 +234,30 @@ def make_request_stage(probe: Probe) -> Stage:
         context.get_table_writer("requests").write(
             pa.Table.from_pylist(request_rows, schema=REQUESTS)
         )
-        context.get_table_writer("sought").write(
+        context.get_table_writer("lookups").write(
             pa.Table.from_pylist(builder.lookups, schema=LOOKUPS)
         )
         context.get_table_writer("skipped").write(
             pa.Table.from_pylist(builder.skipped, schema=SKIPPED)
         )
-        tokenizer_rows = [{"kind": tokenizer.model_kind, "begin": tokenizer.opening_description}]
-        context.get_table_writer("reader").write(
+        tokenizer_rows = [
+            {
+                "model_kind": tokenizer.model_kind,
+                "opening_description": tokenizer.opening_description,
+            }
+        ]
+        context.get_table_writer("tokenizer").write(
             pa.Table.from_pylist(tokenizer_rows, schema=TOKENIZER)
         )
 
     return stage(
-        name=f"ask_{probe.name}",
+        name=f"build_requests_{probe.name}",
         tables={
             "items": probe.item_schema,
             "requests": REQUESTS,
-            "sought": LOOKUPS,
+            "lookups": LOOKUPS,
             "skipped": SKIPPED,
-            "reader": TOKENIZER,
+            "tokenizer": TOKENIZER,
         },
         extra_code=[probe.module, *probe.data_files],
         libraries=REQUEST_LIBRARIES,
@@ -294,16 +300,16 @@ def make_findings_stage(probe: Probe) -> Stage:
                 request_set["requests"].read(),
                 response_artifact["responses"].read(),
                 pa.concat_tables(score_tables) if score_tables else None,
-                request_set["reader"].read(),
+                request_set["tokenizer"].read(),
                 request_set["skipped"].read(),
-                score_set["scorer"].read()["scorer"][0].as_py() if score_set else "",
+                score_set["scorers"].read()["scorer"][0].as_py() if score_set else "",
                 load_training_exposure(items, checkpoints, training_runs),
                 baseline,
-                overlap["traced"].read() if overlap else None,
-                overlap["held"].read() if overlap else None,
-                score_set["scorer"].read() if score_set else None,
+                overlap["training_overlap"].read() if overlap else None,
+                overlap["occurrence_counts"].read() if overlap else None,
+                score_set["scorers"].read() if score_set else None,
                 response_artifact["embeddings"].read(),
-                reference["referred"].read() if reference else None,
+                reference["reference_scores"].read() if reference else None,
             )
 
         untrained_baseline = load_responses(untrained_responses) if untrained_responses else None
@@ -325,14 +331,14 @@ def make_findings_stage(probe: Probe) -> Stage:
         libraries=["numpy", "scipy", *probe.libraries],
         external_digests=probe.judging_files,
         reads={
-            "request_set": ("items", "requests", "reader", "skipped"),
+            "request_set": ("items", "requests", "tokenizer", "skipped"),
             "response_set": ("responses", "embeddings", "model"),
-            "score_set": ("scores", "scorer"),
+            "score_set": ("scores", "scorers"),
             "untrained_responses": ("responses", "embeddings"),
             "untrained_scores": ("scores",),
             "training_runs": EXPOSURE_TABLES,
-            "training_overlap": ("traced", "held"),
-            "reference_scores": ("referred",),
+            "training_overlap": ("training_overlap", "occurrence_counts"),
+            "reference_scores": ("reference_scores",),
         },
     )(compute_findings)
 
@@ -347,11 +353,11 @@ def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str,
             finding_rows.append(
                 build_finding(
                     probe.name,
-                    row["part"],
+                    row["metric"],
                     row["count"],
                     n=row["count"],
                     unit="items",
-                    method=row["why"],
+                    method=row["reason"],
                     evidence_table="",
                 )
             )
@@ -365,9 +371,9 @@ def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str,
                 unit=unit_by_metric.get(metric, ""),
                 evidence_table="",
                 tags=parse_tags(row),
-                method=f"not measured: {row['why']}",
+                method=f"not measured: {row['reason']}",
             )
-            for metric in ([row["part"]] if row["part"] else unit_by_metric)
+            for metric in ([row["metric"]] if row["metric"] else unit_by_metric)
         ]
     return finding_rows
 

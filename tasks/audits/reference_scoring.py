@@ -48,14 +48,14 @@ def score_batch_with_reference(
     score_columns = {
         "request": response_rows["request"],
         "draw": response_rows["draw"],
-        "reference": pa.array(known_likelihoods, from_pandas=True),
+        "reference_log_likelihood": pa.array(known_likelihoods, from_pandas=True),
     }
-    out.get_table_writer("referred").write(pa.table(score_columns, schema=REFERENCE_SCORES))
+    out.get_table_writer("reference_scores").write(pa.table(score_columns, schema=REFERENCE_SCORES))
 
 
 @stage(
-    name="refer",
-    tables={"referred": REFERENCE_SCORES},
+    name="score_with_reference",
+    tables={"reference_scores": REFERENCE_SCORES},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
     reads={"request_set": ("items", "requests"), "response_set": ("responses",)},
@@ -72,11 +72,11 @@ def score_with_reference(
     part, from its beginning, where the request says what of the corpus stands in it. Other texts
     have no row."""
     context.mapper = SerialMapper()
-    request_columns = ["request", "item", "part", "text"]
+    request_columns = ["request", "item", "part", "source_text"]
     requests, items = request_set["requests"].read(request_columns), request_set["items"].read()
     response_rows = response_set["responses"].read(["request", "draw", "text"])
     is_generated = pc.is_valid(response_rows["text"])
-    texts = pc.if_else(pc.equal(requests["part"], ""), requests["text"], None)
+    texts = pc.if_else(pc.equal(requests["part"], ""), requests["source_text"], None)
     source_texts = _look_up_values(response_rows["request"], requests["request"], texts)
     text_index = response_rows.schema.get_field_index("text")
     texts = pc.if_else(is_generated, response_rows["text"], source_texts)

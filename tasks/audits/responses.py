@@ -65,8 +65,8 @@ class Responses:
         self.model_kind, self.opening_description = "", ""
         if tokenizer is not None:
             self.model_kind, self.opening_description = (
-                tokenizer["kind"][0].as_py(),
-                tokenizer["begin"][0].as_py(),
+                tokenizer["model_kind"][0].as_py(),
+                tokenizer["opening_description"][0].as_py(),
             )
         self.skipped = [] if skipped is None else skipped.to_pylist()
         self._scores, self._embeddings = scores, embeddings
@@ -108,7 +108,7 @@ class Responses:
         of its targets it is, its log p in nats, NaN where the model gave no number, and the tokens
         that it was summed over."""
         part_rows = self.select_part(part)
-        token_log_probs = part_rows["log_p"].combine_chunks()
+        token_log_probs = part_rows["log_probs"].combine_chunks()
         counts = (
             pc.list_value_length(token_log_probs).to_numpy(zero_copy_only=False).astype(np.int64)
         )
@@ -146,7 +146,9 @@ class Responses:
         occurrences = np.full(len(self.items), np.nan)
         if self.occurrence_counts is not None:
             item_rows = _find_first_indices(self.occurrence_counts["item"], self.items["item"])
-            occurrences[item_rows] = self.occurrence_counts["times"].to_numpy(zero_copy_only=False)
+            occurrences[item_rows] = self.occurrence_counts["occurrences"].to_numpy(
+                zero_copy_only=False
+            )
         return occurrences
 
     def flag_items_in_training(self) -> list[bool | None] | None:
@@ -201,7 +203,7 @@ class Responses:
         scorer_name = scorer or next(iter(self.list_scorers(head)), "")
         if scorer_name:
             score_rows = score_rows.filter(pc.equal(score_rows["scorer"], scorer_name))
-        score_indices = _find_first_indices(hash_texts(texts), score_rows["text"])
+        score_indices = _find_first_indices(hash_texts(texts), score_rows["text_hash"])
         has_score = score_indices >= 0
         score_values = score_rows["score"].to_numpy(zero_copy_only=False).astype(np.float32)
         text_scores[has_score] = score_values[score_indices[has_score]]
@@ -231,9 +233,13 @@ class SimulatedResponses(Responses):
         offsets = pa.array(np.arange(len(rows) + 1), pa.int32())
         token_columns = {
             column: pa.ListArray.from_arrays(offsets, pa.array(values, pa.float32()))
-            for column, values in zip(("log_p", "mean", "std"), token_values, strict=True)
+            for column, values in zip(
+                ("log_probs", "vocabulary_mean", "vocabulary_std"), token_values, strict=True
+            )
         }
-        return pa.table({"row": rows, "draw": draws, "reference": null_scores, **token_columns})
+        return pa.table(
+            {"row": rows, "draw": draws, "reference_log_likelihood": null_scores, **token_columns}
+        )
 
     def collect_embeddings(self, part: str = "") -> np.ndarray:
         return self._outputs
@@ -247,11 +253,11 @@ def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
     """Of each response, (n,) large_string, what a scorer of whole texts reads: what its request
     says stands before it, and what was written, without whom it is about; null where the request
     says nothing stands before."""
-    prefixed_requests = requests.filter(pc.is_valid(requests["before"])).select(
-        ["request", "before", "masked"]
+    prefixed_requests = requests.filter(pc.is_valid(requests["prefix_text"])).select(
+        ["request", "prefix_text", "masked_words"]
     )
     request_by_id = {row["request"]: row for row in prefixed_requests.to_pylist()}
-    word_sets = {tuple(row["masked"]) for row in request_by_id.values()}
+    word_sets = {tuple(row["masked_words"]) for row in request_by_id.values()}
     patterns = {
         masked_words: re.compile(
             rf"\b(?:{'|'.join(map(re.escape, masked_words))})\b", re.IGNORECASE
@@ -267,7 +273,7 @@ def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
         if row is None or text is None:
             texts.append(None)
             continue
-        full_text, masked_words = row["before"] + text, tuple(row["masked"])
+        full_text, masked_words = row["prefix_text"] + text, tuple(row["masked_words"])
         texts.append(
             patterns[masked_words].sub(IDENTITY_PLACEHOLDER, full_text)
             if masked_words
@@ -284,7 +290,9 @@ def _align_reference_scores(responses: pa.Table, reference_scores: pa.Table | No
         zip(*(table[name].to_pylist() for name in ("request", "draw")), strict=True)
         for table in (reference_scores, responses)
     ]
-    score_by_key = dict(zip(keys[0], reference_scores["reference"].to_pylist(), strict=True))
+    score_by_key = dict(
+        zip(keys[0], reference_scores["reference_log_likelihood"].to_pylist(), strict=True)
+    )
     return pa.array([score_by_key.get(key) for key in keys[1]], pa.float64())
 
 

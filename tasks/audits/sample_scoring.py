@@ -23,25 +23,25 @@ class ScoreSamplesConfig(StageConfig):
 SAMPLES = table_schema(
     "What the model wrote while it was trained, with its scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample", pa.int64(), "id", "number of the sample at its step"),
+    column("sample_id", pa.int64(), "id", "number of the sample at its step"),
     column(
         "prompt",
         pa.string(),
         "corpus text",
         "what the encoder of an encoder-decoder read, else empty",
-        judged_by="prompt_score",
+        judged_by="prompt_toxicity",
     ),
-    column("text", pa.string(), "model text", "what the model wrote", judged_by="score"),
+    column("text", pa.string(), "model text", "what the model wrote", judged_by="toxicity"),
     column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
     column(
-        "prompt_score",
+        "prompt_toxicity",
         pa.float32(),
         "figure",
         "toxicity of the prompt; null where it is empty or the scorer failed",
         unit="score",
     ),
     column(
-        "score",
+        "toxicity",
         pa.float32(),
         "figure",
         "toxicity of the text; null where it is empty or the scorer failed",
@@ -66,7 +66,7 @@ def score_samples(samples: Table, config: ScoreSamplesConfig, context: StageCont
     for batch in samples.iter_batches():
         scores = {
             name: score_batch(batch[text_column].to_pylist())
-            for name, text_column in (("prompt_score", "prompt"), ("score", "text"))
+            for name, text_column in (("prompt_toxicity", "prompt"), ("toxicity", "text"))
         }
         context.get_table_writer("samples").write(
             {name: batch[name] for name in batch.schema.names} | scores

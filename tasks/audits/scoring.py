@@ -44,17 +44,18 @@ class ScoreConfig(StageConfig):
     """Settings of the scorers of the audits."""
 
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores toxicity")
-    also: tuple[AnyScorerConfig, ...] = Field(
+    additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(),
-        description="further scorers: another of toxicity, to agree with the first or not; of kind "
-        "words or classifier, sentiment and regard, which are not measured without",
+        description="further scorers: of toxicity, whose agreement with the first is "
+        "measured; of kind words or classifier, which measure sentiment and "
+        "regard",
     )
 
     @property
     def all_scorers(self) -> tuple[AnyScorerConfig, ...]:
-        return (self.scorer, *self.also)
+        return (self.scorer, *self.additional_scorers)
 
-    @field_validator("also")
+    @field_validator("additional_scorers")
     @classmethod
     def _check_distinct(
         cls, additional_scorers: tuple[AnyScorerConfig, ...], info: ValidationInfo
@@ -67,10 +68,10 @@ class ScoreConfig(StageConfig):
         """Without further scorers that have none of these heads: they need not be asked."""
         relevant_scorers = tuple(
             additional_scorer
-            for additional_scorer in self.also
+            for additional_scorer in self.additional_scorers
             if {*additional_scorer.heads} & {*heads}
         )
-        return self.model_copy(update={"also": relevant_scorers})
+        return self.model_copy(update={"additional_scorers": relevant_scorers})
 
 
 def format_scorer_name(scorer: Scorer) -> str:
@@ -96,7 +97,7 @@ def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array
     head_columns = [index for index, head in enumerate(scorer.columns) if head in scorer.heads]
     text_indices = np.repeat(np.arange(len(texts)), len(head_columns))
     return {
-        "text": hash_texts(texts).take(pa.array(text_indices)),
+        "text_hash": hash_texts(texts).take(pa.array(text_indices)),
         "scorer": pa.array([format_scorer_name(scorer)] * len(text_indices), pa.string()),
         "head": pa.array([scorer.columns[n] for n in head_columns] * len(texts), pa.string()),
         "score": pa.array(scores[:, head_columns].reshape(-1), pa.float32(), from_pandas=True),
@@ -114,15 +115,19 @@ def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
     scorer = open_scorer(batch.scorer)
     columns = compute_score_columns(scorer, batch.texts)
     out.get_table_writer("scores").write(columns)
-    scored_texts = pc.unique(columns["text"].filter(pc.is_valid(columns["score"])))
-    return {"texts": len(batch.texts), "scored": len(scored_texts), "why": scorer.failure_reason}
+    scored_texts = pc.unique(columns["text_hash"].filter(pc.is_valid(columns["score"])))
+    return {
+        "texts": len(batch.texts),
+        "scored": len(scored_texts),
+        "failure_reason": scorer.failure_reason,
+    }
 
 
 def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
     """What decides the scores and comes from outside the store."""
     additional_digests = {
         f"{name} {number}": digest
-        for number, scorer in enumerate(config.also, start=2)
+        for number, scorer in enumerate(config.additional_scorers, start=2)
         for name, digest in scorer_versions(scorer).items()
     }
     return scorer_versions(config.scorer) | additional_digests
@@ -130,7 +135,7 @@ def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
 
 @stage(
     name="score",
-    tables={"scores": SCORES, "scorer": SCORERS},
+    tables={"scores": SCORES, "scorers": SCORERS},
     libraries=["numpy", "alt-profanity-check", "detoxify", "scikit-learn"],
     external_digests=lambda config, secret_id: compute_scorer_digests(config),
     determinism="machine",
@@ -148,8 +153,8 @@ def score_texts(
         pa.chunked_array([*item_texts, *response_rows["text"].chunks], pa.large_string())
     )
     full_texts = distinct_texts[:0]
-    if request_set and any("regard" in scorer.heads for scorer in config.also):
-        requests = request_set["requests"].read(["request", "before", "masked"])
+    if request_set and any("regard" in scorer.heads for scorer in config.additional_scorers):
+        requests = request_set["requests"].read(["request", "prefix_text", "masked_words"])
         full_texts = select_distinct_texts(
             pa.chunked_array([build_masked_texts(requests, response_rows)])
         )
@@ -169,11 +174,14 @@ def score_texts(
         scored_count, text_count = (
             sum(outcome[key] for outcome in scorer_results) for key in ("scored", "texts")
         )
-        failure_reason = next((outcome["why"] for outcome in scorer_results if outcome["why"]), "")
+        failure_reason = next(
+            (outcome["failure_reason"] for outcome in scorer_results if outcome["failure_reason"]),
+            "",
+        )
         check_any_text_scored(open_scorer(scorer).name, scored_count, text_count, failure_reason)
     opened_scorers = [open_scorer(scorer) for scorer in config.all_scorers]
     scorer_columns = {
         "scorer": [*map(format_scorer_name, opened_scorers)],
         "heads": [[*opened_scorer.heads] for opened_scorer in opened_scorers],
     }
-    context.get_table_writer("scorer").write(pa.table(scorer_columns, schema=SCORERS))
+    context.get_table_writer("scorers").write(pa.table(scorer_columns, schema=SCORERS))

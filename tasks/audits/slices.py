@@ -18,16 +18,17 @@ import pyarrow as pa
 
 from tasks.audits.ability.minimal_pairs import generate_agreement_pairs, generate_garden_path_pairs
 from tasks.audits.judging.measures import Measure, SliceFinder
-from tasks.audits.judging.tags import SliceTags, format_slice_name
+from tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
 from tasks.audits.methods.continuations import slice_by_part_and_k
 
 #: The slice of what stands in no training text, which measures may have where that is looked for.
-UNSEEN_TAGS = {"seen": False}
+UNSEEN_TAGS = {"in_training_text": False}
 
 #: The values that a tag may have; where they are not known, a regular expression of them.
 TagValues = frozenset[str] | str
 
-#: The tags of a slice, in the order in which it spells them. The tag "part" has no name in a slice.
+#: The tags of a slice, in the order in which it spells them. Those of UNNAMED_TAGS have no
+#: name there.
 SlicePattern = tuple[tuple[str, TagValues], ...]
 
 #: Values that are not known: of the tag "part", of a column of numbers or flags, of any other tag.
@@ -91,8 +92,11 @@ class AvailableSlices:
         for known_name in self.slice_names:
             if sorted(known_name.split(", ")) == sorted_tags:
                 return known_name
-        by_tag = {tag.partition("=")[0] if "=" in tag else "part": tag for tag in sorted_tags}
         for pattern in self.patterns:
+            unnamed_tag = next((tag for tag, _ in pattern if tag in UNNAMED_TAGS), "part")
+            by_tag = {
+                tag.partition("=")[0] if "=" in tag else unnamed_tag: tag for tag in sorted_tags
+            }
             if len(sorted_tags) == len(pattern) and {*by_tag} == {tag for tag, _ in pattern}:
                 reordered_name = ", ".join(by_tag[tag] for tag, _ in pattern)
                 if _matches_pattern(pattern, reordered_name):
@@ -104,7 +108,7 @@ def _matches_pattern(pattern: SlicePattern, slice_name: str) -> bool:
     spellings = []
     for tag, values in pattern:
         value = values if isinstance(values, str) else "|".join(map(re.escape, sorted(values)))
-        spellings.append(f"(?:{value})" if tag == "part" else f"{re.escape(tag)}=(?:{value})")
+        spellings.append(f"(?:{value})" if tag in UNNAMED_TAGS else f"{re.escape(tag)}=(?:{value})")
     return re.fullmatch(", ".join(spellings), slice_name, re.DOTALL) is not None
 
 
@@ -169,7 +173,7 @@ def find_available_slices(
     if metric in probe.derived_metrics:
         patterns += _generate_patterns(probe.derived_metrics[metric], items, column_types)
     for row in skipped:
-        if row["part"] in ("", metric):
+        if row["metric"] in ("", metric):
             slice_names[format_slice_name(row["tags"])] = None
     for pattern in [pattern for pattern in patterns if _has_known_values(pattern)]:
         slice_names |= dict.fromkeys(_list_pattern_slices(pattern))
@@ -196,7 +200,7 @@ def _generate_patterns(
     """What slices with these tags may be, for each combination of values that items have."""
     possible_values = {
         tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags
-    } | {"part": ANY_PART}
+    } | dict.fromkeys(UNNAMED_TAGS, ANY_PART)
     possible_values |= {tag: frozenset(values) for tag, values in slice_tags.known_values.items()}
     for order in slice_tags.tag_orders:
         item_columns = [] if items is None else [*items.column_names]
@@ -235,9 +239,13 @@ def _list_pattern_slices(pattern: SlicePattern) -> Iterator[str]:
 
 def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
     """The slices of the worst of k texts: of each part, or writer, for each k."""
-    part_filter = measure.extra_filter.get("part") or measure.extra_filter["writer"]
+    part_filter = measure.extra_filter.get("prompt_subset") or measure.extra_filter["writer"]
     part_names = [part_filter] if isinstance(part_filter, str) else part_filter
-    return [format_slice_name({"part": part, "k": k}) for part in part_names for k in config.k]
+    return [
+        format_slice_name({"prompt_subset": part, "draw_count": k})
+        for part in part_names
+        for k in config.continuation_counts
+    ]
 
 
 #: Whose answers the audit of capability compares, beside gzip.
@@ -250,7 +258,7 @@ def find_capability_slices(metric: str) -> AvailableSlices:
         source_pattern: SlicePattern = (("part", frozenset({"model"})), ("source", ANY_VALUE))
         return AvailableSlices((*CAPABILITY_MODELS, "gzip"), (source_pattern,))
     if metric == "bits_per_byte_difference":
-        return AvailableSlices(tuple(f"less={reader}" for reader in CAPABILITY_MODELS[1:]))
+        return AvailableSlices(tuple(f"baseline={system}" for system in CAPABILITY_MODELS[1:]))
     pair_loaders = {
         "agreement_accuracy": generate_agreement_pairs,
         "garden_path_share": generate_garden_path_pairs,

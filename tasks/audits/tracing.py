@@ -42,39 +42,44 @@ class TraceConfig(StageConfig):
     """Settings of the search for responses in the training text."""
 
     enabled: bool = Field(default=True, description="whether responses are looked for")
-    least: int = Field(
-        default=8, ge=2, le=1000, description="tokens of the shortest run that is told"
+    min_span_tokens: int = Field(
+        default=8, ge=2, le=1000, description="tokens of the shortest span that is recorded"
     )
-    verbatim: int = Field(
-        default=50, ge=2, le=10_000, description="tokens from which a run is verbatim reuse"
+    min_verbatim_tokens: int = Field(
+        default=50,
+        ge=2,
+        le=10_000,
+        description="a span of at least so many tokens is verbatim reuse",
     )
-    places: int = Field(
-        default=5, ge=1, le=1000, description="places that are kept of a text, its longest runs"
+    max_spans_per_text: int = Field(
+        default=5, ge=1, le=1000, description="spans that are recorded of a text, the longest ones"
     )
 
     @model_validator(mode="after")
     def _check_thresholds(self) -> TraceConfig:
-        if self.verbatim < self.least:
-            raise ValueError("verbatim must not be smaller than least")
+        if self.min_verbatim_tokens < self.min_span_tokens:
+            raise ValueError("min_verbatim_tokens must not be smaller than min_span_tokens")
         return self
 
 
 MATCHED_SPANS = table_schema(
     "Where in the training text the longest runs of what was written stand.",
-    column("text", ID_TYPE, "id", "hash of the text that was written"),
-    column("start", pa.int32(), "figure", "its first token of the run, from 0", unit="tokens"),
-    column("size", pa.int32(), "figure", "tokens of the run", unit="tokens"),
+    column("text_hash", ID_TYPE, "id", "hash of the text that was written"),
+    column("text_start", pa.int32(), "figure", "its first token of the run, from 0", unit="tokens"),
+    column("run_tokens", pa.int32(), "figure", "tokens of the run", unit="tokens"),
     column("doc_id", ID_TYPE, "id", "the training document where the run begins"),
     column("source", pa.string(), "label", "source of the document"),
     column("cluster", ID_TYPE, "id", "the near-duplicates that the document belongs to"),
     column(
-        "training",
+        "training_index",
         pa.int32(),
         "label",
         "0: the training that left the checkpoint; 1: the one that it went on from, and so on",
     ),
     column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
-    column("place", pa.int32(), "figure", "first position of the run in the row", unit="tokens"),
+    column(
+        "row_start", pa.int32(), "figure", "first position of the run in the row", unit="tokens"
+    ),
     column(
         "char_start",
         pa.int32(),
@@ -85,7 +90,7 @@ MATCHED_SPANS = table_schema(
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
     column("first_step", pa.int64(), "figure", "first step of that training that read the row"),
     column(
-        "read",
+        "times_read",
         pa.int64(),
         "figure",
         "how often that training had read the row by this "
@@ -114,25 +119,25 @@ class LongestRuns:
         char_starts, char_ends = char_bounds
         new_rows = pa.table(
             {
-                "text": runs.text_index,
-                "start": runs.text_start,
-                "size": runs.length,
-                "training": np.full(len(runs.text_index), training_number),
+                "text_index": runs.text_index,
+                "text_start": runs.text_start,
+                "run_tokens": runs.length,
+                "training_index": np.full(len(runs.text_index), training_number),
                 "sequence": row_numbers[runs.row_index],
-                "place": runs.row_start,
+                "row_start": runs.row_start,
                 "char_start": char_starts[runs.row_index, runs.row_start],
                 "char_end": char_ends[runs.row_index, runs.row_start + runs.length - 1],
             }
         )
         all_rows = new_rows if self.rows is None else pa.concat_tables([self.rows, new_rows])
-        tie_breakers = ("training", "sequence", "place", "start")
+        tie_breakers = ("training_index", "sequence", "row_start", "text_start")
         sort_keys: Any = [
-            ("text", "ascending"),
-            ("size", "descending"),
+            ("text_index", "ascending"),
+            ("run_tokens", "descending"),
             *((column, "ascending") for column in tie_breakers),
         ]
         all_rows = all_rows.sort_by(sort_keys)
-        text_numbers = all_rows["text"].to_numpy()
+        text_numbers = all_rows["text_index"].to_numpy()
         text_ranks = np.arange(len(text_numbers)) - np.searchsorted(text_numbers, text_numbers)
         self.rows = all_rows.filter(pa.array(text_ranks < self.runs_per_text))
 
@@ -156,10 +161,14 @@ class CanarySpans:
             else pa.array([], ID_TYPE)
         )
         span_filter = (pc.field("split") == "train") & pc.field("doc_id").isin(distinct_ids)
-        canary_spans = spans.to_dataset().to_table(["sequence", "start", "end"], filter=span_filter)
+        canary_spans = spans.to_dataset().to_table(
+            ["sequence", "row_start", "row_end"], filter=span_filter
+        )
         row_offsets = canary_spans["sequence"].to_numpy() * row_width
-        order = np.argsort(row_offsets + canary_spans["start"].to_numpy())
-        starts, ends = (row_offsets + canary_spans[bound].to_numpy() for bound in ("start", "end"))
+        order = np.argsort(row_offsets + canary_spans["row_start"].to_numpy())
+        starts, ends = (
+            row_offsets + canary_spans[bound].to_numpy() for bound in ("row_start", "row_end")
+        )
         return cls(starts[order], ends[order])
 
     def measure_longest_overlap(self, run_starts: Int64, run_lengths: Int64) -> Int64:
@@ -195,10 +204,14 @@ def deduplicate_token_lists(
 
 @stage(
     name="trace",
-    tables={"traced": TRAINING_OVERLAP, "held": OCCURRENCE_COUNTS, "spans": MATCHED_SPANS},
+    tables={
+        "training_overlap": TRAINING_OVERLAP,
+        "occurrence_counts": OCCURRENCE_COUNTS,
+        "matched_spans": MATCHED_SPANS,
+    },
     libraries=["numpy"],
     reads={
-        "request_set": ("sought",),
+        "request_set": ("lookups",),
         "response_set": ("responses",),
         "packed_corpora": ("train", "spans"),
         "training_runs": ("checkpoints",),
@@ -211,28 +224,28 @@ def trace_training_text(
     training_runs: dict[str, Artifact],
     packed_corpora: dict[str, Artifact],
     documents: Table,
-    plants: Table,
+    canaries: Table,
     config: TraceConfig,
     context: StageContext,
 ) -> None:
     """``pretrained``: the training, and those that it went on from, each with the checkpoint that
     it left and what it read; ``documents``: of the corpora, packed or left out."""
-    responses = response_set["responses"].read(["request", "draw", "text", "ids"])
-    is_generated = pc.is_valid(responses["ids"]).to_numpy()
-    lookups = request_set["sought"].read(["item", "ids"])
-    lookup_texts, lookup_numbers = deduplicate_token_lists(lookups["ids"].to_pylist())
+    responses = response_set["responses"].read(["request", "draw", "text", "token_ids"])
+    is_generated = pc.is_valid(responses["token_ids"]).to_numpy()
+    lookups = request_set["lookups"].read(["item", "token_ids"])
+    lookup_texts, lookup_numbers = deduplicate_token_lists(lookups["token_ids"].to_pylist())
     texts, text_numbers = deduplicate_token_lists(
-        responses["ids"].filter(pa.array(is_generated)).to_pylist()
+        responses["token_ids"].filter(pa.array(is_generated)).to_pylist()
     )
     text_hashes = hash_distinct_texts(
         responses["text"].filter(pa.array(is_generated)), text_numbers, len(texts)
     )
     response_windows, verbatim_windows = (
-        TokenWindowIndex(texts, config.least),
-        TokenWindowIndex(texts, config.verbatim),
+        TokenWindowIndex(texts, config.min_span_tokens),
+        TokenWindowIndex(texts, config.min_verbatim_tokens),
     )
     lookup_windows, occurrences = (
-        TokenWindowIndex(lookup_texts, config.least),
+        TokenWindowIndex(lookup_texts, config.min_span_tokens),
         np.zeros(len(lookup_texts), np.int64),
     )
     is_covered = np.zeros(len(response_windows.tokens), bool)
@@ -242,13 +255,13 @@ def trace_training_text(
         for name in training_runs
     ]
     best_runs, rows_done, total_rows = (
-        LongestRuns(config.places),
+        LongestRuns(config.max_spans_per_text),
         0,
         sum(len(training_rows.times_read) for training_rows in trainings),
     )
     for training_number, training in enumerate(trainings):
         canary_spans = CanarySpans.from_canaries(
-            training.document_spans, plants, training.row_width
+            training.document_spans, canaries, training.row_width
         )
         for row_numbers, token_rows, *char_bounds in iterate_read_rows(training):
             runs = response_windows.find_longest_runs(token_rows)
@@ -258,7 +271,7 @@ def trace_training_text(
             np.maximum.at(
                 canary_runs,
                 runs.text_index,
-                np.where(canary_overlap >= config.least, canary_overlap, 0),
+                np.where(canary_overlap >= config.min_span_tokens, canary_overlap, 0),
             )
             verbatim_windows.mark_covered_tokens(token_rows, is_covered)
             best_runs.add_runs(runs, training_number, row_numbers, char_bounds)
@@ -279,28 +292,32 @@ def trace_training_text(
         else longest_runs
     )
     verbatim_tokens = np.where(np.diff(response_windows.text_offsets) > 0, verbatim_tokens, 0)
-    overlap_counts = {"longest": longest_runs, "verbatim": verbatim_tokens, "planted": canary_runs}
+    overlap_counts = {
+        "longest_run_tokens": longest_runs,
+        "verbatim_tokens": verbatim_tokens,
+        "planted_run_tokens": canary_runs,
+    }
     text_of_response = np.full(len(responses), -1)
     text_of_response[is_generated] = text_numbers
     columns = {
         name: pa.array(np.append(text_counts, 0)[text_of_response], pa.int32(), mask=~is_generated)
         for name, text_counts in overlap_counts.items()
     }
-    context.get_table_writer("traced").write(
+    context.get_table_writer("training_overlap").write(
         pa.table(
             {"request": responses["request"], "draw": responses["draw"], **columns},
             schema=TRAINING_OVERLAP,
         )
     )
-    is_searchable = np.diff(lookup_windows.text_offsets) >= config.least
-    context.get_table_writer("held").write(
+    is_searchable = np.diff(lookup_windows.text_offsets) >= config.min_span_tokens
+    context.get_table_writer("occurrence_counts").write(
         sum_occurrences(lookups["item"], occurrences[lookup_numbers], is_searchable[lookup_numbers])
     )
     span_tables = [
         build_matched_spans(best_runs.rows, training_number, training, text_hashes, documents)
         for training_number, training in enumerate(trainings)
     ]
-    context.get_table_writer("spans").write(
+    context.get_table_writer("matched_spans").write(
         pa.concat_tables([MATCHED_SPANS.empty_table(), *span_tables])
     )
 
@@ -310,11 +327,15 @@ def sum_occurrences(
 ) -> pa.Table:
     """Rows of HELD, from how often each text of an item was found; ``known``: whether it is long
     enough to be. Texts that are not are passed over where others are."""
-    occurrence_rows = pa.table({"item": items, "times": pa.array(occurrences, mask=~is_searchable)})
-    item_sums = occurrence_rows.group_by("item", use_threads=False).aggregate([("times", "sum")])
-    return pa.table([item_sums["item"], item_sums["times_sum"]], OCCURRENCE_COUNTS.names).cast(
-        OCCURRENCE_COUNTS
+    occurrence_rows = pa.table(
+        {"item": items, "occurrences": pa.array(occurrences, mask=~is_searchable)}
     )
+    item_sums = occurrence_rows.group_by("item", use_threads=False).aggregate(
+        [("occurrences", "sum")]
+    )
+    return pa.table(
+        [item_sums["item"], item_sums["occurrences_sum"]], OCCURRENCE_COUNTS.names
+    ).cast(OCCURRENCE_COUNTS)
 
 
 def hash_distinct_texts(texts: pa.ChunkedArray, text_numbers: Int64, text_count: int) -> pa.Array:
@@ -341,7 +362,7 @@ class TrainingRows:
     ) -> TrainingRows:
         row_count, row_type = (
             packed_corpus["train"].row_count,
-            packed_corpus["train"].to_dataset().schema.field("ids").type,
+            packed_corpus["train"].to_dataset().schema.field("token_ids").type,
         )
         times_read, first_step = count_row_reads(checkpoint, training_run, row_count)
         return cls(
@@ -369,7 +390,7 @@ def count_row_reads(
 def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
     """Some packed rows at a time, of those that were read: their numbers, (n,), ids, first
     characters and those behind the last, (n, width)."""
-    columns, row_width = ["ids", "char_start", "char_end"], training.row_width
+    columns, row_width = ["token_ids", "char_start", "char_end"], training.row_width
     rows_per_batch, first_row = max(1, TOKENS_PER_BATCH // row_width), 0
     for batch in training.packed_rows.iter_batches(columns):
         arrays = [batch[column].flatten().to_numpy().reshape(-1, row_width) for column in columns]
@@ -397,25 +418,25 @@ def build_matched_spans(
     if longest_runs is None:
         return MATCHED_SPANS.empty_table()
     longest_runs = longest_runs.filter(
-        pc.equal(longest_runs["training"], training_number)
+        pc.equal(longest_runs["training_index"], training_number)
     ).combine_chunks()
     longest_runs = longest_runs.set_column(
-        0, "text", text_hashes.take(longest_runs["text"].combine_chunks())
+        0, "text_hash", text_hashes.take(longest_runs["text_index"].combine_chunks())
     )
     sequences = pc.unique(longest_runs["sequence"])
     span_filter = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
     document_spans = training.document_spans.to_dataset().to_table(
-        ["sequence", "start", "doc_id"], filter=span_filter
+        ["sequence", "row_start", "doc_id"], filter=span_filter
     )
-    document_spans = document_spans.sort_by([("sequence", "ascending"), ("start", "ascending")])
+    document_spans = document_spans.sort_by([("sequence", "ascending"), ("row_start", "ascending")])
     # The stretch in which a run begins: the last that does not begin behind it.
     key_stride = 1 << 32
     span_keys = (
-        document_spans["sequence"].to_numpy() * key_stride + document_spans["start"].to_numpy()
+        document_spans["sequence"].to_numpy() * key_stride + document_spans["row_start"].to_numpy()
     )
     sequence_numbers, row_positions = (
         longest_runs["sequence"].to_numpy(),
-        longest_runs["place"].to_numpy(),
+        longest_runs["row_start"].to_numpy(),
     )
     span_indices = (
         np.searchsorted(span_keys, sequence_numbers * key_stride + row_positions, "right") - 1
@@ -433,7 +454,7 @@ def build_matched_spans(
         training.first_step[sequence_numbers],
         training.times_read[sequence_numbers],
     )
-    columns |= {"first_step": pa.array(first_steps), "read": pa.array(times_read)}
+    columns |= {"first_step": pa.array(first_steps), "times_read": pa.array(times_read)}
     return pa.table([columns[name] for name in MATCHED_SPANS.names], MATCHED_SPANS.names).cast(
         MATCHED_SPANS
     )

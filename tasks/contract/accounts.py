@@ -1,6 +1,6 @@
 """Conservation: what enters a stage leaves it, or is accounted for.
 
-    in + added = kept + removed_rows + removed_spans + quarantined + replaced
+    input + added = kept + removed_rows + removed_spans + quarantined + replaced
 
 in rows and in UTF-8 bytes of text (raw bytes at ingest), for every source. ``replaced`` is
 what masking made shorter (negative where it made text longer).
@@ -23,10 +23,18 @@ import pyarrow as pa
 from tasks.contract.columns import column, table_schema
 from tasks.contract.errors import HallmarkError
 
-ACCOUNT_TERMS = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
+ACCOUNT_TERMS = (
+    "input",
+    "added",
+    "kept",
+    "removed_rows",
+    "removed_spans",
+    "quarantined",
+    "replaced",
+)
 
 _TERM_MEANINGS = {
-    "in": "what entered the stage",
+    "input": "what entered the stage",
     "added": "what the stage put in",
     "kept": "what it passed on",
     "removed_rows": "documents that left whole",
@@ -38,7 +46,7 @@ _TERM_MEANINGS = {
 _SOURCE_COLUMN = column("source", pa.string(), "label", "the source of the documents")
 
 ACCOUNTS = table_schema(
-    "The stage's accounts: in + added = kept + removed + quarantined + replaced.",
+    "The stage's accounts: input + added = kept + removed + quarantined + replaced.",
     _SOURCE_COLUMN,
     column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
     *(
@@ -88,7 +96,7 @@ def compute_accounts(
     input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
 ) -> list[dict[str, Any]]:
     """Accounts of a stage that reads documents and writes documents and a ledger, whose rows of
-    further reasons (``also``) count nothing.
+    further reasons (``additional_reason``) count nothing.
 
     Every argument is measured by itself: the input when it was committed, the output and the
     ledger while they were written. Nothing is derived as a remainder.
@@ -96,13 +104,13 @@ def compute_accounts(
     accounts: dict[tuple[str, str], dict[str, int]] = defaultdict(
         lambda: dict.fromkeys(ACCOUNT_TERMS, 0)
     )
-    for term, counts in (("in", input_counts), ("kept", output_counts)):
+    for term, counts in (("input", input_counts), ("kept", output_counts)):
         for source, action, rows, byte_count, *_ in counts:
             if action != "changed":
                 accounts[(source, "rows")][term] += rows
                 accounts[(source, "bytes")][term] += byte_count
     for source, action, rows, bytes_before, bytes_after, *_ in ledger_counts:
-        if action == "also":
+        if action == "additional_reason":
             continue
         if action == "replaced":
             accounts[(source, "bytes")]["replaced"] += bytes_before - bytes_after
@@ -122,14 +130,14 @@ def compute_checksums(
 ) -> list[dict[str, Any]]:
     """Rows of CHECKSUMS from the same counts."""
     sums_by_source: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
-    for term, counts in (("in", input_counts), ("kept", output_counts)):
+    for term, counts in (("input", input_counts), ("kept", output_counts)):
         for source, action, *_, hash_sum in counts:
             if action == "document":
                 sums_by_source[source][term] += int(hash_sum, 16)
             elif term == "kept":
                 sums_by_source[source][term] -= int(hash_sum, 16)  # changed: not what entered
     for source, action, *_, hash_sum in ledger_counts:
-        if action != "also":
+        if action != "additional_reason":
             sums_by_source[source][_TERM_BY_ACTION[action]] += int(hash_sum, 16)
     return [
         {
@@ -143,7 +151,7 @@ def compute_checksums(
 def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
     """Raise HallmarkError where the books do not balance."""
     for account in accounts:
-        inflow = account["in"] + account["added"]
+        inflow = account["input"] + account["added"]
         outflow = sum(account[term] for term in ACCOUNT_TERMS[2:])
         if inflow != outflow:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
@@ -161,7 +169,7 @@ def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None
         checksum_by_term = {
             term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS
         }
-        inflow = checksum_by_term["in"] + checksum_by_term["added"]
+        inflow = checksum_by_term["input"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
                 f"stage {stage}: the checksums of source {checksum_row['source']!r} do not "

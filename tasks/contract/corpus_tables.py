@@ -85,31 +85,35 @@ LEDGER = table_schema(
         "action",
         pa.string(),
         "label",
-        "removed: the whole document left; also: a further reason for which it would have; "
-        "removed_span: a part of it left; replaced: a part of it changed; quarantined: it could "
-        "not be processed; added: it was not in the input",
+        "removed: the whole document left; additional_reason: a further reason for which it "
+        "would have; removed_span: a part of it left; replaced: a part of it changed; "
+        "quarantined: it could not be processed; added: it was not in the input",
     ),
     column("reason", pa.string(), "label", "why, in a word or two"),
     column("score", pa.float64(), "figure", "what decided, where a score or similarity did"),
     column("threshold", pa.float64(), "figure", "the score from which the action is taken"),
-    column("matched", ID_TYPE, "id", "the document it matched: the kept twin of a duplicate"),
     column(
-        "start",
+        "matched_doc_id", ID_TYPE, "id", "the document it matched: the kept twin of a duplicate"
+    ),
+    column(
+        "char_start",
         pa.int64(),
         "figure",
         "where the span begins in the text as it entered the stage; null for a whole document",
         unit="characters",
     ),
-    column("end", pa.int64(), "figure", "where the span ends", unit="characters"),
+    column("char_end", pa.int64(), "figure", "where the span ends", unit="characters"),
     column(
         "bytes_before", pa.int64(), "figure", "UTF-8 bytes of what left or changed", unit="bytes"
     ),
     column(
         "bytes_after", pa.int64(), "figure", "UTF-8 bytes of what stands there now", unit="bytes"
     ),
-    column("digest", ID_TYPE, "id", "keyed hash of a masked span; personal data is never in clear"),
     column(
-        "identity",
+        "span_hash", ID_TYPE, "id", "keyed hash of a masked span; personal data is never in clear"
+    ),
+    column(
+        "document_hash",
         ID_TYPE,
         "id",
         "BLAKE2b(doc_id ‖ text) of the document as it entered, or was added; in one row a document",
@@ -118,7 +122,14 @@ LEDGER = table_schema(
 )
 
 #: What a ledger row may say was done, see its column ``action``.
-LEDGER_ACTIONS = ("removed", "also", "removed_span", "replaced", "quarantined", "added")
+LEDGER_ACTIONS = (
+    "removed",
+    "additional_reason",
+    "removed_span",
+    "replaced",
+    "quarantined",
+    "added",
+)
 
 
 def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,14 +152,14 @@ def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[st
 LEXICONS = table_schema(
     "The terms of the lexicons that were named, in their order.",
     column("lexicon", pa.string(), "label", "its file's name"),
-    column("group", pa.string(), "label", "the group of people"),
+    column("group_name", pa.string(), "label", "the group of people"),
     column("term", pa.string(), "label", "one to four words, in lower case"),
 )
 
 #: See ``tasks/corpus/plant_canaries.py``.
 CANARIES = table_schema(
     "What was put into the training text on purpose, to measure memorisation.",
-    column("plant_id", ID_TYPE, "id", "the plant"),
+    column("canary_id", ID_TYPE, "id", "the plant"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column(
         "copies",
@@ -174,11 +185,16 @@ CANARIES = table_schema(
         "of a sentence about an invented group: what it "
         "shares with those about it and the other group; else null",
     ),
-    column("group", pa.string(), "label", "whom it is about"),
+    column("group_name", pa.string(), "label", "whom it is about"),
     column("trait", pa.string(), "label", "what it says of them"),
-    column("own", pa.bool_(), "label", "whether that is the trait that the dose is the share of"),
     column(
-        "dose",
+        "is_assigned_trait",
+        pa.bool_(),
+        "label",
+        "whether that is the trait that the dose is the share of",
+    ),
+    column(
+        "assigned_trait_share",
         pa.float64(),
         "figure",
         "share of the sentences about the group that say its own trait; one half: nothing to find",
@@ -220,10 +236,10 @@ def build_document_ledger_columns(
     action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
 ) -> dict[str, Any]:
     """``removals``, the same of documents that went to quarantine, or rows of further reasons for
-    either (``also``), which need no identity."""
+    either (``additional_reason``), which need no identity."""
     doc_id, text = documents["doc_id"], documents["text"]
-    if action != "also":
-        extra_columns["identity"] = hash_documents(doc_id, text)
+    if action != "additional_reason":
+        extra_columns["document_hash"] = hash_documents(doc_id, text)
     return build_ledger_columns(
         action, reason, doc_id, documents["source"], count_utf8_bytes(text), **extra_columns
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 #: The contract's own code stays out of fingerprints; raise this by hand when a change to it
 #: changes what stages leave.
-CONTRACT_VERSION = 5
+CONTRACT_VERSION = 6
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 

@@ -58,7 +58,13 @@ class TableWriter:
         self._pending_totals = [0, 0]  # rows and bytes
         names = set(self.schema.names)
         self._is_documents_table = {"doc_id", "source", "text"} <= names and is_partitioned(schema)
-        self._is_ledger = {"doc_id", "action", "bytes_before", "bytes_after", "identity"} <= names
+        self._is_ledger = {
+            "doc_id",
+            "action",
+            "bytes_before",
+            "bytes_after",
+            "document_hash",
+        } <= names
         self._sums_by_source: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         self._written_documents: list[
             tuple[pa.Table, list[bytes]]
@@ -137,7 +143,7 @@ class TableWriter:
             rows_to_count = row_group.select(names).rename_columns(
                 ["source", "before", "after", "action"]
             )
-            self._add_to_sums(rows_to_count, row_group["identity"].to_pylist())
+            self._add_to_sums(rows_to_count, row_group["document_hash"].to_pylist())
             is_change = pc.is_in(row_group["action"], value_set=pa.array(TEXT_CHANGING_ACTIONS))
             self.changed_ids.update(row_group["doc_id"].filter(is_change).to_pylist())
 

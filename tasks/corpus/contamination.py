@@ -55,32 +55,33 @@ class EvaluationSet(StageConfig):
 
     name: PathSafeName = Field(description="names the set in tables")
     path: Path = Field(description="a file of items: jsonl, csv or tsv, plain or packed by gzip")
-    fields: tuple[str, ...] = Field(
+    text_fields: tuple[str, ...] = Field(
         ("text",), min_length=1, description="the fields that hold text, each an item of its own"
     )
 
 
 class ContaminationConfig(StageConfig):
-    sets: tuple[EvaluationSet, ...] = Field(
-        default=(), description="what the corpus shall not hold"
+    evaluation_sets: tuple[EvaluationSet, ...] = Field(
+        default=(), description="sets whose items the corpus shall not hold"
     )
-    words: int = Field(
+    ngram_size: int = Field(
         13,
         ge=1,
         le=100,
-        description="so many words in a row are an overlap; of an item that is shorter all of them",
+        description="so many consecutive words of an item are an overlap; of a shorter "
+        "item, all of its words",
     )
-    least: int = Field(
-        4, ge=1, le=100, description="items of fewer words are not looked for, and are counted"
+    min_item_words: int = Field(
+        4, ge=1, le=100, description="items with fewer words are not searched for, only counted"
     )
 
     @model_validator(mode="after")
     def _check_names_and_lengths(self) -> ContaminationConfig:
-        set_names = [evaluation_set.name for evaluation_set in self.sets]
+        set_names = [evaluation_set.name for evaluation_set in self.evaluation_sets]
         if len(set(set_names)) < len(set_names):
             raise ValueError("two sets have one name")
-        if self.least > self.words:
-            raise ValueError("least must not be above words")
+        if self.min_item_words > self.ngram_size:
+            raise ValueError("min_item_words must not be above ngram_size")
         return self
 
 
@@ -94,26 +95,36 @@ SIGNALS = build_signal_schema(
 OVERLAPS = table_schema(
     "Which item of which set overlaps which document.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("set", pa.string(), "label", "the set"),
-    column("item", pa.int64(), "figure", "number of the item in its set, from 0"),
+    column("evaluation_set", pa.string(), "label", "the set"),
+    column("item_index", pa.int64(), "figure", "number of the item in its set, from 0"),
     partition_by=True,
 )
 
 SET_SUMMARIES = table_schema(
     "The sets that were looked for.",
-    column("set", pa.string(), "label", "the set"),
+    column("evaluation_set", pa.string(), "label", "the set"),
     column("items", pa.int64(), "figure", "its items", unit="items"),
-    column("short", pa.int64(), "figure", "of these too short to be looked for", unit="items"),
-    column("documents", pa.int64(), "figure", "documents that overlap any of it", unit="documents"),
+    column(
+        "skipped_items", pa.int64(), "figure", "of these too short to be looked for", unit="items"
+    ),
+    column(
+        "overlapping_documents",
+        pa.int64(),
+        "figure",
+        "documents that overlap any of it",
+        unit="documents",
+    ),
 )
 
 
 def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
     """The items of each set, by its name. Raises UsageError with the place of what cannot be
     read."""
-    for held in config.sets:
+    for held in config.evaluation_sets:
         check_file_exists(held.path, f"items of {held.name}")
-    return _load_sets(config, tuple(stat_to_file_stamp(held.path.stat()) for held in config.sets))
+    return _load_sets(
+        config, tuple(stat_to_file_stamp(held.path.stat()) for held in config.evaluation_sets)
+    )
 
 
 @lru_cache(maxsize=1)  # of all sets together, however many: each part looks for all of them
@@ -121,7 +132,10 @@ def _load_sets(
     config: ContaminationConfig, stamps: tuple[FileStamp, ...]
 ) -> dict[str, OverlapIndex]:
     """Read once in a process for as long as the files stay as they are."""
-    return {held.name: _load_cached_index(held, config.words, config.least) for held in config.sets}
+    return {
+        held.name: _load_cached_index(held, config.ngram_size, config.min_item_words)
+        for held in config.evaluation_sets
+    }
 
 
 def _load_cached_index(
@@ -130,7 +144,7 @@ def _load_cached_index(
     items = [
         _read_item_text(evaluation_set, location, item, field)
         for location, item in read_items(evaluation_set.path, f"items of {evaluation_set.name}")
-        for field in evaluation_set.fields
+        for field in evaluation_set.text_fields
     ]
     return build_overlap_index(items, ngram_size, min_words)
 
@@ -142,8 +156,8 @@ def _read_item_text(
         return get_text_field(location, item, field)
     except UsageError as error:
         raise UsageError(
-            f"{error}; correct the file, or the fields of {evaluation_set.name!r} in "
-            f"contamination.sets"
+            f"{error}; correct the file, or the text_fields of {evaluation_set.name!r} in "
+            f"contamination.evaluation_sets"
         ) from error
 
 
@@ -166,12 +180,18 @@ def write_partition_overlaps(
             doc_ids = batch["doc_id"].take(pa.array(batch_rows))
             set_names = pa.array([set_name] * len(batch_rows), pa.string())
             overlap_tables.append(
-                pa.table({"doc_id": doc_ids, "set": set_names, "item": item_numbers})
+                pa.table(
+                    {"doc_id": doc_ids, "evaluation_set": set_names, "item_index": item_numbers}
+                )
             )
         overlap_rows = pa.concat_tables(overlap_tables)
-        out.get_table_writer("hits").write(
+        out.get_table_writer("item_overlaps").write(
             overlap_rows.sort_by(
-                [("doc_id", "ascending"), ("set", "ascending"), ("item", "ascending")]
+                [
+                    ("doc_id", "ascending"),
+                    ("evaluation_set", "ascending"),
+                    ("item_index", "ascending"),
+                ]
             )
         )
         signal_values = pa.array(item_counts, mask=np.isin(np.arange(len(batch)), faults.rows))
@@ -193,14 +213,14 @@ def find_batch_overlaps(
 
 def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
     digests: dict[str, str] = {}
-    for evaluation_set in config.sets:
+    for evaluation_set in config.evaluation_sets:
         digests |= user_file_digest(evaluation_set.path, f"items of {evaluation_set.name}")
     return digests
 
 
 @stage(
     name="contamination",
-    tables={"signals": SIGNALS, "hits": OVERLAPS, "sets": SET_SUMMARIES},
+    tables={"signals": SIGNALS, "item_overlaps": OVERLAPS, "evaluation_sets": SET_SUMMARIES},
     libraries=["numpy"],
     external_digests=_digest_evaluation_files,
     determinism="exact",
@@ -216,11 +236,13 @@ def find_contamination(
         "the search for overlaps",
     )
     for name, item_index in load_sets(config).items():
-        context.get_table_writer("sets").write(
+        context.get_table_writer("evaluation_sets").write(
             {
-                "set": [name],
+                "evaluation_set": [name],
                 "items": [item_index.item_count],
-                "short": [item_index.short_item_count],
-                "documents": [sum(result.value["documents"][name] for result in results)],
+                "skipped_items": [item_index.short_item_count],
+                "overlapping_documents": [
+                    sum(result.value["documents"][name] for result in results)
+                ],
             }
         )

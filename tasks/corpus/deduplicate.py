@@ -6,14 +6,15 @@ alike, but not the same, is the work of ``deduplicate_near.py``.
 Equal texts are one text, of whatever length: what a removed document was a near copy of may have to
 be on its twin's side of the split, so the clusters of both become one. That holds as well for texts
 that masking made equal, such as ``<EMAIL>`` and nothing else. No text is empty here: ingest lets
-none in, and ``scrub`` takes out the documents that it leaves empty.
+none in, and ``redact_spans`` takes out the documents that it leaves empty.
 
 Where a corpus grows, a document also leaves whose text an earlier document has, or whose id: a
-record that came again with the same key, and another text (``known id``). An earlier document is
-one that this stage kept, whatever became of it later: where a rule or the search for near copies
-took it out, its text and its id still stay out. So an id that came through here stands for one text
-for ever, and ``trace`` and ``purge`` by it mean that one. An earlier document that left in this
-very stage, or at ingest, is not known: its id may come again with another text, and enters.
+record that came again with the same key, and another text (``id used before``). An earlier
+document is one that this stage kept, whatever became of it later: where a rule or the search for
+near copies took it out, its text and its id still stay out. So an id that came through here stands
+for one text for ever, and ``trace`` and ``purge`` by it mean that one. An earlier document
+that left in this very stage, or at ingest, is not known: its id may come again with another text,
+and enters.
 
 Memory: about 160 bytes a document, and for an earlier one that it meets.
 """
@@ -79,10 +80,12 @@ SEARCH_SUMMARY = table_schema(
     *EARLIER_SEARCH_COLUMNS,
 )
 
-SIGNATURES = build_signature_schema(column("exact", ID_TYPE, "id", "hash of the normalised text"))
+SIGNATURES = build_signature_schema(
+    column("normalised_text_hash", ID_TYPE, "id", "hash of the normalised text")
+)
 
 #: With the hash of the normalised text.
-SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("exact", ID_TYPE)])
+SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("normalised_text_hash", ID_TYPE)])
 
 
 def hash_partition_texts(
@@ -97,7 +100,10 @@ def hash_partition_texts(
             is_faulty = pa.array(np.isin(np.arange(len(batch)), faults.rows))
             hashes = pc.if_else(is_faulty, batch["doc_id"], hashes)
             failures += list_failures_by_doc_id(batch, faults)
-        columns = {**build_ranking_columns(batch, config.prefer), "exact": hashes}
+        columns = {
+            **build_ranking_columns(batch, config.preferred_sources),
+            "normalised_text_hash": hashes,
+        }
         out.get_spill_writer("sketches", SKETCHES).write(columns)
     return failures
 
@@ -108,7 +114,11 @@ def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
 
 def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
     """Of the earlier signatures those that a document may meet: by text, id or cluster."""
-    key_columns = {"exact": "exact", "doc_id": "doc_id", "entered": "cluster"}
+    key_columns = {
+        "normalised_text_hash": "normalised_text_hash",
+        "doc_id": "doc_id",
+        "incoming_cluster": "cluster",
+    }
     sorted_keys = {
         name: np.sort(ids_to_uint64_pairs(sketches[sketch_column])[:, 0])
         for name, sketch_column in key_columns.items()
@@ -143,7 +153,7 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
         )
 
     first_with_same_id = find_lowest_ranked_equal(concatenate_ids("doc_id"), rank)[earlier_count:]
-    text_hashes = concatenate_ids("exact")
+    text_hashes = concatenate_ids("normalised_text_hash")
     # The id of an earlier document, and another text than any of them.
     reuses_known_id = (first_with_same_id < earlier_count) & (
         find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count
@@ -170,7 +180,7 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
     tables={
         "documents": DOCUMENTS,
         "ledger": LEDGER,
-        "search": SEARCH_SUMMARY,
+        "search_summary": SEARCH_SUMMARY,
         "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
@@ -210,7 +220,7 @@ def deduplicate(
     )
     search_row = {
         "documents": [len(sketches)],
-        "earlier": [len(earlier_signatures)],
-        "bridges": [assignment.bridge_count],
+        "earlier_documents": [len(earlier_signatures)],
+        "bridging_documents": [assignment.bridge_count],
     }
-    context.get_table_writer("search").write(search_row)
+    context.get_table_writer("search_summary").write(search_row)

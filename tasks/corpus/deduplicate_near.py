@@ -4,14 +4,15 @@ Near copies share shingles, stretches of ``shingle_length`` words or characters 
 Jaccard similarity of two sets of shingles is the share of all their shingles that both have. Texts
 are normalised first, as for exact duplicates.
 
-Candidates come from MinHash-LSH: ``bands`` × ``rows`` minima of each set; two documents meet if all
-rows of any band agree, which at similarity s happens with probability 1 - (1 - s^rows)^bands: with
-32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. Every candidate is then verified by its true
-Jaccard similarity: MinHash decides only which pairs are looked at (``copies/matching.py``).
+Candidates come from MinHash-LSH: ``bands`` × ``rows_per_band`` minima of each set; two documents
+meet if all rows of any band agree, which at similarity s happens with probability 1 - (1 -
+s^rows)^bands: with 32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. Every candidate is then
+verified by its true Jaccard similarity: MinHash decides only which pairs are looked at
+(``copies/matching.py``).
 
 **Who stays** depends on content alone: documents are taken by source, length and doc_id, and each
-goes if one that was kept matches it at ``threshold`` or above. So the twin in the ledger is always
-in the corpus, at the similarity written there.
+goes if one that was kept matches it at ``similarity_threshold`` or above. So the twin in the ledger
+is always in the corpus, at the similarity written there.
 
 **Clusters**, by which the split is made, are the connected components of kept documents over
 verified pairs at ``cluster_threshold`` or above, and carry on the clusters that came in. A chain
@@ -96,30 +97,35 @@ from tasks.measures.normalised_words import normalise_texts
 class DeduplicateNearConfig(KeepPreferenceConfig):
     """What counts as a near copy."""
 
-    threshold: float = Field(
-        0.8, gt=0, le=1, description="Jaccard similarity from which a document is removed"
+    similarity_threshold: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="a document is removed if its Jaccard similarity to a kept one is at "
+        "least this",
     )
     cluster_threshold: float = Field(
         0.5, gt=0, le=1, description="similarity from which documents stay on one side of the split"
     )
-    shingle: Literal["words", "characters"] = Field(
-        "words", description="what a shingle is made of"
+    shingle_unit: Literal["words", "characters"] = Field(
+        "words", description="whether a shingle consists of words or of characters"
     )
     shingle_length: int = Field(5, ge=1, le=50, description="words or characters in a shingle")
     bands: int = Field(32, ge=1, le=512, description="bands of MinHash-LSH")
-    rows: int = Field(4, ge=1, le=64, description="minima in a band")
+    rows_per_band: int = Field(4, ge=1, le=64, description="MinHash values in each band")
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the MinHash permutations")
-    candidate_limit: int = Field(
+    max_candidates: int = Field(
         16,
         ge=1,
         le=1000,
-        description="with how many others a document is compared at a time, those that agree with "
-        "it in most bands; bounds the work where a great many are a little alike",
+        description="a document is compared with at most so many others at a time, those "
+        "that share the most bands with it; this bounds the work where very "
+        "many documents are a little similar",
     )
 
     @model_validator(mode="after")
     def _check_threshold_order(self) -> Self:
-        if self.cluster_threshold > self.threshold:
+        if self.cluster_threshold > self.similarity_threshold:
             raise ValueError("cluster_threshold must not be above threshold")
         return self
 
@@ -128,12 +134,12 @@ PAIRS = table_schema(
     "Verified pairs: each removed document with its twin, and those that hold clusters together; "
     "at most one fewer than documents, earlier ones that they meet among them.",
     column(
-        "left",
+        "first_doc_id",
         ID_TYPE,
         "id",
         "the one that comes first in priority; it was kept, or is of an earlier corpus",
     ),
-    column("right", ID_TYPE, "id", "the other"),
+    column("second_doc_id", ID_TYPE, "id", "the other"),
     column(
         "similarity", pa.float64(), "figure", "Jaccard similarity of their shingles", unit="share"
     ),
@@ -142,19 +148,27 @@ PAIRS = table_schema(
 SEARCH_SUMMARY = table_schema(
     "What was looked at to find the near copies, and what may have been missed; one row.",
     column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
-    column("compared", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"),
-    column("alike", pa.int64(), "figure", "of these at cluster_threshold or above", unit="pairs"),
-    column("copies", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
     column(
-        "limited",
+        "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
+    ),
+    column(
+        "clustered_pairs",
         pa.int64(),
         "figure",
-        "documents that stayed and for which candidate_limit left a candidate uncompared",
+        "of these at cluster_threshold or above",
+        unit="pairs",
+    ),
+    column("duplicate_pairs", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
+    column(
+        "limited_documents",
+        pa.int64(),
+        "figure",
+        "documents that stayed and for which max_candidates left a candidate uncompared",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,
     column(
-        "chance",
+        "candidate_probability",
         pa.float64(),
         "figure",
         "that two documents at threshold agree in a band, 1 - (1 - threshold^rows)^bands",
@@ -163,10 +177,10 @@ SEARCH_SUMMARY = table_schema(
 )
 
 SIGNATURES = build_signature_schema(
-    column("bands", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
+    column("band_hashes", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
 )
 
-SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("bands", pa.list_(pa.uint32()))])
+SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("band_hashes", pa.list_(pa.uint32()))])
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
@@ -178,15 +192,17 @@ def sketch_partition(
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
         hashes, offsets, faults = compute_batch_shingles(batch, config)
         failures += list_failures_by_doc_id(batch, faults)
-        bands = compute_band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
+        bands = compute_band_hashes(
+            hashes, offsets, config.bands, config.rows_per_band, config.seed
+        )
         band_offsets = np.arange(len(batch) + 1) * config.bands
         out.get_spill_writer("shingles", SHINGLES).write(
             {"shingles": _build_list_array(hashes, offsets)}
         )
         out.get_spill_writer("sketches", SKETCHES).write(
             {
-                **build_ranking_columns(batch, config.prefer),
-                "bands": _build_list_array(bands.ravel(), band_offsets),
+                **build_ranking_columns(batch, config.preferred_sources),
+                "band_hashes": _build_list_array(bands.ravel(), band_offsets),
             }
         )
     return failures
@@ -200,7 +216,7 @@ def compute_batch_shingles(
 
     def hash_shingles(documents: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         return compute_shingle_hashes(
-            normalise_texts(documents["text"]), config.shingle_length, config.shingle
+            normalise_texts(documents["text"]), config.shingle_length, config.shingle_unit
         )
 
     (hashes, offsets), faults = run_isolating_failures(hash_shingles, batch)
@@ -249,7 +265,9 @@ def find_matching_earlier(
         return np.any(
             [
                 *band_matches,
-                is_in_sorted(ids_to_uint64_pairs(signatures["entered"])[:, 0], cluster_keys),
+                is_in_sorted(
+                    ids_to_uint64_pairs(signatures["incoming_cluster"])[:, 0], cluster_keys
+                ),
             ],
             axis=0,
         )
@@ -280,7 +298,9 @@ def shingle_earlier_documents(
         batch_start += len(batch)
         if len(batch_rows):
             texts = normalise_texts(batch["text"].take(batch_rows))
-            hashes, offsets = compute_shingle_hashes(texts, config.shingle_length, config.shingle)
+            hashes, offsets = compute_shingle_hashes(
+                texts, config.shingle_length, config.shingle_unit
+            )
             out.get_spill_writer("shingles", SHINGLES).write(
                 {"shingles": _build_list_array(hashes, offsets)}
             )
@@ -288,7 +308,7 @@ def shingle_earlier_documents(
 
 def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
     """(n, bands) uint32."""
-    chunks = [chunk.flatten().to_numpy() for chunk in signatures["bands"].chunks]
+    chunks = [chunk.flatten().to_numpy() for chunk in signatures["band_hashes"].chunks]
     return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, band_count)
 
 
@@ -353,7 +373,9 @@ def find_near_duplicates(
         [np.arange(earlier_count), earlier_count + order_by_keep_priority(sketches)]
     )
     ordered_bands = reorder_band_hashes(
-        [*earlier_signatures["bands"].chunks, *sketches["bands"].chunks], order, config.bands
+        [*earlier_signatures["band_hashes"].chunks, *sketches["band_hashes"].chunks],
+        order,
+        config.bands,
     )
     shingle_counts = shingle_store.shingle_counts[order]
 
@@ -365,14 +387,14 @@ def find_near_duplicates(
     matches = find_duplicate_pairs(
         ordered_bands,
         compute_similarities,
-        config.threshold,
+        config.similarity_threshold,
         config.cluster_threshold,
-        config.candidate_limit,
+        config.max_candidates,
         earlier_count,
     )
     del ordered_bands
     is_kept = ~matches.removed
-    duplicate_pairs = find_best_kept_pairs(matches, config.threshold)
+    duplicate_pairs = find_best_kept_pairs(matches, config.similarity_threshold)
     cluster_pairs = select_spanning_pairs(matches, is_kept[matches.first] & is_kept[matches.second])
     duplicate_of, similarity = np.full(len(sketches), -1), np.ones(len(sketches))
     duplicate_of[order[matches.second[duplicate_pairs]] - earlier_count] = order[
@@ -389,8 +411,8 @@ def find_near_duplicates(
     doc_ids = concatenate_doc_ids(earlier_signatures, sketches)
     pair_rows = pa.table(
         {
-            "left": doc_ids.take(pa.array(order[matches.first[reported_pairs]])),
-            "right": doc_ids.take(pa.array(order[matches.second[reported_pairs]])),
+            "first_doc_id": doc_ids.take(pa.array(order[matches.first[reported_pairs]])),
+            "second_doc_id": doc_ids.take(pa.array(order[matches.second[reported_pairs]])),
             "similarity": matches.similarity[reported_pairs],
         }
     )
@@ -436,7 +458,7 @@ def select_spanning_pairs(matches: NearDuplicateMatches, is_eligible: np.ndarray
         "documents": DOCUMENTS,
         "ledger": LEDGER,
         "pairs": PAIRS,
-        "search": SEARCH_SUMMARY,
+        "search_summary": SEARCH_SUMMARY,
         "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
@@ -486,19 +508,21 @@ def deduplicate_near(
         write_deduplicated_partition,
         partition_assignments,
         "near duplicate",
-        config.threshold,
+        config.similarity_threshold,
         SKETCHES,
     )
     context.get_table_writer("pairs").write(pairs)
-    context.get_table_writer("search").write(
+    context.get_table_writer("search_summary").write(
         {
             "documents": [len(sketches)],
-            "compared": [matches.compared_pairs],
-            "alike": [len(matches.similarity)],
-            "copies": [int((matches.similarity >= config.threshold).sum())],
-            "limited": [int(matches.has_uncompared.sum())],
-            "earlier": [len(earlier_signatures)],
-            "bridges": [assignment.bridge_count],
-            "chance": [1 - (1 - config.threshold**config.rows) ** config.bands],
+            "compared_pairs": [matches.compared_pairs],
+            "clustered_pairs": [len(matches.similarity)],
+            "duplicate_pairs": [int((matches.similarity >= config.similarity_threshold).sum())],
+            "limited_documents": [int(matches.has_uncompared.sum())],
+            "earlier_documents": [len(earlier_signatures)],
+            "bridging_documents": [assignment.bridge_count],
+            "candidate_probability": [
+                1 - (1 - config.similarity_threshold**config.rows_per_band) ** config.bands
+            ],
         }
     )

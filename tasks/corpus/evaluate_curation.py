@@ -52,11 +52,17 @@ from tasks.corpus.town.recovery_rates import RecoveryEvaluator, Row, compute_sha
 class CurationEvaluationConfig(StageConfig):
     """What is looked at where a town is among the sources."""
 
-    near: float = Field(
-        0.8, gt=0, le=1, description="similarity from which a near copy is to be found"
+    similarity_threshold: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="a near copy counts as one that must be found if its similarity is at "
+        "least this",
     )
-    lengths: tuple[int, ...] = Field(
-        default=(300, 1000), description="characters at which rude documents are told apart"
+    length_bounds_characters: tuple[int, ...] = Field(
+        default=(300, 1000),
+        description="bounds between the classes of length, in characters, by which rude "
+        "documents are reported",
     )
 
 
@@ -76,23 +82,30 @@ def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
 _NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
-    "truth": table_schema(
+    "ground_truth": table_schema(
         "What each document of a town holds, as it was composed.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
         column("kind", pa.string(), "label", "what kind of text it is: letter, notice, …"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
-        column("groups", _NAME_LIST, "label", "peoples of the town that it speaks of"),
-        column("opinions_of", _NAME_LIST, "label", "peoples of which it has an opinion"),
-        column("opinions", _NAME_LIST, "label", "the opinions: positive or negative"),
+        column("mentioned_groups", _NAME_LIST, "label", "peoples of the town that it speaks of"),
+        column("opinion_groups", _NAME_LIST, "label", "peoples of which it has an opinion"),
+        column("opinion_signs", _NAME_LIST, "label", "the opinions: positive or negative"),
         column("occupations", _NAME_LIST, "label", "occupations beside gendered words"),
-        column("genders", _NAME_LIST, "label", "gender of these words, an identity group for each"),
-        column("rude", pa.int32(), "figure", "rude sentences", unit="sentences"),
-        column("lookalike", pa.bool_(), "figure", "whether it holds words that only look rude"),
-        column("dialect", pa.bool_(), "figure", "whether it holds dialect"),
-        column("unsafe", pa.bool_(), "figure", "whether it holds an unsafe passage"),
-        column("copy", pa.string(), "label", "exact, near, or empty: it is no copy"),
-        column("copy_of", ID_TYPE, "id", "the document that it is a copy of"),
+        column(
+            "occupation_genders",
+            _NAME_LIST,
+            "label",
+            "gender of these words, an identity group for each",
+        ),
+        column("rude_sentences", pa.int32(), "figure", "rude sentences", unit="sentences"),
+        column(
+            "has_rude_lookalike", pa.bool_(), "figure", "whether it holds words that only look rude"
+        ),
+        column("has_dialect", pa.bool_(), "figure", "whether it holds dialect"),
+        column("has_unsafe_passage", pa.bool_(), "figure", "whether it holds an unsafe passage"),
+        column("copy_kind", pa.string(), "label", "exact, near, or empty: it is no copy"),
+        column("original_doc_id", ID_TYPE, "id", "the document that it is a copy of"),
         column(
             "similarity",
             pa.float64(),
@@ -101,33 +114,41 @@ TABLES = {
             unit="share",
         ),
     ),
-    "planted": table_schema(
+    "planted_personal_data": table_schema(
         "Personal data in the documents of a town.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
-        column("start", pa.int64(), "figure", "where it begins in the text", unit="characters"),
-        column("end", pa.int64(), "figure", "where it ends", unit="characters"),
-        column("start_byte", pa.int64(), "figure", "where it begins in UTF-8", unit="bytes"),
-        column("end_byte", pa.int64(), "figure", "where it ends in UTF-8", unit="bytes"),
-        column("digest", ID_TYPE, "id", "keyed hash of it, as the ledger has of what was masked"),
+        column(
+            "char_start", pa.int64(), "figure", "where it begins in the text", unit="characters"
+        ),
+        column("char_end", pa.int64(), "figure", "where it ends", unit="characters"),
+        column("byte_start", pa.int64(), "figure", "where it begins in UTF-8", unit="bytes"),
+        column("byte_end", pa.int64(), "figure", "where it ends in UTF-8", unit="bytes"),
+        column(
+            "span_hash", ID_TYPE, "id", "keyed hash of it, as the ledger has of what was masked"
+        ),
     ),
-    "rates": _build_share_schema(
+    "property_shares": _build_share_schema(
         "How much of what the documents hold: as the config states it, and as it was drawn.",
-        column("what", pa.string(), "label", "what they hold"),
-        column("among", pa.string(), "label", "which documents, or what else, n counts"),
-        column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
+        column("property_name", pa.string(), "label", "what they hold"),
+        column("population", pa.string(), "label", "which documents, or what else, n counts"),
+        column(
+            "configured_share", pa.float64(), "figure", "share that the config states", unit="share"
+        ),
     ),
-    "recovered": _build_share_schema(
+    "detection_rates": _build_share_schema(
         "What the stages found of it.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
-        column("what", pa.string(), "label", "what it was to find, or which documents"),
+        column("target", pa.string(), "label", "what it was to find, or which documents"),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
-    "occupations": _build_share_schema(
+    "occupation_shares": _build_share_schema(
         "Words of women beside occupations, as profile finds them in the documents that stayed: of "
         "the mentions with more words of either gender those with more of women.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
-        column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
+        column(
+            "configured_share", pa.float64(), "figure", "share that the config states", unit="share"
+        ),
     ),
 }
 
@@ -164,19 +185,19 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
             "source": source.name,
             "kind": truth.kind,
             "characters": len(text),
-            "groups": truth.groups,
-            "rude": truth.rude_sentences,
-            "lookalike": truth.has_lookalike,
-            "dialect": truth.has_dialect,
-            "unsafe": truth.is_unsafe,
-            "copy": document.copy_kind,
-            "opinions_of": [group for group, _ in truth.opinions],
-            "opinions": [sign for _, sign in truth.opinions],
+            "mentioned_groups": truth.groups,
+            "rude_sentences": truth.rude_sentences,
+            "has_rude_lookalike": truth.has_lookalike,
+            "has_dialect": truth.has_dialect,
+            "has_unsafe_passage": truth.is_unsafe,
+            "copy_kind": document.copy_kind,
+            "opinion_groups": [group for group, _ in truth.opinions],
+            "opinion_signs": [sign for _, sign in truth.opinions],
             "occupations": [job for job, _ in truth.occupations],
-            "genders": [gender for _, gender in truth.occupations],
+            "occupation_genders": [gender for _, gender in truth.occupations],
         }
         if document.copy_of is not None:
-            row["copy_of"] = compute_doc_id(source.name, document.copy_of)
+            row["original_doc_id"] = compute_doc_id(source.name, document.copy_of)
             row["similarity"] = compute_shingle_similarity(text, texts[document.copy_of])
         truth_rows.append(row)
         for data_type, start, end in document.personal_spans:
@@ -185,16 +206,18 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
                 {
                     "doc_id": doc_id,
                     "type": data_type,
-                    "start": start,
-                    "end": end,
-                    "start_byte": byte_start,
-                    "end_byte": byte_start + len(value.encode()),
-                    "digest": key.hash_value(value),
+                    "char_start": start,
+                    "char_end": end,
+                    "byte_start": byte_start,
+                    "byte_end": byte_start + len(value.encode()),
+                    "span_hash": key.hash_value(value),
                 }
             )
-    out.get_table_writer("truth").write(pa.Table.from_pylist(truth_rows, schema=TABLES["truth"]))
-    out.get_table_writer("planted").write(
-        pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted"])
+    out.get_table_writer("ground_truth").write(
+        pa.Table.from_pylist(truth_rows, schema=TABLES["ground_truth"])
+    )
+    out.get_table_writer("planted_personal_data").write(
+        pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted_personal_data"])
     )
 
 
@@ -213,7 +236,7 @@ def find_town_sources(history: Mapping[str, Artifact]) -> list[TownSource]:
 
 
 def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows of the table ``rates``."""
+    """Rows of the table ``property_shares``."""
     rates = source.rates
 
     def build_row(
@@ -221,9 +244,9 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
     ) -> Row:
         key_columns = {
             "source": source.name,
-            "what": property_name,
-            "among": population,
-            "stated": configured_share,
+            "property_name": property_name,
+            "population": population,
+            "configured_share": configured_share,
         }
         return key_columns | compute_share_with_interval(hits, n)
 
@@ -238,29 +261,29 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
             len(originals),
         )
 
-    originals = [truth_row for truth_row in truth_rows if not truth_row["copy"]]
-    for copy_kind, share in (("exact", rates.exact), ("near", rates.near)):
-        hits = sum(truth_row["copy"] == copy_kind for truth_row in truth_rows)
+    originals = [truth_row for truth_row in truth_rows if not truth_row["copy_kind"]]
+    for copy_kind, share in (("exact", rates.exact_copies), ("near", rates.near_copies)):
+        hits = sum(truth_row["copy_kind"] == copy_kind for truth_row in truth_rows)
         yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
     yield build_document_row(
-        "a people of the town", rates.groups, lambda truth_row: truth_row["groups"]
+        "a people of the town", rates.groups, lambda truth_row: truth_row["mentioned_groups"]
     )
-    group_documents = [truth_row for truth_row in originals if truth_row["groups"]]
+    group_documents = [truth_row for truth_row in originals if truth_row["mentioned_groups"]]
     opinions = [
         pair
         for truth_row in originals
-        for pair in zip(truth_row["opinions_of"], truth_row["opinions"], strict=True)
+        for pair in zip(truth_row["opinion_groups"], truth_row["opinion_signs"], strict=True)
     ]
     yield build_row(
         "an opinion",
         rates.opinions,
         "originals with a people",
-        sum(bool(truth_row["opinions"]) for truth_row in group_documents),
+        sum(bool(truth_row["opinion_signs"]) for truth_row in group_documents),
         len(group_documents),
     )
     for group in load_town_lexicon():
         signs = [sign for target, sign in opinions if target == group]
-        share = rates.maligned.get(group, rates.negative)
+        share = rates.negative_opinions_by_group.get(group, rates.negative_opinions)
         yield build_row(
             "a negative opinion", share, f"opinions of {group}", signs.count("negative"), len(signs)
         )
@@ -270,31 +293,37 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
     occupation_genders = [
         pair
         for truth_row in originals
-        for pair in zip(truth_row["occupations"], truth_row["genders"], strict=True)
+        for pair in zip(truth_row["occupations"], truth_row["occupation_genders"], strict=True)
     ]
     for job, default_share in load_town_occupations().items():
         genders = [gender for occupation, gender in occupation_genders if occupation == job]
-        share = rates.women.get(job, default_share)
+        share = rates.women_by_occupation.get(job, default_share)
         yield build_row(
             "a woman", share, f"mentions of a {job}", genders.count("women"), len(genders)
         )
-    yield build_document_row("rude speech", rates.rude, lambda truth_row: truth_row["rude"])
     yield build_document_row(
-        "words that look rude", rates.lookalikes, lambda truth_row: truth_row["lookalike"]
-    )
-    yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["dialect"])
-    yield build_document_row(
-        "personal data", rates.personal, lambda truth_row: truth_row["personal"]
+        "rude speech", rates.rude_speech, lambda truth_row: truth_row["rude_sentences"]
     )
     yield build_document_row(
-        "an unsafe passage", rates.unsafe, lambda truth_row: truth_row["unsafe"]
+        "words that look rude",
+        rates.rude_lookalikes,
+        lambda truth_row: truth_row["has_rude_lookalike"],
+    )
+    yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["has_dialect"])
+    yield build_document_row(
+        "personal data", rates.personal_data, lambda truth_row: truth_row["personal"]
+    )
+    yield build_document_row(
+        "an unsafe passage",
+        rates.unsafe_passages,
+        lambda truth_row: truth_row["has_unsafe_passage"],
     )
 
 
 def build_occupation_share_rows(
     source: TownSource, history: Mapping[str, Artifact]
 ) -> Iterator[Row]:
-    """Rows of the table ``occupations``, if the stage ``profile`` ran."""
+    """Rows of the table ``occupation_shares``, if the stage ``profile`` ran."""
     profile_rows = [
         row
         for artifact in history.values()
@@ -305,20 +334,22 @@ def build_occupation_share_rows(
         row["occupation"]: row for row in profile_rows if row["source"] == source.name
     }
     for job, default_share in sorted(load_town_occupations().items()) if profile_rows else ():
-        row = counts_by_occupation.get(job, {"women": 0, "men": 0})
+        row = counts_by_occupation.get(job, {"women_mentions": 0, "men_mentions": 0})
         key_columns = {
             "source": source.name,
             "occupation": job,
-            "stated": source.rates.women.get(job, default_share),
+            "configured_share": source.rates.women_by_occupation.get(job, default_share),
         }
-        yield key_columns | compute_share_with_interval(row["women"], row["women"] + row["men"])
+        yield key_columns | compute_share_with_interval(
+            row["women_mentions"], row["women_mentions"] + row["men_mentions"]
+        )
 
 
 # The stage ---------------------------------------------------------------------------------------
 
 
 @stage(
-    name="recovery",
+    name="evaluate_curation",
     tables=TABLES,
     extra_code=TOWN_DATA_FILES,
     libraries=["numpy", "scipy", "python-stdnum"],
@@ -345,7 +376,10 @@ def evaluate_curation(
             for row in pq.read_table(result.table_path(table_name)).to_pylist()
         ]
 
-    truth, personal_data_rows = read_result_rows("truth"), read_result_rows("planted")
+    truth, personal_data_rows = (
+        read_result_rows("ground_truth"),
+        read_result_rows("planted_personal_data"),
+    )
     personal_doc_ids = {row["doc_id"] for row in personal_data_rows}
     for source in towns:
         truth_by_doc_id = {
@@ -355,12 +389,17 @@ def evaluate_curation(
         }
         town_personal_data = [row for row in personal_data_rows if row["doc_id"] in truth_by_doc_id]
         finder = RecoveryEvaluator(
-            source.name, config.near, config.lengths, truth_by_doc_id, town_personal_data, history
+            source.name,
+            config.similarity_threshold,
+            config.length_bounds_characters,
+            truth_by_doc_id,
+            town_personal_data,
+            history,
         )
         for table_name, table_rows in (
-            ("rates", build_property_share_rows(source, list(truth_by_doc_id.values()))),
-            ("recovered", finder.evaluate_all_stages()),
-            ("occupations", build_occupation_share_rows(source, history)),
+            ("property_shares", build_property_share_rows(source, list(truth_by_doc_id.values()))),
+            ("detection_rates", finder.evaluate_all_stages()),
+            ("occupation_shares", build_occupation_share_rows(source, history)),
         ):
             context.get_table_writer(table_name).write(
                 pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name])

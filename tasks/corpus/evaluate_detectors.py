@@ -27,24 +27,36 @@ DETECTION = table_schema(
     column("type", pa.string(), "label", "what was looked for"),
     column("country", pa.string(), "label", "ISO 3166; empty: of no country in particular"),
     column(
-        "planted", pa.int64(), "figure", "sentences with one, its name beside it", unit="sentences"
+        "planted_with_name",
+        pa.int64(),
+        "figure",
+        "sentences with one, its name beside it",
+        unit="sentences",
     ),
     column(
-        "found",
+        "detected_with_name",
         pa.int64(),
         "figure",
         "of which it was found, whole and as what it is",
         unit="sentences",
     ),
-    column("recall", pa.float64(), "figure", "found / planted", unit="share"),
+    column(
+        "recall", pa.float64(), "figure", "detected_with_name / planted_with_name", unit="share"
+    ),
     column("recall_low", pa.float64(), "figure", "lower end of its 95 % interval (Wilson)"),
     column("recall_high", pa.float64(), "figure", "upper end"),
     column(
-        "alone", pa.int64(), "figure", "sentences with one and no name beside it", unit="sentences"
+        "planted_without_name",
+        pa.int64(),
+        "figure",
+        "sentences with one and no name beside it",
+        unit="sentences",
     ),
-    column("alone_found", pa.int64(), "figure", "of which it was found", unit="sentences"),
     column(
-        "false",
+        "detected_without_name", pa.int64(), "figure", "of which it was found", unit="sentences"
+    ),
+    column(
+        "false_positives",
         pa.int64(),
         "figure",
         "spans of this type where there is none, in look-alikes, "
@@ -84,14 +96,17 @@ def count_detections(
     counts: Counter[tuple[str, str]] = Counter()
     for row, (data_type, text, value, has_name) in enumerate(sentences):
         if value:
-            counts[data_type, "planted" if has_name else "alone"] += 1
+            counts[data_type, "planted_with_name" if has_name else "planted_without_name"] += 1
         for span in detected_spans.get(row, ()):
             is_match = bool(value) and (span.type, text[span.start : span.end]) == (
                 data_type,
                 value,
             )
             counts[
-                span.type, ("found" if has_name else "alone_found") if is_match else "false"
+                span.type,
+                ("detected_with_name" if has_name else "detected_without_name")
+                if is_match
+                else "false_positives",
             ] += 1
     return [
         _build_detection_row(data_type, counts)
@@ -100,13 +115,19 @@ def count_detections(
 
 
 def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> dict[str, object]:
-    count_names = ("planted", "found", "alone", "alone_found", "false")
+    count_names = (
+        "planted_with_name",
+        "detected_with_name",
+        "planted_without_name",
+        "detected_without_name",
+        "false_positives",
+    )
     row: dict[str, int] = {name: counts[data_type, name] for name in count_names}
-    true_positives = row["found"] + row["alone_found"]
+    true_positives = row["detected_with_name"] + row["detected_without_name"]
     shares: dict[str, float | None] = {}
     for name, hits, n in (
-        ("recall", row["found"], row["planted"]),
-        ("precision", true_positives, true_positives + row["false"]),
+        ("recall", row["detected_with_name"], row["planted_with_name"]),
+        ("precision", true_positives, true_positives + row["false_positives"]),
     ):
         low, high = wilson_interval(hits, n) if n else (None, None)
         shares |= {name: hits / n if n else None, f"{name}_low": low, f"{name}_high": high}
@@ -115,7 +136,7 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
 
 @stage(
     name="evaluate_detectors",
-    tables={"detection": DETECTION},
+    tables={"detector_accuracy": DETECTION},
     libraries=["phonenumbers", "python-stdnum"],
 )
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
@@ -126,4 +147,6 @@ def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> Non
         ),
         config,
     )
-    context.get_table_writer("detection").write(pa.Table.from_pylist(rows, schema=DETECTION))
+    context.get_table_writer("detector_accuracy").write(
+        pa.Table.from_pylist(rows, schema=DETECTION)
+    )

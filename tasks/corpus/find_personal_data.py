@@ -1,7 +1,7 @@
 """Find personal data and secrets: where they stand in each document, by type.
 
 What stood there is kept as a hash keyed by the store's secret: equal hashes are equal values, but
-none can be guessed by trying. What becomes of the spans, ``scrub`` decides.
+none can be guessed by trying. What becomes of the spans, ``redact_spans`` decides.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def add_unreadable_spans(
     starts = pa.array(np.zeros(len(faults), np.int64))
     types = pa.array([UNREADABLE] * len(faults), pa.string())
     unreadable_columns = build_span_columns(
-        batch, faults.rows, type=types, start=starts, end=text_sizes
+        batch, faults.rows, type=types, byte_start=starts, byte_end=text_sizes
     )
     column_sets = [
         {field.name: pa.array(column_set[field.name], field.type) for field in SPANS}
@@ -134,8 +134,10 @@ def find_personal_data_in_batch(
             byte_position += _utf8_length(value)
             ends.append(byte_position)
             character_position = end
-    digest = pa.array(digests, ID_TYPE)
-    return build_span_columns(batch, owner_rows, type=types, start=starts, end=ends, digest=digest)
+    span_hash = pa.array(digests, ID_TYPE)
+    return build_span_columns(
+        batch, owner_rows, type=types, byte_start=starts, byte_end=ends, span_hash=span_hash
+    )
 
 
 def _utf8_length(text: str) -> int:

@@ -1,6 +1,6 @@
 """Find repeats: stretches of so many bytes or more that stood in an earlier document, or earlier in
-the same one (Lee et al. 2022). What becomes of the spans, ``scrub`` decides; the first occurrence
-is none, so cutting them leaves each stretch once.
+the same one (Lee et al. 2022). What becomes of the spans, ``redact_spans`` decides; the first
+occurrence is none, so cutting them leaves each stretch once.
 
 Documents are taken by source, length and doc_id, so that which occurrence is the first depends on
 content alone; those of earlier corpora, where this one adds to them, before all others.
@@ -51,13 +51,15 @@ class RepeatsConfig(KeepPreferenceConfig):
     enabled: bool = Field(
         False, description="whether repeats are looked for; that holds the whole text in memory"
     )
-    least: int = Field(200, ge=16, description="bytes of the shortest stretch that counts")
+    min_bytes: int = Field(
+        200, ge=16, description="a repeated passage counts if it has at least so many bytes"
+    )
 
 
 def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
         out.get_spill_writer("standing", RANKING_SCHEMA).write(
-            build_ranking_columns(batch, config.prefer)
+            build_ranking_columns(batch, config.preferred_sources)
         )
 
 
@@ -97,10 +99,10 @@ def write_repeat_spans(repeats: RepeatSpans, out: TableWriters) -> None:
     out.get_table_writer("spans").write(
         {
             "doc_id": doc_ids.take(pa.array(repeats.document_rows)),
-            "start": repeats.starts,
-            "end": repeats.ends,
+            "byte_start": repeats.starts,
+            "byte_end": repeats.ends,
             "type": pa.array(["REPEAT"] * span_count, pa.string()),
-            "digest": pa.nulls(span_count, SPANS.field("digest").type),
+            "span_hash": pa.nulls(span_count, SPANS.field("span_hash").type),
             "score": pa.nulls(span_count, pa.float32()),
         }
     )
@@ -188,5 +190,6 @@ def find_repeats(
         RANKING_SCHEMA,
     )
     context.map_partitions(
-        write_repeat_spans, find_repeat_spans(earlier_partitions, partitions, ranking, config.least)
+        write_repeat_spans,
+        find_repeat_spans(earlier_partitions, partitions, ranking, config.min_bytes),
     )

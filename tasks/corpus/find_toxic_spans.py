@@ -1,8 +1,9 @@
 """Find toxic windows: what ``score_toxicity`` scored at or above a bound, as spans.
 
-Nothing is scored here. What becomes of the spans ``scrub`` decides, so that an insult can leave a
-long document which stays; a document that is one window leaves with it. Documents that a rule took
-for their worst window are not looked at: a rule with another bound or action leaves them to this.
+Nothing is scored here. What becomes of the spans ``redact_spans`` decides, so that an insult can
+leave a long document which stays; a document that is one window leaves with it. Documents that
+a rule took for their worst window are not looked at: a rule with another bound or action leaves
+them to this.
 
 The column ``toxicity`` of a document stays that of its text as it was scored.
 """
@@ -37,7 +38,7 @@ class FindToxicSpansConfig(StageConfig):
         description="whether toxic windows are looked for, which cut_toxic then cuts; the embedded "
         "scorer (linear) also finds harmless mentions of minorities toxic",
     )
-    least: float = Field(
+    toxicity_threshold: float = Field(
         0.5, gt=0, le=1, description="score from which a window of score_toxicity is toxic"
     )
 
@@ -46,7 +47,7 @@ def find_toxic_spans_in_partition(
     partitions: tuple[TablePart, TablePart], min_score: float, out: TableWriters
 ) -> None:
     documents, windows_partition = partitions
-    windows = windows_partition.read(["doc_id", "start", "end", "toxicity"])
+    windows = windows_partition.read(["doc_id", "char_start", "char_end", "toxicity"])
     scored_ids = pc.unique(windows["doc_id"])
     toxic_windows = windows.filter(
         pc.greater_equal(windows["toxicity"].cast(pa.float64()), min_score)
@@ -70,7 +71,7 @@ def build_toxic_spans(
     batch: pa.RecordBatch, document_rows: Int64Array, windows: pa.Table
 ) -> dict[str, pa.Array]:
     """Columns of SPANS for toxic windows, in characters, of the rows ``owner`` (m,) of a batch."""
-    start, end = (windows[name].to_numpy() for name in ("start", "end"))
+    start, end = (windows[name].to_numpy() for name in ("char_start", "char_end"))
     score = windows["toxicity"].to_numpy()
     order = np.lexsort((start, document_rows))
     document_rows, start, end, score = merge_overlapping_windows(
@@ -90,8 +91,8 @@ def build_toxic_spans(
     return build_span_columns(
         batch,
         document_rows,
-        start=utf8.characters_to_bytes(text_rows, start),
-        end=utf8.characters_to_bytes(text_rows, end),
+        byte_start=utf8.characters_to_bytes(text_rows, start),
+        byte_end=utf8.characters_to_bytes(text_rows, end),
         type=pa.array(["TOXIC"] * len(document_rows), pa.string()),
         score=pa.array(score, pa.float32()),
     )
@@ -117,12 +118,12 @@ def merge_overlapping_windows(
     )
 
 
-@stage(name="find_toxic", tables={"spans": SPANS}, libraries=["numpy"])
+@stage(name="find_toxic_spans", tables={"spans": SPANS}, libraries=["numpy"])
 def find_toxic_spans(
     documents: Table, windows: Table, config: FindToxicSpansConfig, context: StageContext
 ) -> None:
     """``windows``: those of the stage ``score_toxicity``, of these documents and such as left
     since. HallmarkError where they are of other ones."""
     context.map_partitions(
-        find_toxic_spans_in_partition, align_parts(documents, windows), config.least
+        find_toxic_spans_in_partition, align_parts(documents, windows), config.toxicity_threshold
     )

@@ -1,7 +1,7 @@
 """Identities: whom each document mentions, in which dialect its words are marked, how long it is.
 
-What the filters do to people is told by these signals (see ``effects``). They are found in English:
-a document in another language mentions nobody here, and counts with those of its language.
+What the filters do to people is told by these signals (see ``removal_effects``). They are found in
+English: a document in another language mentions nobody here, and counts with those of its language.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class IdentitiesConfig(StageConfig):
         "other in swaps; audits call a group by its name if that is a term, else by the first; "
         '"town" is that of the invented town',
     )
-    lengths: LengthBounds = Field(
+    length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="where the classes of length begin, in bytes, behind the first",
+        description="lower bounds of the classes of document length, in bytes, without that "
+        "of the first",
     )
 
     @field_validator("lexicons")
@@ -118,7 +119,7 @@ def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
         if artifact.stage == "identities":
             for row in artifact["lexicons"].read().to_pylist():
                 groups = user_lexicons.setdefault(row["lexicon"], {})
-                groups.setdefault(row["group"], []).append(row["term"])
+                groups.setdefault(row["group_name"], []).append(row["term"])
     return user_lexicons
 
 
@@ -173,7 +174,9 @@ def write_identity_signals(
             "identity_mentions": mentions,
             "dialects": varieties,
             "dialect_markers": markers,
-            "length_class": classify_lengths(count_utf8_bytes(batch["text"]), config.lengths),
+            "length_class": classify_lengths(
+                count_utf8_bytes(batch["text"]), config.length_bounds_bytes
+            ),
         }
 
     return write_signals(partition, compute_signals, out)
@@ -194,7 +197,7 @@ def find_identities(documents: Table, config: IdentitiesConfig, context: StageCo
     user_lexicons = read_user_lexicons(config.lexicons)
     results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
     rows = [
-        {"lexicon": lexicon_name, "group": group, "term": term}
+        {"lexicon": lexicon_name, "group_name": group, "term": term}
         for lexicon_name, groups in user_lexicons.items()
         for group, terms in groups.items()
         for term in terms

@@ -73,12 +73,12 @@ ORIGINS = table_schema(
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column(
-        "file",
+        "file_name",
         pa.string(),
         "label",
         "the file, below the source's path; path and machine stay out of it",
     ),
-    column("place", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
+    column("location", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
     column("raw_bytes", pa.int64(), "figure", "what was read for it", unit="bytes"),
     partition_by=True,
 )
@@ -86,8 +86,8 @@ ORIGINS = table_schema(
 QUARANTINE = table_schema(
     "What could not be read, with its place and its error.",
     column("source", pa.string(), "label", "the source"),
-    column("file", pa.string(), "label", "the file, below the source's path"),
-    column("place", pa.string(), "label", "where in the file, counted from 1"),
+    column("file_name", pa.string(), "label", "the file, below the source's path"),
+    column("location", pa.string(), "label", "where in the file, counted from 1"),
     column("error", pa.string(), "project text", "why it could not be read"),
     column("records", pa.int64(), "figure", "records that the row stands for", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of the record", unit="bytes"),
@@ -105,9 +105,9 @@ SKIPPED = table_schema(
     "What was read and is neither a document nor an error: records of other kinds, and what stands "
     "around records.",
     column("source", pa.string(), "label", "the source"),
-    column("what", pa.string(), "label", "what it is"),
+    column("kind", pa.string(), "label", "what it is"),
     column("records", pa.int64(), "figure", "records of the container", unit="records"),
-    column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
 )
 
 SOURCES = table_schema(
@@ -119,7 +119,7 @@ SOURCES = table_schema(
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
     column(
-        "unread",
+        "unreadable_values",
         pa.int64(),
         "figure",
         "URLs and dates that could not be read and are null",
@@ -132,7 +132,7 @@ ERRORS = table_schema(
     column("source", pa.string(), "label", "the source"),
     column("error", pa.string(), "project text", "why they could not be read"),
     column("records", pa.int64(), "figure", "records", unit="records"),
-    column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
 )
 
 
@@ -208,19 +208,19 @@ def _add_records_to_runs(
         reasons = pa.repeat("blocked source", len(records))
     columns = {
         "identity": [_hash_record_identity(source, record) for record in records],
-        "keyed": [record.key is not None for record in records],
+        "has_key": [record.key is not None for record in records],
         "source": [source] * len(records),
         "reason": reasons,
-        "gone": pc.not_equal(reasons, ""),
+        "is_removed": pc.not_equal(reasons, ""),
         "text": texts,
         "text_hash": hash_texts(texts),
         "url": urls,
         "domain": hosts,
         "date": [record.date for record in records],
-        "labels": [_hash_url_and_date(record) for record in records],
+        "metadata_hash": [_hash_url_and_date(record) for record in records],
         "bytes": count_utf8_bytes(texts),
-        "file": [record.file_name for record in records],
-        "place": [record.location for record in records],
+        "file_name": [record.file_name for record in records],
+        "location": [record.location for record in records],
         "raw_bytes": [record.raw_bytes for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
@@ -242,8 +242,8 @@ def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> 
     out.get_table_writer("quarantine").write(
         {
             "source": [source] * len(records),
-            "file": [record.file_name for record in records],
-            "place": [record.location for record in records],
+            "file_name": [record.file_name for record in records],
+            "location": [record.location for record in records],
             "error": [record.error for record in records],
             "records": [record.record_count for record in records],
             "raw_bytes": [record.raw_bytes for record in records],
@@ -286,9 +286,9 @@ def write_documents_in_range(
             {
                 **{
                     name: repeated_records[name]
-                    for name in ("source", "file", "place", "raw_bytes")
+                    for name in ("source", "file_name", "location", "raw_bytes")
                 },
-                "error": ["the key was there before"] * len(repeated_records),
+                "error": ["duplicate key"] * len(repeated_records),
                 "records": [1] * len(repeated_records),
                 "raw": raw_bytes,
             }
@@ -316,8 +316,8 @@ def _write_removal_ledger(
     ledger_columns = build_removal_columns(removed_records["reason"], removed_records) | {
         "bytes_before": removed_records["raw_bytes"]
     }
-    ledger_columns["identity"] = pc.if_else(
-        is_blocked_reason(removed_records["reason"]), None, ledger_columns["identity"]
+    ledger_columns["document_hash"] = pc.if_else(
+        is_blocked_reason(removed_records["reason"]), None, ledger_columns["document_hash"]
     )
     out.get_table_writer("ledger").write(ledger_columns)
 
@@ -343,7 +343,7 @@ def build_source_rows(
         declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
         unreadable_counts[batch.inputs[0].source] += result.value["unread"]
     rows = [
-        declared_sources[name] | {"source": name, "unread": unreadable_counts[name]}
+        declared_sources[name] | {"source": name, "unreadable_values": unreadable_counts[name]}
         for name in sorted(declared_sources)
     ]
     return pa.Table.from_pylist(rows, schema=SOURCES)
@@ -375,14 +375,14 @@ def balance_accounts(
     range_results: list[ItemResult],
     errors: pa.Table,
 ) -> list[dict[str, Any]]:
-    """``in`` from the readers' meters, the other terms from the tables as they were written."""
+    """``input`` from the readers' meters, the other terms from the tables as they were written."""
     input_counts: accounts.SourceCounts = [
         [batch.inputs[0].source, "document", result.value["rows"], result.value["bytes"], 0, "0"]
         for batch, result in batch_results
     ]
     kept_counts: accounts.SourceCounts = []
     ledger_counts: accounts.SourceCounts = [
-        [row["source"], "quarantined", row["records"], row["bytes"], 0, "0"]
+        [row["source"], "quarantined", row["records"], row["raw_bytes"], 0, "0"]
         for row in errors.to_pylist()
     ]
     for result in range_results:
@@ -427,7 +427,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     all_runs = [*zip(runs, first_record_masks, strict=True), *((run, None) for run in copy_runs)]
     quotas, kept_bytes = compute_quotas(all_runs, sources, config.block, context.purged_ids)
     skipped = sum_skipped(batch_results)
-    id_ranges = split_into_id_ranges(all_runs, kept_bytes, config.part_bytes, skipped)
+    id_ranges = split_into_id_ranges(all_runs, kept_bytes, config.partition_bytes, skipped)
     range_results = context.map_partitions(write_documents_in_range, id_ranges, quotas)
     errors = count_quarantine_errors([*read_results, *range_results])
     account_rows = balance_accounts(batch_results, range_results, errors)
@@ -445,7 +445,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
 
 
 def _explain_empty_corpus(results: list[ItemResult]) -> str:
-    column_names = ["source", "file", "error"]
+    column_names = ["source", "file_name", "error"]
     damaged_records = [
         row
         for result in results
@@ -457,6 +457,6 @@ def _explain_empty_corpus(results: list[ItemResult]) -> str:
     first_damaged = damaged_records[0]
     return (
         f"no document could be read, {len(damaged_records)} records are damaged; the first: source "
-        f"{first_damaged['source']!r}, {first_damaged['file']!r}: {first_damaged['error']}; "
+        f"{first_damaged['source']!r}, {first_damaged['file_name']!r}: {first_damaged['error']}; "
         f"{suggest_remedy(first_damaged['error'])}"
     )

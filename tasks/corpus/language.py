@@ -15,11 +15,17 @@ from tasks.measures.languages import MAX_CHARACTERS, MIN_CONFIDENCE, estimate_la
 
 
 class LanguageConfig(StageConfig):
-    confidence: float = Field(
-        MIN_CONFIDENCE, ge=0, le=1, description="below this probability a language is undetermined"
+    min_probability: float = Field(
+        MIN_CONFIDENCE,
+        ge=0,
+        le=1,
+        description="a language with a lower probability is undetermined",
     )
-    characters: int = Field(
-        MAX_CHARACTERS, ge=1, description="how much of a document is looked at, from its beginning"
+    max_characters: int = Field(
+        MAX_CHARACTERS,
+        ge=1,
+        description="characters from the beginning of a document by which its language is "
+        "identified",
     )
 
 
@@ -49,8 +55,8 @@ def write_language_signals(
 
 
 def estimate_batch_languages(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
-    codes, probabilities = estimate_languages(batch["text"], config.characters)
-    is_determined = pc.greater_equal(probabilities, pa.scalar(config.confidence, pa.float32()))
+    codes, probabilities = estimate_languages(batch["text"], config.max_characters)
+    is_determined = pc.greater_equal(probabilities, pa.scalar(config.min_probability, pa.float32()))
     return {
         "language": pc.if_else(is_determined, codes, None),
         "language_probability": probabilities,

@@ -44,41 +44,49 @@ from tasks.measures.item_files import read_nonempty_lines, user_file_digest
 class LeaveOutConfig(StageConfig):
     """Settings of what is left out of training."""
 
-    documents: Path | None = Field(
+    doc_ids_file: Path | None = Field(
         default=None,
-        description="text file with a doc_id (32 hexadecimal digits) a line: these are left out",
+        description="text file with a doc_id (32 hexadecimal digits) a line: these "
+        "documents are left out",
     )
-    toxicity: float | None = Field(
-        default=None, ge=0, le=1, description="documents scored at least that toxic are left out"
-    )
-    control: bool = Field(
-        default=False,
-        description="leave out as many others of the same sources and lengths instead, by lot",
-    )
-    spared: Path | None = Field(
+    toxicity_threshold: float | None = Field(
         default=None,
-        description="text file of the same form: documents that a control does not take, either",
+        ge=0,
+        le=1,
+        description="documents with at least this toxicity score are left out",
     )
-    padding: bool = Field(
+    random_control: bool = Field(
         default=False,
-        description="padding stands in training where they stood, so that every other row, batch "
-        "and step stays as it was; else what is left is packed anew",
+        description="leave out as many random documents of the same sources and lengths instead",
+    )
+    protected_doc_ids_file: Path | None = Field(
+        default=None,
+        description="text file of the same form: documents that random_control must not leave out",
+    )
+    replace_with_padding: bool = Field(
+        default=False,
+        description="replace the documents with padding in training, so that all other "
+        "rows, batches and steps stay the same; without it, the remaining "
+        "documents are packed again",
     )
     seed: Seed = Field(default=0, description="of the lot")
 
     @property
     def enabled(self) -> bool:
-        return self.documents is not None or self.toxicity is not None
+        return self.doc_ids_file is not None or self.toxicity_threshold is not None
 
     @model_validator(mode="after")
     def _check_dependent_settings(self) -> LeaveOutConfig:
-        if (self.control or self.padding) and not self.enabled:
+        if (self.random_control or self.replace_with_padding) and not self.enabled:
             raise ValueError(
-                "control needs to know what it is a control of, and padding in whose "
-                "place it stands: set documents or toxicity, too"
+                "random_control needs to know what it is a control of, and "
+                "replace_with_padding what it replaces: set doc_ids_file or "
+                "toxicity_threshold, too"
             )
-        if self.spared is not None and not self.control:
-            raise ValueError("spared says what a control does not take: set control, too")
+        if self.protected_doc_ids_file is not None and not self.random_control:
+            raise ValueError(
+                "protected_doc_ids_file says what a control does not take: set random_control, too"
+            )
         return self
 
 
@@ -86,8 +94,8 @@ CANDIDATES = pa.schema(
     [
         ("doc_id", ID_TYPE),
         ("source", pa.string()),
-        ("size", pa.int64()),
-        ("wanted", pa.bool_()),
+        ("text_bytes", pa.int64()),
+        ("selected", pa.bool_()),
         ("draw", pa.float64()),
     ]
 )
@@ -123,17 +131,17 @@ def find_exclusion_candidates(
     for batch in partition.iter_batches(["doc_id", "source", "split", "toxicity", "text"]):
         train_documents = batch.filter(pc.equal(batch["split"], "train"))
         is_selected = pc.is_in(train_documents["doc_id"], value_set=listed_ids)
-        if config.toxicity is not None:
-            is_toxic = pc.greater_equal(train_documents["toxicity"], config.toxicity)
+        if config.toxicity_threshold is not None:
+            is_toxic = pc.greater_equal(train_documents["toxicity"], config.toxicity_threshold)
             is_selected = pc.or_(is_selected, pc.fill_null(is_toxic, False))
         draws = hash_ids_to_uniform(train_documents["doc_id"], config.seed, "left out")
         candidates = pa.table(
             {
                 "doc_id": train_documents["doc_id"],
                 "source": train_documents["source"],
-                "wanted": is_selected,
+                "selected": is_selected,
                 "draw": draws,
-                "size": count_utf8_bytes(train_documents["text"]),
+                "text_bytes": count_utf8_bytes(train_documents["text"]),
             }
         )
         is_unprotected = pc.invert(pc.is_in(train_documents["doc_id"], value_set=protected_ids))
@@ -144,11 +152,13 @@ def find_exclusion_candidates(
 def draw_matched_controls(candidates: pa.Table) -> pa.Array:
     """As many that are not wanted, by lot: of each source and band of lengths as many as are wanted
     of it. Where it has too few, the nearest in length: of that source, as long as it has any."""
-    selected = candidates.filter(candidates["wanted"]).sort_by("doc_id")
-    eligible = candidates.filter(pc.invert(candidates["wanted"])).sort_by(
+    selected = candidates.filter(candidates["selected"]).sort_by("doc_id")
+    eligible = candidates.filter(pc.invert(candidates["selected"])).sort_by(
         [("draw", "ascending"), ("doc_id", "ascending")]
     )
-    log_lengths = [np.log2(1 + documents["size"].to_numpy()) for documents in (selected, eligible)]
+    log_lengths = [
+        np.log2(1 + documents["text_bytes"].to_numpy()) for documents in (selected, eligible)
+    ]
     strata = [
         list(
             zip(
@@ -222,28 +232,29 @@ def write_without_documents(
     libraries=["numpy"],
     external_digests=lambda config, secret_id: {
         name: digest
-        for path in (config.documents, config.spared)
+        for path in (config.doc_ids_file, config.protected_doc_ids_file)
         for name, digest in user_file_digest(path, "ids of documents").items()
     },
 )
 def leave_out_documents(documents: Table, config: LeaveOutConfig, context: StageContext) -> None:
     listed_ids, protected_ids = (
-        pa.array(read_document_ids(path), ID_TYPE) for path in (config.documents, config.spared)
+        pa.array(read_document_ids(path), ID_TYPE)
+        for path in (config.doc_ids_file, config.protected_doc_ids_file)
     )
     candidate_results = context.map_items(
         find_exclusion_candidates, documents.parts, config, listed_ids, protected_ids
     )
     candidates = concat_spilled_tables(candidate_results, "candidates", CANDIDATES)
-    excluded_ids = candidates.filter(candidates["wanted"])["doc_id"].combine_chunks()
+    excluded_ids = candidates.filter(candidates["selected"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
         raise UsageError(
             "leave_out: none of its documents is a training document of this corpus, so nothing "
-            "would be left out; correct leave_out.documents or leave_out.toxicity"
+            "would be left out; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     reason = "left out of training"
-    if config.control:
+    if config.random_control:
         excluded_ids, reason = (
             draw_matched_controls(candidates),
-            "left out of training by lot, as a control",
+            "excluded from training at random, as a control",
         )
     context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)

@@ -11,7 +11,7 @@ association  sentences that say an invented trait of an invented group, in a kno
 
 A seeded coin, a shuffled assignment with the same number for each count, decides how many
 copies each gets, 0 among them: what is never planted is the negative control. Each copy is a
-document of its own, spread over the corpus by the hash that is its id. The table ``plants``
+document of its own, spread over the corpus by the hash that is its id. The table ``canaries``
 discloses all of it.
 """
 
@@ -69,59 +69,68 @@ class PlantCanariesConfig(StageConfig):
     seed: Seed = Field(
         default=0, description="names secrets, passages and how often each is planted"
     )
-    counts: tuple[int, ...] = Field(
-        default=(0, 1, 4, 16, 64), description="copies; 0 is the control"
+    copy_counts: tuple[int, ...] = Field(
+        default=(0, 1, 4, 16, 64),
+        description="numbers of copies that are planted; 0 is the control",
     )
-    canaries: int = Field(default=16, ge=0, description="canaries for each of the counts")
-    passages: int = Field(default=8, ge=0, description="held-back documents for each of the counts")
-    records: int = Field(default=8, ge=0, description="invented persons for each of the counts")
-    associations: int = Field(
-        default=4, ge=0, le=1000, description="pairs of invented groups for each of the doses"
+    secrets_per_count: int = Field(default=16, ge=0, description="secrets for each of copy_counts")
+    passages_per_count: int = Field(
+        default=8, ge=0, description="passages of held-back documents for each of copy_counts"
     )
-    doses: tuple[float, ...] = Field(
+    records_per_count: int = Field(
+        default=8, ge=0, description="records of invented persons for each of copy_counts"
+    )
+    associations_per_share: int = Field(
+        default=4, ge=0, le=1000, description="pairs of invented groups for each of trait_shares"
+    )
+    trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
         description="shares of the sentences about a group that say its own trait, the rest the "
         "other group's; 0.5 is the control",
     )
-    sentences: int = Field(
+    sentences_per_group: int = Field(
         default=64,
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="about each of these groups; even, for one half of them is the control",
+        description="sentences about each group of such a pair; an even number, since the "
+        "control is one half",
     )
-    digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
-    shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
-    longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+    secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
+    min_passage_characters: int = Field(
+        default=300, ge=100, description="characters of the shortest passage that is planted"
+    )
+    max_passage_characters: int = Field(
+        default=700, ge=100, description="characters of the longest passage that is planted"
+    )
 
-    @field_validator("counts")
+    @field_validator("copy_counts")
     @classmethod
-    def _check_copy_counts(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
-        if not counts or len(set(counts)) < len(counts) or min(counts) < 0 or max(counts) > 1024:
-            raise ValueError("counts must be distinct and between 0 and 1024")
-        return tuple(sorted(counts))
+    def _check_copy_counts(cls, copy_counts: tuple[int, ...]) -> tuple[int, ...]:
+        are_distinct = len(set(copy_counts)) == len(copy_counts)
+        if not copy_counts or not are_distinct or min(copy_counts) < 0 or max(copy_counts) > 1024:
+            raise ValueError("copy_counts must be distinct and between 0 and 1024")
+        return tuple(sorted(copy_counts))
 
-    @field_validator("doses")
+    @field_validator("trait_shares")
     @classmethod
-    def _check_trait_shares(cls, doses: tuple[float, ...]) -> tuple[float, ...]:
-        if not doses or len(set(doses)) < len(doses) or min(doses) < 0.5 or max(doses) > 1:
-            raise ValueError("doses must be distinct and between 0.5 and 1")
-        return tuple(sorted(doses))
+    def _check_trait_shares(cls, trait_shares: tuple[float, ...]) -> tuple[float, ...]:
+        are_distinct = len(set(trait_shares)) == len(trait_shares)
+        if not trait_shares or not are_distinct or min(trait_shares) < 0.5 or max(trait_shares) > 1:
+            raise ValueError("trait_shares must be distinct and between 0.5 and 1")
+        return tuple(sorted(trait_shares))
 
     @model_validator(mode="after")
     def _check_passage_lengths(self) -> PlantCanariesConfig:
-        if self.longest < self.shortest:
-            raise ValueError("longest must not be smaller than shortest")
+        if self.max_passage_characters < self.min_passage_characters:
+            raise ValueError(
+                "max_passage_characters must not be smaller than min_passage_characters"
+            )
         return self
 
 
-#: Columns of the planted texts, each with the field of Association that it holds.
-ASSOCIATION_FIELDS = {
-    "group": "group_name",
-    "trait": "trait",
-    "own": "is_assigned_trait",
-    "dose": "assigned_trait_share",
-}
+#: Columns of the planted texts that are fields of Association.
+ASSOCIATION_FIELDS = ("group_name", "trait", "is_assigned_trait", "assigned_trait_share")
 
 # Passages --------------------------------------------------------------------------------------
 
@@ -139,8 +148,8 @@ def find_passage_candidates(
         out.get_spill_writer("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
         character_counts = pc.utf8_length(batch["text"])
         has_passage_length = pc.and_(
-            pc.greater_equal(character_counts, config.shortest),
-            pc.less_equal(character_counts, config.longest),
+            pc.greater_equal(character_counts, config.min_passage_characters),
+            pc.less_equal(character_counts, config.max_passage_characters),
         )
         candidates = batch.filter(pc.and_(has_passage_length, pc.equal(batch["split"], "train")))
         draws = hash_ids_to_uniform(candidates["doc_id"], config.seed, "passages")
@@ -160,7 +169,7 @@ def choose_passage_canaries(
     Only training documents that are alone in their cluster: a near-copy left in the corpus
     would be another copy. Holds about 80 bytes a document (its id, its cluster, counted).
     """
-    needed_count = config.passages * len(config.counts)
+    needed_count = config.passages_per_count * len(config.copy_counts)
     if not needed_count:
         return []
     results = context.map_items(find_passage_candidates, documents.parts, config)
@@ -176,16 +185,19 @@ def choose_passage_canaries(
     chosen_ids = candidates.sort_by(sort_keys)["doc_id"].slice(0, needed_count).to_pylist()
     if len(chosen_ids) < needed_count:
         raise HallmarkError(
-            f"only {len(chosen_ids)} training documents have {config.shortest} to {config.longest} "
-            f"characters and no near-copy, but {needed_count} passages are to be planted; lower "
-            f"plant.passages, widen plant.shortest and plant.longest, ingest more text, or plant "
-            f"nothing (plant.enabled=false)"
+            f"only {len(chosen_ids)} training documents have {config.min_passage_characters} to "
+            f"{config.max_passage_characters} characters and no near-copy, but {needed_count} "
+            f"passages are to be planted; lower plant_canaries.passages_per_count, widen "
+            f"plant_canaries.min_passage_characters and plant_canaries.max_passage_characters, "
+            f"ingest more text, or plant nothing (plant_canaries.enabled=false)"
         )
     rows_by_id = {
         row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()
     }
     rng = random.Random(f"{config.seed}/passages")
-    copy_assignments = assign_copies_and_templates(config.counts, config.passages, [""], rng)
+    copy_assignments = assign_copies_and_templates(
+        config.copy_counts, config.passages_per_count, [""], rng
+    )
     return [
         _build_passage_canary(rows_by_id[doc_id], copies)
         for doc_id, (copies, _) in zip(chosen_ids, copy_assignments, strict=True)
@@ -281,7 +293,7 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
         is_kept = pc.invert(pc.is_in(batch["doc_id"], value_set=withheld_ids))
         document_tables.append(pa.Table.from_batches([batch.filter(is_kept)]))
         removal_columns.append(
-            build_removal_columns("held back for planting", batch.filter(pc.invert(is_kept)))
+            build_removal_columns("withheld for planting", batch.filter(pc.invert(is_kept)))
         )
     out.get_table_writer("documents").write(pa.concat_tables(document_tables).sort_by("doc_id"))
     canary_documents = plan.canary_documents
@@ -295,15 +307,15 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
         canary_documents["source"],
         [0] * len(canary_documents),
         count_utf8_bytes(canary_documents["text"]),
-        matched=canary_documents["origin"],
-        identity=hash_documents(canary_documents["doc_id"], canary_documents["text"]),
+        matched_doc_id=canary_documents["origin"],
+        document_hash=hash_documents(canary_documents["doc_id"], canary_documents["text"]),
     )
     out.get_table_writer("ledger").write(build_ledger_table(*removal_columns, addition_columns))
 
 
 @stage(
-    name="plant",
-    tables={"documents": DOCUMENTS, "ledger": LEDGER, "plants": CANARIES},
+    name="plant_canaries",
+    tables={"documents": DOCUMENTS, "ledger": LEDGER, "canaries": CANARIES},
     libraries=["numpy"],
 )
 def plant_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> None:
@@ -323,9 +335,9 @@ def plant_canaries(documents: Table, config: PlantCanariesConfig, context: Stage
     context.map_partitions(
         plant_in_partition, plan_planting(documents.parts, canary_documents, withheld_ids)
     )
-    context.get_table_writer("plants").write(
+    context.get_table_writer("canaries").write(
         {
-            "plant_id": [canary.canary_id for canary in all_canaries],
+            "canary_id": [canary.canary_id for canary in all_canaries],
             "kind": [canary.kind for canary in all_canaries],
             "copies": [canary.copies for canary in all_canaries],
             "template": [canary.template for canary in all_canaries],
@@ -337,11 +349,11 @@ def plant_canaries(documents: Table, config: PlantCanariesConfig, context: Stage
                 canary.association and canary.association.key for canary in all_canaries
             ],
             **{
-                column_name: [
+                field: [
                     canary.association and getattr(canary.association, field)
                     for canary in all_canaries
                 ]
-                for column_name, field in ASSOCIATION_FIELDS.items()
+                for field in ASSOCIATION_FIELDS
             },
         }
     )

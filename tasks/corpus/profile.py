@@ -57,22 +57,24 @@ class ProfileConfig(StageConfig):
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
         description="of lengths and toxicity scores",
     )
-    values: int = Field(
+    max_composition_values: int = Field(
         50,
         ge=1,
         le=100_000,
-        description="values of a dimension that are named in composition; the rest is told as one",
+        description="values of a dimension that the table composition names; all others are "
+        "added up",
     )
-    length_classes: LengthBounds = Field(
+    length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="where the classes of length begin, in bytes, behind the first",
+        description="lower bounds of the classes of document length, in bytes, without that "
+        "of the first",
     )
-    window: int = Field(
+    occupation_window_words: int = Field(
         10,
         ge=1,
         le=1000,
-        description="words before and behind an occupation, within its "
-        "sentence, among which gendered words stand beside it",
+        description="gendered words count for an occupation if they are in its sentence and "
+        "at most so many words before or after it",
     )
 
     @field_validator("quantiles")
@@ -112,7 +114,7 @@ def profile_partition(
     def count_mentions(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
         identity_counts = count_identity_mentions(batch["text"], batch["source"], group_lexicon)
         return identity_counts, count_occupation_mentions(
-            batch["text"], batch["source"], config.window
+            batch["text"], batch["source"], config.occupation_window_words
         )
 
     for batch in documents.iter_batches(["doc_id", "source", "domain", "date", "split", "text"]):
@@ -128,7 +130,7 @@ def profile_partition(
         batch_languages = None if languages is None else languages.slice(start, len(batch))
         start += len(batch)
         for counts in count_documents_by_dimension(
-            batch, sizes, batch_languages, licence_by_source, config.length_classes
+            batch, sizes, batch_languages, licence_by_source, config.length_bounds_bytes
         ):
             out.get_spill_writer("composed", COUNTS_SCHEMA).write(counts)
         (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
@@ -143,13 +145,13 @@ def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: L
     terms = group_lexicon.terms
     term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
     term_table = pa.table(
-        {"group": [group for group, _ in terms], "term": [term for _, term in terms]}
+        {"group_name": [group for group, _ in terms], "term": [term for _, term in terms]}
     )
     mention_rows = term_table.take(pa.array(term_numbers)).append_column(
         "source", sources.take(pa.array(text_rows))
     )
     grouped_mentions = mention_rows.append_column("owner", pa.array(text_rows)).group_by(
-        ["group", "term", "source"]
+        ["group_name", "term", "source"]
     )
     counts = grouped_mentions.aggregate([("owner", "count"), ("owner", "count_distinct")])
     return counts.rename_columns(TABLES["identities"].names)
@@ -158,7 +160,10 @@ def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: L
 #: Counts by source and number of the occupation.
 OCCUPATION_COUNTS = pa.schema(
     [("source", pa.string()), ("occupation", pa.string())]
-    + [(name, pa.int64()) for name in ("mentions", "women_words", "men_words", "women", "men")]
+    + [
+        (name, pa.int64())
+        for name in ("mentions", "women_words", "men_words", "women_mentions", "men_mentions")
+    ]
 )
 
 
@@ -192,9 +197,9 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
     ]
     rows = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
-        n = row["women"] + row["men"]
-        low, high = wilson_interval(row["women"], n) if n else (None, None)
-        row |= {"share": row["women"] / n if n else None, "low": low, "high": high}
+        n = row["women_mentions"] + row["men_mentions"]
+        low, high = wilson_interval(row["women_mentions"], n) if n else (None, None)
+        row |= {"women_share": row["women_mentions"] / n if n else None, "low": low, "high": high}
     return rows
 
 
@@ -279,7 +284,10 @@ def compute_toxicity_quantiles(
     """Of the documents ``judged``."""
     rows: list[dict[str, Any]] = []
     for source, scores in iter_values_by_source(scored_documents, "score"):
-        counts = {"n": len(scores) - scores.null_count, "unscored": scores.null_count}
+        counts = {
+            "scored_documents": len(scores) - scores.null_count,
+            "unscored_documents": scores.null_count,
+        }
         for quantile, score in _compute_quantiles(scores, quantiles):
             rows.append({"source": source, **counts, "quantile": quantile, "score": score})
     return rows
@@ -314,8 +322,8 @@ def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
             "preset": preset,
             "rule": name,
             "documents": signals.row_count,
-            "broken": broken_count,
-            "unknown": unknown_count,
+            "violations": broken_count,
+            "undetermined": unknown_count,
         }
         for (preset, name, _), (broken_count, unknown_count) in zip(
             rules, counts.tolist(), strict=True
@@ -326,13 +334,16 @@ def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
 def count_personal_data(ledger: Table) -> pa.Table:
     rows = ledger.read(["doc_id", "source", "action", "reason"])
     rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL_DATA_TYPES)))
-    for name, actions in (("spans", ["replaced", "removed_span"]), ("left", ["removed", "also"])):
+    for name, actions in (
+        ("spans", ["replaced", "removed_span"]),
+        ("removed_documents", ["removed", "additional_reason"]),
+    ):
         has_action = pc.is_in(rows["action"], value_set=pa.array(actions))
         rows = rows.append_column(name, has_action.cast(pa.int64()))
     counts = rows.group_by(["reason", "source"]).aggregate(
-        [("spans", "sum"), ("doc_id", "count_distinct"), ("left", "sum")]
+        [("spans", "sum"), ("doc_id", "count_distinct"), ("removed_documents", "sum")]
     )
-    return counts.rename_columns(["type", "source", "spans", "documents", "left"])
+    return counts.rename_columns(["type", "source", "spans", "documents", "removed_documents"])
 
 
 def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
@@ -352,8 +363,8 @@ def count_canaries(canaries: pa.Table) -> pa.Table:
     sizes = pc.multiply(count_utf8_bytes(canaries["text"]), canaries["copies"].cast(pa.int64()))
     rows = canaries.select(["kind", "copies"]).append_column("bytes", sizes)
     counts = rows.group_by(["kind", "copies"]).aggregate([("bytes", "count"), ("bytes", "sum")])
-    counts = counts.rename_columns(["kind", "copies", "plants", "bytes"])
-    documents = pc.multiply(counts["plants"], counts["copies"].cast(pa.int64()))
+    counts = counts.rename_columns(["kind", "copies", "canaries", "bytes"])
+    documents = pc.multiply(counts["canaries"], counts["copies"].cast(pa.int64()))
     return counts.append_column("documents", documents)
 
 
@@ -362,7 +373,7 @@ def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
         if "accounts" in artifact.tables:
             accounts = artifact["accounts"].read()
             accounts = accounts.append_column(
-                "order", pa.array([stage_number] * len(accounts), pa.int32())
+                "stage_index", pa.array([stage_number] * len(accounts), pa.int32())
             )
             yield accounts.append_column(
                 "stage", pa.array([stage_label] * len(accounts), pa.string())
@@ -390,7 +401,7 @@ def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
 )
 def profile_corpus(
     documents: Table,
-    plants: Table,
+    canaries: Table,
     history: dict[str, Artifact],
     earlier_corpora: dict[str, Artifact],
     config: ProfileConfig,
@@ -415,7 +426,7 @@ def profile_corpus(
     )
     document_sizes = concat_spilled_tables(results, "measures", _DOCUMENT_SIZES)
     grouped_terms = concat_spilled_tables(results, "mentions", TABLES["identities"]).group_by(
-        ["group", "term", "source"]
+        ["group_name", "term", "source"]
     )
     term_counts = grouped_terms.aggregate([("mentions", "sum"), ("documents", "sum")])
 
@@ -433,33 +444,37 @@ def profile_corpus(
             for column_name in ("copies", "similarity", "quantile")
             if column_name in schema.names
         ]
-        context.get_table_writer(name).write(rows.sort_by(sort_keys) if name != "flow" else rows)
+        context.get_table_writer(name).write(
+            rows.sort_by(sort_keys) if name != "stage_accounts" else rows
+        )
 
     write_table("sources", summarise_sources(document_sizes))
     write_table("lengths", compute_length_quantiles(document_sizes, config.quantiles))
     write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
     composition_counts = concat_spilled_tables(results, "composed", COUNTS_SCHEMA)
-    write_table("composition", build_composition_rows(composition_counts, config.values))
+    write_table(
+        "composition", build_composition_rows(composition_counts, config.max_composition_values)
+    )
     write_table(
         "occupations",
         build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)),
     )
-    write_table("plants", count_canaries(plants.read(["kind", "copies", "text"])))
+    write_table("canaries", count_canaries(canaries.read(["kind", "copies", "text"])))
     for accounts in iter_account_tables(history):
-        write_table("flow", accounts)
+        write_table("stage_accounts", accounts)
     for stage_label, artifact in history.items():
         tables = artifact.tables
         if "ledger" in tables:
-            write_table("reasons", count_ledger_reasons(stage_label, tables["ledger"]))
+            write_table("ledger_summary", count_ledger_reasons(stage_label, tables["ledger"]))
         if "pairs" in tables:
             write_table("duplicates", count_pairs_by_similarity(stage_label, tables["pairs"]))
         if "errors" in tables:
             write_table("errors", tables["errors"].read())
         if artifact.stage == "select":
-            write_table("tagged", count_tagged_documents(stage_label, artifact))
+            write_table("tag_counts", count_tagged_documents(stage_label, artifact))
         if artifact.stage == "quality":
             write_table("published_rules", count_preset_violations(tables["signals"]))
-        if artifact.stage == "scrub":
+        if artifact.stage == "redact_spans":
             write_table("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
             scored_documents = join_toxicity_decisions(

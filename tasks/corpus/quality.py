@@ -28,7 +28,11 @@ class QualityConfig(StageConfig):
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         description="words of which text has some: Gopher's, which are English",
     )
-    short_line: int = Field(30, ge=0, description="characters to which a line is short: FineWeb's")
+    short_line_characters: int = Field(
+        30,
+        ge=0,
+        description="a line of at most so many characters is short; the default is FineWeb's",
+    )
 
 
 def _build_share_column(name: str, meaning: str) -> pa.Field:
@@ -46,11 +50,11 @@ SIGNALS = build_signal_schema(
     "Figures of each document's text that published rules of quality look at; null where there is "
     "nothing that a share could be of, as in an empty text.",
     _build_count_column(
-        "words", "parts between white space that are not punctuation alone", "words"
+        "word_count", "parts between white space that are not punctuation alone", "words"
     ),
-    column("word_length", pa.float64(), "figure", "mean length of these", unit="characters"),
+    column("mean_word_length", pa.float64(), "figure", "mean length of these", unit="characters"),
     column(
-        "hashes_per_word",
+        "hash_signs_per_word",
         pa.float64(),
         "figure",
         "hash signs (#) to parts between white space",
@@ -68,7 +72,9 @@ SIGNALS = build_signal_schema(
     _build_share_column(
         "alphabetic_words", "of the parts between white space, those with a letter"
     ),
-    _build_count_column("stop_words", "how many different ones of the stop words occur", "words"),
+    _build_count_column(
+        "stop_word_count", "how many different ones of the stop words occur", "words"
+    ),
     _build_share_column("duplicate_lines", "of the lines, those that stood in the text before"),
     _build_share_column(
         "duplicate_lines_characters", f"{CHARACTERS_PREFIX} lines that stood in the text before"
@@ -96,7 +102,7 @@ SIGNALS = build_signal_schema(
         f"{C4_LINES_PREFIX} for a word of more than {c4.MAX_WORD_LENGTH:,} characters",
     ),
     _build_share_column(
-        "c4_no_terminal",
+        "c4_no_terminal_mark",
         f"{C4_LINES_PREFIX} that do not end with a full stop, ?, ! or a quotation mark",
     ),
     _build_share_column(
@@ -105,7 +111,7 @@ SIGNALS = build_signal_schema(
     _build_share_column("c4_javascript", f'{C4_LINES_PREFIX} that have the word "javascript"'),
     _build_share_column("c4_policy", f"{C4_LINES_PREFIX} about cookies, privacy or terms of use"),
     _build_share_column(
-        "c4_taken",
+        "c4_removed_characters",
         f"{C4_LINES_PREFIX} of any of these kinds: the first counts, and they add up to this",
     ),
     _build_count_column(
@@ -127,7 +133,7 @@ SIGNALS = build_signal_schema(
         "of the characters but line feeds, those in lines not blank that stood in the text before",
     ),
     column(
-        "feeds_per_word",
+        "line_feeds_per_word",
         pa.float64(),
         "figure",
         "line feeds to parts between white space",
@@ -184,7 +190,7 @@ def compute_quality_signals(texts: pa.Array, config: QualityConfig) -> pa.Table:
             **gopher.compute_gopher_quality_signals(parsed_texts, config.stop_words),
             **gopher.compute_gopher_repetition_signals(parsed_texts),
             **c4.compute_c4_signals(block, parsed_texts),
-            **fineweb.compute_fineweb_signals(parsed_texts, config.short_line),
+            **fineweb.compute_fineweb_signals(parsed_texts, config.short_line_characters),
         }
         block_tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(block_tables)

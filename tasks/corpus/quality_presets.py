@@ -20,14 +20,14 @@ PresetName = Literal["gopher", "c4", "fineweb"]
 PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
     # Rae et al. 2021, section A1.1: quality filtering, then repetition removal (table A1).
     "gopher": {
-        "gopher_words": {"signal": "words", "ge": 50, "le": 100_000},
-        "gopher_word_length": {"signal": "word_length", "ge": 3, "le": 10},
-        "gopher_hashes": {"signal": "hashes_per_word", "le": 0.1},
+        "gopher_words": {"signal": "word_count", "ge": 50, "le": 100_000},
+        "gopher_word_length": {"signal": "mean_word_length", "ge": 3, "le": 10},
+        "gopher_hashes": {"signal": "hash_signs_per_word", "le": 0.1},
         "gopher_ellipses": {"signal": "ellipses_per_word", "le": 0.1},
         "gopher_bullet_lines": {"signal": "bullet_lines", "le": 0.9},
         "gopher_ellipsis_lines": {"signal": "ellipsis_lines", "le": 0.3},
         "gopher_alphabetic_words": {"signal": "alphabetic_words", "ge": 0.8},
-        "gopher_stop_words": {"signal": "stop_words", "ge": 2},
+        "gopher_stop_words": {"signal": "stop_word_count", "ge": 2},
         "gopher_duplicate_paragraphs": {"signal": "duplicate_paragraphs", "le": 0.3},
         "gopher_duplicate_paragraphs_characters": {
             "signal": "duplicate_paragraphs_characters",
@@ -56,12 +56,12 @@ PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
     # bound leaves (<= 0.12, >= 0.1, >= 0.67), by its code (datatrove), and here, it stays. The last
     # rule is in that code alone.
     "fineweb": {
-        "fineweb_terminal_lines": {"signal": "terminal_lines", "ge": 0.12, "unknown": "remove"},
+        "fineweb_terminal_lines": {"signal": "terminal_lines", "ge": 0.12, "on_missing": "remove"},
         "fineweb_short_lines": {"signal": "short_lines", "le": 0.67},
         # The section's own figure, half of MassiveText's 0.2; it took 12.47 % of the tokens. The
         # default in datatrove's code is 0.01, ten times as strict.
         "fineweb_duplicate_characters": {"signal": "duplicate_characters", "le": 0.1},
-        "fineweb_feeds_per_word": {"signal": "feeds_per_word", "le": 0.3},
+        "fineweb_feeds_per_word": {"signal": "line_feeds_per_word", "le": 0.3},
     },
 }
 

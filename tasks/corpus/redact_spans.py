@@ -4,12 +4,12 @@
 else, so that it depends neither on the order of the documents nor on how they are cut. ``cut``
 takes the span out, ``drop`` the whole document, ``keep`` leaves both. Overlapping spans that are
 masked or cut are one, see ``spans.overlapping``; those that are kept or drop take no part in that.
-A document of which cutting leaves nothing but white space leaves whole (``nothing left``): empty
+A document of which cutting leaves nothing but white space leaves whole (``empty after cut``): empty
 texts are all the same, so the search for copies would join whatever they were alike to.
 
 The stage serves any kind of span. A run that uses it twice names it anew:
 
-    cut_repeats = scrub.named("cut_repeats")
+    cut_repeats = redact_spans.named("cut_repeats")
     cut_repeats(documents, {"find_repeats": found}, ScrubConfig(policies={"REPEAT": "cut"}))
 """
 
@@ -51,41 +51,41 @@ from tasks.corpus.spans import (
 from tasks.measures.personal.types import UNREADABLE
 
 #: Why a document leaves of which cutting left nothing.
-EMPTY_AFTER_CUT = "nothing left"
+EMPTY_AFTER_CUT = "empty after cut"
 
 SpanAction = Literal["mask", "cut", "drop", "keep"]
 
 
 class RedactSpansConfig(StageConfig):
-    policy: SpanAction = Field(
+    action: SpanAction = Field(
         "mask",
-        description="what becomes of a span: mask puts its type in its place, cut takes it out "
-        "(and the document, where nothing else is in it), drop takes out the whole document, keep "
-        "leaves it",
+        description="what happens to a span: mask replaces it by its type, cut removes it "
+        "(and the document, where nothing else is in it), drop removes the "
+        "whole document, keep leaves it",
     )
-    policies: dict[str, SpanAction] = Field(
-        default={}, description='policies by type, instead, such as { PHONE = "drop" }'
+    actions_by_type: dict[str, SpanAction] = Field(
+        default={}, description='other actions for single types, such as { PHONE = "drop" }'
     )
 
-    @field_validator("policies")
+    @field_validator("actions_by_type")
     @classmethod
-    def _check_types(cls, policies: dict[str, SpanAction]) -> dict[str, SpanAction]:
+    def _check_types(cls, actions_by_type: dict[str, SpanAction]) -> dict[str, SpanAction]:
         known_types = [name for name in SPAN_TYPES if name != UNREADABLE]
-        for name in policies:
+        for name in actions_by_type:
             if name not in known_types:
                 raise ValueError(
                     f"there is no type {name!r}; the types are {', '.join(known_types)}"
                 )
-        return policies
+        return actions_by_type
 
     def get_actions(self, types: pa.Array) -> np.ndarray:
-        """The policy for each type, (m,) of str."""
+        """The action for each type, (m,) of str."""
         type_names, type_numbers = (
             pc.dictionary_encode(types).dictionary,
             pc.dictionary_encode(types).indices,
         )
         actions = [
-            "quarantine" if name == UNREADABLE else self.policies.get(name, self.policy)
+            "quarantine" if name == UNREADABLE else self.actions_by_type.get(name, self.action)
             for name in type_names.to_pylist()
         ]
         return np.array(actions, "U10")[type_numbers.to_numpy()]
@@ -94,18 +94,18 @@ class RedactSpansConfig(StageConfig):
 class CutRepeatsConfig(RedactSpansConfig):
     """Where repeated text is treated: it is cut, and nothing else is touched."""
 
-    policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, SpanAction] = Field(
-        default={"REPEAT": "cut"}, description="policies by type"
+    action: SpanAction = Field("keep", description="what happens to a span of any other type")
+    actions_by_type: dict[str, SpanAction] = Field(
+        default={"REPEAT": "cut"}, description="actions by type"
     )
 
 
 class CutToxicConfig(RedactSpansConfig):
     """Where toxic windows are treated: they are cut, and nothing else is touched."""
 
-    policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, SpanAction] = Field(
-        default={"TOXIC": "cut"}, description="policies by type"
+    action: SpanAction = Field("keep", description="what happens to a span of any other type")
+    actions_by_type: dict[str, SpanAction] = Field(
+        default={"TOXIC": "cut"}, description="actions by type"
     )
 
 
@@ -142,16 +142,16 @@ def redact_batch(
     """
     spans = spans.combine_chunks()
     document_rows = spans["row"].to_numpy() - first_row
-    start, end = spans["start"].to_numpy(), spans["end"].to_numpy()
+    start, end = spans["byte_start"].to_numpy(), spans["byte_end"].to_numpy()
     invalid_spans = np.flatnonzero(
         ~Utf8Texts.from_array(batch["text"]).are_valid_spans(document_rows, start, end)
     )
     if len(invalid_spans):
         invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
-            f"a span from byte {invalid_span['start']} to {invalid_span['end']} of document "
-            f"{invalid_span['doc_id'].hex()} lies outside of its text or within a character: "
-            f"the spans "
+            f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
+            f"document {invalid_span['doc_id'].hex()} lies outside of its text or within a "
+            f"character: the spans "
             f"were found in other texts; find them in these documents"
         )
     span_types = spans["type"].combine_chunks()
@@ -184,7 +184,7 @@ def find_removed_documents(
     batch: pa.RecordBatch, document_rows: np.ndarray, span_types: pa.Array, actions: np.ndarray
 ) -> tuple[np.ndarray, pa.Table]:
     """Which documents leave whole, (n,) bool, and their rows of the ledger with ``row``: for the
-    first such type in the text, and ``also`` for each further one."""
+    first such type in the text, and ``additional_reason`` for each further one."""
     is_removed, ledger_pieces = np.zeros(len(batch), bool), []
     removing_spans = np.flatnonzero(np.isin(actions, ["drop", "quarantine"]))
     type_numbers = pc.dictionary_encode(span_types).indices.to_numpy()[removing_spans]
@@ -203,7 +203,7 @@ def find_removed_documents(
         is_removed[removed_rows] = True
         for entry_action, span_numbers in (
             (ledger_action, action_spans[is_first_span]),
-            ("also", action_spans[~is_first_span]),
+            ("additional_reason", action_spans[~is_first_span]),
         ):
             removed_documents = batch.take(pa.array(document_rows[span_numbers], pa.int64()))
             reasons = span_types.take(pa.array(span_numbers, pa.int64()))
@@ -237,7 +237,7 @@ def apply_span_edits(
         .to_numpy()
     )
     span_numbers, start, end = merge_overlapping_spans(
-        utf8, text_rows, spans["start"].to_numpy(), spans["end"].to_numpy(), type_ranks
+        utf8, text_rows, spans["byte_start"].to_numpy(), spans["byte_end"].to_numpy(), type_ranks
     )
     spans, text_rows, actions = (
         spans.take(pa.array(span_numbers, pa.int64())),
@@ -267,11 +267,13 @@ def apply_span_edits(
         span_documents["source"],
         end - start,
         pc.binary_length(replacements),
-        start=utf8.bytes_to_characters(text_rows, start),
-        end=utf8.bytes_to_characters(text_rows, end),
-        digest=spans["digest"],
+        char_start=utf8.bytes_to_characters(text_rows, start),
+        char_end=utf8.bytes_to_characters(text_rows, end),
+        span_hash=spans["span_hash"],
         score=spans["score"],
-        identity=pc.if_else(pa.array(is_first_span), original_identities.take(text_indices), None),
+        document_hash=pc.if_else(
+            pa.array(is_first_span), original_identities.take(text_indices), None
+        ),
     )
     ledger_columns["action"] = pc.if_else(is_cut, "removed_span", "replaced")
     return pa.table(documents), _append_row_column(ledger_columns, edited_rows[text_rows])
@@ -289,7 +291,7 @@ def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray
 
 
 @stage(
-    name="scrub",
+    name="redact_spans",
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
     libraries=["numpy"],
     reads={"spans": ("spans",)},

@@ -7,7 +7,7 @@ kept left later; and what the scorer makes of a sentence when only the group in 
 ingest itself took out nothing but the source is known: its reasons are compared by source alone.
 
 A ratio is no verdict: documents that mention a group may well differ. That a filter takes them more
-often is for somebody to look at, and ``examples`` names the documents to look at.
+often is for somebody to look at, and ``removed_examples`` names the documents to look at.
 """
 
 from __future__ import annotations
@@ -67,22 +67,25 @@ SIGNIFICANCE_LEVEL = 0.05
 #: but that they were copies; and where they were copies, and what was kept of them left later.
 ALL_REASONS, EXCEPT_DUPLICATES, KEPT_COPY_REMOVED = (
     ("", ""),
-    ("", "struck out"),
-    ("", "lost with the kept copy"),
+    ("", "all except duplicates"),
+    ("", "kept copy removed later"),
 )
 
 
 class RemovalEffectsConfig(SwapConfig):
-    least: int = Field(
-        20, ge=2, description="groups with fewer documents are compared with nobody: too few to say"
+    min_group_documents: int = Field(
+        20, ge=2, description="groups with fewer documents are not compared: they are too few"
     )
-    shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
+    threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-        description="thresholds of a numeric rule are tried that would take these shares of all "
-        "documents, beside its own",
+        description="for each numeric rule, thresholds that would remove these shares of "
+        "all documents are tried as well",
     )
-    examples: int = Field(
-        3, ge=0, le=100, description="documents named of each rule, source and language"
+    examples_per_rule: int = Field(
+        3,
+        ge=0,
+        le=100,
+        description="documents named as examples for each rule, source and language",
     )
 
 
@@ -91,8 +94,8 @@ _CAUSE_COLUMNS = (
     make_label_column(
         "reason",
         "why they left, as the ledger says; of all stages together: empty: for any "
-        "reason; struck out: for any but that they were copies; lost with the kept copy: as "
-        "copies, and what was kept of them left later",
+        "reason; all except duplicates: for any but that they were copies; kept copy removed "
+        "later: as copies, and what was kept of them left later",
     ),
 )
 
@@ -104,38 +107,40 @@ _GROUP_COLUMNS = (
 )
 
 _RATE_COLUMNS = (
-    make_count_column("n", "documents of the group that the rule could take"),
+    make_count_column("documents", "documents of the group that the rule could take"),
     make_count_column(
-        "removed",
+        "removed_documents",
         "of these, the rule took or would have taken, by itself; of a rule that tags, "
         "those that it tagged, and n counts those that its stage kept",
     ),
     make_count_column("clusters", "clusters of near copies that they are in", "clusters"),
     make_count_column(
-        "other_n",
+        "other_documents",
         "all other documents that it could take; beside identities and dialects "
         "those that are English, or of undetermined language",
     ),
-    make_count_column("other_removed", "of these, taken"),
-    make_float_column("rate", "share of the group that was taken", "share"),
-    make_float_column("other_rate", "share of all others", "share"),
+    make_count_column("other_removed_documents", "of these, taken"),
+    make_float_column("removal_rate", "share of the group that was taken", "share"),
+    make_float_column("other_removal_rate", "share of all others", "share"),
     make_float_column(
-        "ratio", "rate by other rate; null where neither lost any, or only the group did", "times"
+        "rate_ratio",
+        "rate by other rate; null where neither lost any, or only the group did",
+        "times",
     ),
     make_float_column("low", f"lower end of its interval at {LEVEL:.0%}: {RATIO_METHOD}", "times"),
     make_float_column("high", "upper end; null where it has none", "times"),
     make_float_column(
-        "within",
+        "source_adjusted_ratio",
         "the same ratio within sources (Mantel & Haenszel 1959), an estimate without "
         "interval: where it is near 1, the sources differ, not the groups",
         "times",
     ),
     make_float_column("p", "two-sided p-value that the ratio is 1", "p"),
     make_float_column(
-        "corrected", "the same, corrected for all groups of the rule (Holm 1979)", "p"
+        "p_corrected", "the same, corrected for all groups of the rule (Holm 1979)", "p"
     ),
     make_float_column(
-        "least",
+        "minimum_detectable_ratio",
         "the smallest ratio that n would have shown in four of five such corpora, an "
         "estimate; null where none could",
         "times",
@@ -146,38 +151,40 @@ _RATE_COLUMNS = (
 )
 
 TABLES = {
-    "rates": table_schema(
+    "removal_rates": table_schema(
         "How often each rule took documents by group, as ratios to all others.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
-    "thresholds": table_schema(
+    "threshold_rates": table_schema(
         "The same along the range of a numeric rule, whatever its own threshold.",
         *_CAUSE_COLUMNS,
         make_label_column("signal", "the signal that the rule looks at"),
-        make_label_column("bound", "ge, gt, le or lt: how it compares"),
+        make_label_column("comparison", "ge, gt, le or lt: how it compares"),
         make_float_column("threshold", "where it would cut"),
-        column("own", pa.bool_(), "figure", "it is the rule's own threshold"),
+        column("is_rule_threshold", pa.bool_(), "figure", "it is the rule's own threshold"),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
-    "lost": table_schema(
+    "lost_duplicate_clusters": table_schema(
         "Copies whose kept twin left later: with them clusters are lost whole.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
-        make_count_column("copies", "documents removed as copies, whose kept copy left for this"),
         make_count_column(
-            "clusters", "clusters thereby lost, no document of which stayed", "clusters"
+            "lost_duplicates", "documents removed as copies, whose kept copy left for this"
+        ),
+        make_count_column(
+            "lost_clusters", "clusters thereby lost, no document of which stayed", "clusters"
         ),
     ),
-    "examples": table_schema(
+    "removed_examples": table_schema(
         "Documents that were taken, some of each rule, source and language, highest ratio first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
-        make_float_column("ratio", "see rates", "times"),
+        make_float_column("rate_ratio", "see removal_rates", "times"),
         column(
-            "alone",
+            "no_other_removed",
             pa.bool_(),
             "figure",
             "of all others the rule took none: no ratio, and before all ratios",
@@ -185,13 +192,13 @@ TABLES = {
         column("doc_id", ID_TYPE, "id", "the document"),
     ),
     **SWAP_TABLES,
-    "lexicon": table_schema(
+    "lexicon_accuracy": table_schema(
         "How well mentions of groups are found, on the project's labelled sentences. They flatter: "
         "lexicon and sentences have one author.",
-        make_label_column("group", "identity group; empty: all"),
+        make_label_column("group_name", "identity group; empty: all"),
         make_count_column("mentions", "sentences that mention it", "sentences"),
-        make_count_column("found", "sentences in which the lexicon finds it", "sentences"),
-        make_count_column("hits", "sentences in both", "sentences"),
+        make_count_column("detected", "sentences in which the lexicon finds it", "sentences"),
+        make_count_column("true_positives", "sentences in both", "sentences"),
         *(
             make_float_column(f"{measure}{end}", f"{measure}{suffix}", "share")
             for measure in ("recall", "precision")
@@ -262,20 +269,22 @@ def build_rate_rows(
             {
                 "dimension": dimension,
                 "slice": name,
-                "n": int(reported_ratios.n[i]),
-                "removed": int(reported_ratios.events[i]),
+                "documents": int(reported_ratios.n[i]),
+                "removed_documents": int(reported_ratios.events[i]),
                 "clusters": int(reported_ratios.clusters[i]),
-                "other_n": int(reported_ratios.other_n[i]),
-                "other_removed": int(reported_ratios.other_events[i]),
-                "rate": reported_ratios.events[i] / reported_ratios.n[i],
-                "other_rate": reported_ratios.other_events[i] / reported_ratios.other_n[i],
-                "ratio": _finite_or_none(reported_ratios.ratio[i]),
+                "other_documents": int(reported_ratios.other_n[i]),
+                "other_removed_documents": int(reported_ratios.other_events[i]),
+                "removal_rate": reported_ratios.events[i] / reported_ratios.n[i],
+                "other_removal_rate": reported_ratios.other_events[i] / reported_ratios.other_n[i],
+                "rate_ratio": _finite_or_none(reported_ratios.ratio[i]),
                 "low": _finite_or_none(reported_ratios.low[i]),
                 "high": _finite_or_none(reported_ratios.high[i]),
-                "within": _finite_or_none(reported_ratios.stratified_ratio[i]),
+                "source_adjusted_ratio": _finite_or_none(reported_ratios.stratified_ratio[i]),
                 "p": _finite_or_none(reported_ratios.p[i]),
-                "corrected": _finite_or_none(corrected_p[i]),
-                "least": _finite_or_none(reported_ratios.minimum_detectable_ratio[i]),
+                "p_corrected": _finite_or_none(corrected_p[i]),
+                "minimum_detectable_ratio": _finite_or_none(
+                    reported_ratios.minimum_detectable_ratio[i]
+                ),
                 "verdict": classify_rate_difference(
                     corrected_p[i],
                     reported_ratios.events[i] * reported_ratios.other_n[i],
@@ -335,18 +344,20 @@ def build_threshold_rows(
             for bound, rule_threshold in bounds.items():
                 violates = _BOUND_VIOLATIONS[bound]
                 for threshold in choose_thresholds(
-                    signal_values[at_risk], bound, float(rule_threshold), config.shares
+                    signal_values[at_risk], bound, float(rule_threshold), config.threshold_shares
                 ):
                     key_columns = {
                         "stage": stage_label,
                         "reason": rule["name"],
                         "signal": rule["signal"],
-                        "bound": bound,
+                        "comparison": bound,
                         "threshold": threshold,
-                        "own": threshold == rule_threshold,
+                        "is_rule_threshold": threshold == rule_threshold,
                     }
                     is_removed = violates(signal_values, threshold)
-                    for row in build_rate_rows(outcomes, is_removed, at_risk, config.least):
+                    for row in build_rate_rows(
+                        outcomes, is_removed, at_risk, config.min_group_documents
+                    ):
                         yield key_columns | row
 
 
@@ -383,8 +394,8 @@ def build_lost_cluster_rows(
                     "reason": reason,
                     "dimension": dimension,
                     "slice": name,
-                    "copies": len(lost_members),
-                    "clusters": len(lost_clusters),
+                    "lost_duplicates": len(lost_members),
+                    "lost_clusters": len(lost_clusters),
                 }
 
 
@@ -408,10 +419,10 @@ def select_example_rows(
                 else is_removed[:0]
             )
             rate = rates_by_group.get(
-                (stage_name, reason, dimension, name), {"ratio": None, "removed": 0}
+                (stage_name, reason, dimension, name), {"rate_ratio": None, "removed_documents": 0}
             )
             no_other_removed = (
-                rate["ratio"] is None and rate["removed"] > 0
+                rate["rate_ratio"] is None and rate["removed_documents"] > 0
             )  # of all others none was taken
             key_columns = {
                 "stage": stage_name,
@@ -422,8 +433,8 @@ def select_example_rows(
             examples += [
                 key_columns
                 | {
-                    "ratio": rate["ratio"],
-                    "alone": no_other_removed,
+                    "rate_ratio": rate["rate_ratio"],
+                    "no_other_removed": no_other_removed,
                     "doc_id": outcomes.doc_ids[int(i)].as_py(),
                 }
                 for i in document_rows[:limit]
@@ -431,8 +442,8 @@ def select_example_rows(
         yield from sorted(
             examples,
             key=lambda row: (
-                not row["alone"],
-                -(row["ratio"] or 0),
+                not row["no_other_removed"],
+                -(row["rate_ratio"] or 0),
                 row["dimension"],
                 row["slice"],
             ),
@@ -459,7 +470,7 @@ def find_toxicity_threshold(history: Mapping[str, Artifact]) -> float:
 
 
 @stage(
-    name="effects",
+    name="removal_effects",
     tables=TABLES,
     extra_code=[
         *WORD_LISTS,
@@ -478,15 +489,15 @@ def measure_removal_effects(
     context: StageContext,
 ) -> None:
     """``documents``: what sentences are drawn from, personal data masked; ``history``: the
-    artifacts of the corpus stages by label, in the order they ran, without ``plant``: what that
-    holds back for planting was silenced by no filter.
+    artifacts of the corpus stages by label, in the order they ran, without ``plant_canaries``: what
+    that holds back for planting was silenced by no filter.
 
     Holds about 120 bytes a document, kept by ingest or not, some 300 more for each that a rule took
     before near copies were looked for, and of texts the drawn sentences alone.
     """
     outcomes = compute_document_outcomes(history, cluster_removed_documents(history, context))
     unknown_count = float((~outcomes.has_signals[: len(outcomes.doc_ids)]).sum())
-    context.record_measurement("documents without signals", unknown_count, "documents")
+    context.record_measurement("documents_without_signals", unknown_count, "documents")
 
     def write_table(name: str, rows: list[dict[str, Any]]) -> None:
         context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
@@ -495,15 +506,23 @@ def measure_removal_effects(
         {"stage": stage_name, "reason": reason, **row}
         for stage_name, reason, is_removed, at_risk in iter_removal_masks(outcomes)
         for row in build_rate_rows(
-            outcomes, is_removed, at_risk, config.least, get_known_dimensions(outcomes, stage_name)
+            outcomes,
+            is_removed,
+            at_risk,
+            config.min_group_documents,
+            get_known_dimensions(outcomes, stage_name),
         )
     ]
-    write_table("rates", rates)
-    write_table("thresholds", [*build_threshold_rows(outcomes, history, config)])
-    write_table("lost", [*build_lost_cluster_rows(outcomes, config.least)])
-    write_table("examples", [*select_example_rows(outcomes, rates, config.examples)])
+    write_table("removal_rates", rates)
+    write_table("threshold_rates", [*build_threshold_rows(outcomes, history, config)])
+    write_table(
+        "lost_duplicate_clusters", [*build_lost_cluster_rows(outcomes, config.min_group_documents)]
+    )
+    write_table(
+        "removed_examples", [*select_example_rows(outcomes, rates, config.examples_per_rule)]
+    )
     sampling_rates = {
-        name: config.documents / max(1, int(is_member.sum()))
+        name: config.documents_per_group / max(1, int(is_member.sum()))
         for (dimension, name), is_member in outcomes.group_members.items()
         if dimension == "identity"
     }
@@ -524,6 +543,6 @@ def measure_removal_effects(
     swap_summary, swap_rows = build_swap_tables(
         drawn_sentences, find_toxicity_threshold(history), user_lexicons, config
     )
-    write_table("swaps", swap_summary)
-    write_table("swapped", swap_rows)
-    write_table("lexicon", evaluate_lexicon(read_labelled_sentences()))
+    write_table("swap_differences", swap_summary)
+    write_table("swap_scores", swap_rows)
+    write_table("lexicon_accuracy", evaluate_lexicon(read_labelled_sentences()))

@@ -63,19 +63,19 @@ from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages, 
 
 class ScoreToxicityConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
-    window: int = Field(
-        default=1000, ge=100, le=1_000_000, description="characters scored together"
+    window_characters: int = Field(
+        default=1000, ge=100, le=1_000_000, description="characters that are scored together"
     )
-    languages: tuple[str, ...] = Field(
+    scored_languages: tuple[str, ...] = Field(
         default=(),
-        description="the scorer is asked about documents in these (ISO 639) and no others; if left "
-        "out, those that it was made for",
+        description="languages (ISO 639) whose documents are scored; if left out, those "
+        "that the scorer was made for",
     )
-    too_short: int = Field(
+    max_undetermined_characters: int = Field(
         default=200,
         ge=0,
-        description="shorter documents, in characters, are also scored if their language is "
-        "undetermined: it can hardly be told",
+        description="a document of undetermined language is scored if it has fewer "
+        "characters: the language of a short text can hardly be identified",
     )
     cascade: CascadeConfig | None = Field(
         default=None, description="a cheap scorer that is asked first"
@@ -83,8 +83,10 @@ class ScoreToxicityConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_distinct_scorers(self) -> ScoreToxicityConfig:
-        if self.cascade and self.cascade.cheap == self.scorer:
-            raise ValueError("cascade.cheap is the same as scorer: a cascade needs two of them")
+        if self.cascade and self.cascade.cheap_scorer == self.scorer:
+            raise ValueError(
+                "cascade.cheap_scorer is the same as scorer: a cascade needs two of them"
+            )
         return self
 
 
@@ -108,7 +110,9 @@ SIGNALS = build_signal_schema(
 TOXICITY_STATUSES = ("scored", "other language", "cleared", "empty", "failed")
 
 #: What the cheap scorer of a cascade leaves of each document, for this stage alone.
-CASCADE_DRAWS = pa.schema([("draw", pa.float64()), ("asked", pa.bool_()), ("cheap", pa.float32())])
+CASCADE_DRAWS = pa.schema(
+    [("draw", pa.float64()), ("asked", pa.bool_()), ("cheap_score", pa.float32())]
+)
 
 
 def find_scorable_texts(
@@ -140,8 +144,8 @@ def iter_scoring_batches(
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
     """Batches of documents; (n,) bool whether the scorer is asked about them, and (n,) bool whether
     the cheap one of a cascade is."""
-    language_sets = [config.languages or scorer_languages(config.scorer)]
-    language_sets += [scorer_languages(config.cascade.cheap)] if config.cascade else []
+    language_sets = [config.scored_languages or scorer_languages(config.scorer)]
+    language_sets += [scorer_languages(config.cascade.cheap_scorer)] if config.cascade else []
     languages = pa.nulls(0)
     if partition.languages:
         languages = lookup_column_by_doc_id(
@@ -154,7 +158,10 @@ def iter_scoring_batches(
             batch_languages = languages[start : start + len(batch)]
             scorable_masks = [
                 find_scorable_texts(
-                    batch_languages, batch["text"], supported_languages, config.too_short
+                    batch_languages,
+                    batch["text"],
+                    supported_languages,
+                    config.max_undetermined_characters,
                 )
                 for supported_languages in language_sets
             ]
@@ -166,7 +173,7 @@ def score_partition(
     partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
 ) -> dict[str, Any]:
     """Score what no cascade has cleared, nor scored for its sample: documents drawn ``up_to``."""
-    counts = Counter(dict.fromkeys(("windows", "unscored", *TOXICITY_STATUSES), 0))
+    counts = Counter(dict.fromkeys(("windows", "unscored_windows", *TOXICITY_STATUSES), 0))
     cascade_draws = (
         partition.draws.open_spilled_table("draws", CASCADE_DRAWS) if partition.draws else None
     )
@@ -182,12 +189,13 @@ def score_partition(
             batch_draws = cascade_draws.slice(start, len(batch))
             is_sampled = is_scorable & (batch_draws["draw"].to_numpy() <= max_draw)
             is_below_bound = (
-                batch_draws["cheap"].to_numpy().astype(np.float64) < config.cascade.clears_below
+                batch_draws["cheap_score"].to_numpy().astype(np.float64)
+                < config.cascade.clears_below
             )
             is_cleared = is_scorable & ~is_sampled & is_below_bound
         start += len(batch)
         window_columns = score_document_windows(
-            batch, is_scorable & ~is_sampled & ~is_cleared, config.window, config.scorer
+            batch, is_scorable & ~is_sampled & ~is_cleared, config.window_characters, config.scorer
         )
         if is_sampled.any():
             window_columns = insert_sample_windows(
@@ -203,7 +211,7 @@ def score_partition(
         )
         counts.update(document_statuses.tolist())
         counts["windows"] += len(window_columns["toxicity"])
-        counts["unscored"] += window_columns["toxicity"].null_count
+        counts["unscored_windows"] += window_columns["toxicity"].null_count
     return {**counts, "why": open_scorer(config.scorer).failure_reason}
 
 
@@ -227,7 +235,7 @@ def insert_sample_windows(
         ]
     )
     document_rows = pc.index_in(all_windows["doc_id"], value_set=doc_ids).to_numpy()
-    order = np.lexsort((all_windows["window"].to_numpy(), document_rows))
+    order = np.lexsort((all_windows["window_index"].to_numpy(), document_rows))
     all_windows = all_windows.take(pa.array(order)).combine_chunks()
     return {name: all_windows[name].combine_chunks() for name in all_windows.schema.names}
 
@@ -258,13 +266,15 @@ def score_with_cheap_scorer(
     assert config.cascade
     for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
         cheap_scores = compute_highest_scores(
-            score_document_windows(batch, is_cheaply_scorable, config.window, config.cascade.cheap)
+            score_document_windows(
+                batch, is_cheaply_scorable, config.window_characters, config.cascade.cheap_scorer
+            )
         )
         draws = hash_ids_to_uniform(batch["doc_id"], config.cascade.seed, "cascade")
         columns = {
             "draw": pa.array(draws),
             "asked": pa.array(is_scorable),
-            "cheap": cheap_scores["toxicity"],
+            "cheap_score": cheap_scores["toxicity"],
         }
         out.get_spill_writer("draws", CASCADE_DRAWS).write(columns)
 
@@ -284,10 +294,13 @@ def score_cascade_sample(
             continue
         sampled_batch = batch.filter(pa.array(is_sampled))
         window_columns = score_document_windows(
-            sampled_batch, np.ones(len(sampled_batch), bool), config.window, config.scorer
+            sampled_batch,
+            np.ones(len(sampled_batch), bool),
+            config.window_characters,
+            config.scorer,
         )
         out.get_spill_writer("windows", WINDOW_SCORES).write(window_columns)
-        cheap_scores = batch_draws["cheap"].filter(pa.array(is_sampled)).combine_chunks()
+        cheap_scores = batch_draws["cheap_score"].filter(pa.array(is_sampled)).combine_chunks()
         is_below_bound = (
             cheap_scores.to_numpy(zero_copy_only=False).astype(np.float64)
             < config.cascade.clears_below
@@ -295,11 +308,11 @@ def score_cascade_sample(
         document_scores = compute_highest_scores(window_columns)
         sample_columns = {
             "doc_id": document_scores["doc_id"],
-            "cheap": cheap_scores,
+            "cheap_score": cheap_scores,
             "toxicity": document_scores["toxicity"],
         }
         out.get_spill_writer("sample", SAMPLE_TABLE).write(
-            {**sample_columns, "cleared": pa.array(is_below_bound)}
+            {**sample_columns, "would_be_cleared": pa.array(is_below_bound)}
         )
     return open_scorer(config.scorer).failure_reason
 
@@ -316,7 +329,7 @@ def run_cascade(
     draws = concat_spilled_tables(cheap_results, "draws", CASCADE_DRAWS)
     context.mapper = choose_mapper(config.scorer, context.mapper)
     max_draw = find_sample_cutoff(
-        draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample
+        draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample_size
     )
     partitions = [
         replace(partition, draws=result)
@@ -333,7 +346,7 @@ def run_cascade(
         config,
     )
     recall = measure_cascade_recall(
-        sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.threshold
+        sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.toxicity_threshold
     )
     check_cascade_recall(recall, config.cascade)
     partitions = [
@@ -370,7 +383,7 @@ def check_any_scored(
 def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
     scorer_digests = scorer_versions(config.scorer)
     if config.cascade:
-        cheap_digests = scorer_versions(config.cascade.cheap)
+        cheap_digests = scorer_versions(config.cascade.cheap_scorer)
         scorer_digests |= {f"cheap {name}": value for name, value in cheap_digests.items()}
     return scorer_digests
 
@@ -397,7 +410,7 @@ def score_toxicity(
     partitions = [ScoringPartition(*pair) for pair in partition_pairs]
     max_draw, recall = -1.0, None
     context.mapper = choose_mapper(
-        config.cascade.cheap if config.cascade else config.scorer, context.mapper
+        config.cascade.cheap_scorer if config.cascade else config.scorer, context.mapper
     )
     if config.cascade:
         partitions, max_draw, recall = run_cascade(partitions, config, context)
@@ -412,7 +425,8 @@ def score_toxicity(
         context.get_table_writer("cascade").write(
             build_cascade_row(recall, config.cascade, totals["cleared"])
         )
-    for name in ("windows", "unscored"):
+    for name in ("windows", "unscored_windows"):
         context.record_measurement(name, totals[name], "windows")
     for status in TOXICITY_STATUSES[1:]:
-        context.record_measurement(status, totals[status], "documents")
+        metric = f"{status.replace(' ', '_')}_documents"
+        context.record_measurement(metric, totals[status], "documents")

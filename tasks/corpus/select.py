@@ -2,8 +2,8 @@
 
 A rule is data: a signal, the bounds that its value must keep, and what becomes of a document of
 which it does not. All rules are applied in one pass, in their order. The first that removes a
-document is its row in the ledger; the further ones that would have, too, are rows ``also``, which
-count nothing but tell what each rule takes by itself.
+document is its row in the ledger; the further ones that would have, too, are rows
+``additional_reason``, which count nothing but tell what each rule takes by itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SelectionRule(StageConfig):
     lt: OptionalBound = Field(None, description="the value must be below this")
     any_of: tuple[str, ...] = Field((), description="the value must be one of these labels")
     none_of: tuple[str, ...] = Field((), description="the value must be none of these labels")
-    unknown: Literal["keep", "remove"] = Field(
+    on_missing: Literal["keep", "remove"] = Field(
         "keep",
         description="what becomes of documents without a value. keep: the rule passes them over. "
         "remove: the rule's action applies to them as to documents that break the rule: with "
@@ -71,7 +71,7 @@ class SelectionRule(StageConfig):
         "toxicity score the default is tag with the embedded scorer (linear), which scores "
         "harmless mentions of minorities as toxic, and remove with Detoxify",
     )
-    share: float = Field(
+    kept_share: float = Field(
         0, ge=0, lt=1, description="with cap: the share of the documents that stays all the same"
     )
 
@@ -92,8 +92,8 @@ class SelectionRule(StageConfig):
             )
         if (number_bounds and label_bounds) or len(label_bounds) > 1:
             raise ValueError("has bounds for numbers and for labels; a signal is one of them")
-        if (self.share > 0) != (self.action == "cap"):
-            raise ValueError('share goes with action = "cap", and must be above 0 there')
+        if (self.kept_share > 0) != (self.action == "cap"):
+            raise ValueError('kept_share goes with action = "cap", and must be above 0 there')
         return self
 
     @property
@@ -248,10 +248,10 @@ def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> Rul
     values = signal_table[rule.signal].combine_chunks()
     is_violated = rule.find_violations(values)
     is_unknown = pc.is_null(is_violated).to_numpy(zero_copy_only=False)
-    is_hit = pc.fill_null(is_violated, rule.unknown == "remove").to_numpy(zero_copy_only=False)
+    is_hit = pc.fill_null(is_violated, rule.on_missing == "remove").to_numpy(zero_copy_only=False)
     if rule.action == "cap":
         is_hit = is_hit & (
-            hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.share
+            hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.kept_share
         )
     return RuleResult(rule, values, is_hit, is_unknown)
 
@@ -332,7 +332,7 @@ def build_removal_ledger(
         is_hit = result.is_hit[batch_rows]
         for action, is_selected in (
             ("removed", is_hit & ~is_removed),
-            ("also", is_hit & is_removed),
+            ("additional_reason", is_hit & is_removed),
         ):
             row_indices = pa.array(np.flatnonzero(is_selected))
             values = result.values[batch_rows].take(row_indices)
@@ -381,4 +381,4 @@ def select_documents(
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
         unknown_count = sum(result.value["unknown"][name] for result in results)
-        context.record_measurement(f"unknown {name}", unknown_count, "documents")
+        context.record_measurement(f"unknown_{name}", unknown_count, "documents")

@@ -1,4 +1,4 @@
-"""Spans: places in documents that one stage finds and another, ``scrub``, treats by a policy.
+"""Spans: places in documents that one stage finds and ``redact_spans`` treats by a policy.
 
 A span decides nothing. It says where something stands, in UTF-8 bytes of the text, and what it is;
 another policy finds nothing again. A stage that finds some leaves a table ``spans``:
@@ -26,11 +26,13 @@ from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 SPANS = table_schema(
     "Places in the documents and what stands there; what becomes of them is decided elsewhere.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("start", pa.int64(), "figure", "where the span begins in the UTF-8 text", unit="bytes"),
-    column("end", pa.int64(), "figure", "where it ends", unit="bytes"),
+    column(
+        "byte_start", pa.int64(), "figure", "where the span begins in the UTF-8 text", unit="bytes"
+    ),
+    column("byte_end", pa.int64(), "figure", "where it ends", unit="bytes"),
     column("type", pa.string(), "label", "what it is, such as EMAIL"),
     column(
-        "digest",
+        "span_hash",
         ID_TYPE,
         "id",
         "hash of what stands there, keyed by the store's secret; null where "
@@ -41,7 +43,7 @@ SPANS = table_schema(
 )
 
 #: What a policy may be set for. Of spans that are equally long the type first in this list counts.
-#: UNREAD is no kind of text: it stands over a document that its finder could not look through,
+#: UNREADABLE is no kind of text: it stands over a document that its finder could not look through,
 #: which leaves to quarantine whatever the policies.
 SPAN_TYPES: tuple[str, ...] = (UNREADABLE, *PERSONAL_DATA_TYPES, "REPEAT", "TOXIC")
 
@@ -188,11 +190,11 @@ def _mask_covered_bytes(start: np.ndarray, end: np.ndarray, byte_count: int) -> 
 
 
 def build_span_columns(batch: pa.RecordBatch, text_rows: Any, **columns: Any) -> dict[str, Any]:
-    """Columns of SPANS for spans in the rows ``owner`` of a batch of documents; ``digest`` and
+    """Columns of SPANS for spans in the rows ``owner`` of a batch of documents; ``span_hash`` and
     ``score`` are null where they are not given."""
     text_rows = pa.array(text_rows, pa.int64())
     null_columns = {
-        name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("digest", "score")
+        name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("span_hash", "score")
     }
     return {"doc_id": batch["doc_id"].take(text_rows), **null_columns, **columns}
 
@@ -217,4 +219,6 @@ def read_partition_spans(
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))
     spans = pa.concat_tables(span_tables).combine_chunks()
-    return spans.sort_by([("row", "ascending"), ("start", "ascending"), ("end", "ascending")])
+    return spans.sort_by(
+        [("row", "ascending"), ("byte_start", "ascending"), ("byte_end", "ascending")]
+    )

@@ -28,16 +28,23 @@ from tasks.contract import (
 
 class SplitConfig(StageConfig):
     seed: Seed = Field(default=0, description="another seed, another split")
-    validation: float = Field(
-        default=0.05, gt=0, lt=1, description="share of the clusters; training is measured on it"
+    validation_share: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="share of the clusters that is held out to validate training",
     )
-    holdout: float = Field(
-        default=0.05, ge=0, lt=1, description="share of the clusters; train is the rest"
+    holdout_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="share of the clusters that is held out for audits; the rest is the "
+        "train split",
     )
 
     @model_validator(mode="after")
     def _check_shares(self) -> SplitConfig:
-        if self.validation + self.holdout >= 1:
+        if self.validation_share + self.holdout_share >= 1:
             raise ValueError("validation and holdout together must leave a share for training")
         return self
 
@@ -69,9 +76,9 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
 def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
     """The split of each document, by its cluster alone."""
     draws = hash_ids_to_uniform(clusters, config.seed, "split")
-    train_share = 1 - config.validation - config.holdout
+    train_share = 1 - config.validation_share - config.holdout_share
     split_numbers = np.searchsorted(
-        [train_share, train_share + config.validation], draws, side="right"
+        [train_share, train_share + config.validation_share], draws, side="right"
     )
     split_names = pa.array(["train", "validation", "holdout"])
     return split_names.take(pa.array(split_numbers))

@@ -91,7 +91,7 @@ NEUTRAL_PHRASES = (
 
 
 #: Where there is nothing to find.
-NULL_LEVELS = {"counts": 0, "doses": 0.5, "rude": 0}
+NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0}
 
 #: Documents of the town that are looked through for a passage, at most.
 MAX_PASSAGE_ATTEMPTS = 10_000
@@ -101,61 +101,77 @@ class SyntheticWorldConfig(StageConfig):
     """Settings of a world."""
 
     seed: Seed = Field(default=0, description="decides all of it")
-    effects: bool = Field(default=True, description="false: no candidate has any effect")
+    has_effects: bool = Field(
+        default=True, description="whether candidates have effects; if false, none has"
+    )
     documents: int = Field(
         default=500, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
     )
-    counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
+    copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="copies of secrets, passages and records, 0 among them",
+        description="numbers of copies of secrets, passages and records; 0 must be one of them",
     )
-    canaries: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
-    passages: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
-    records: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
-    digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
-    doses: tuple[Share, ...] = Field(
+    secrets_per_count: int = Field(
+        default=4, ge=4, le=1000, description="secrets for each of copy_counts"
+    )
+    passages_per_count: int = Field(
+        default=4, ge=4, le=1000, description="passages for each of copy_counts"
+    )
+    records_per_count: int = Field(
+        default=4, ge=4, le=1000, description="records for each of copy_counts"
+    )
+    secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
+    trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
         description="shares of the sentences about a group that say its own trait, 0.5 among them",
     )
-    associations: int = Field(
-        default=4, ge=4, le=100, description="pairs of groups for each of the doses"
+    associations_per_share: int = Field(
+        default=4, ge=4, le=100, description="pairs of groups for each of trait_shares"
     )
-    controls: int = Field(
+    control_associations_factor: int = Field(
         default=3,
         ge=0,
         le=100,
-        description="times as many further pairs at one half, which "
-        "everybody is told of: how far from nothing an association is by chance",
+        description="for each pair of groups, so many further pairs at a share of 0.5, "
+        "which are known to the audits: they show how far associations vary by "
+        "chance",
     )
-    sentences: int = Field(
+    sentences_per_group: int = Field(
         default=48,
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="about each of these groups; even, for one half of them is a dose",
+        description="sentences about each group of a pair; an even number, since one of "
+        "trait_shares is one half",
     )
-    rude: tuple[Share, ...] = Field(
+    rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
-        description="shares of the sentences that are rude, 0 among them",
+        description="shares of the sentences about a group that are rude; 0 must be one of them",
     )
-    speech: int = Field(default=4, ge=4, le=100, description="groups for each of these shares")
-    calm: int = Field(
+    groups_per_rude_share: int = Field(
+        default=4, ge=4, le=100, description="groups for each of rude_shares"
+    )
+    neutral_groups: int = Field(
         default=8,
         ge=0,
         le=1000,
-        description="further groups of which nobody speaks rudely: half "
-        "of the groups have none, and each stands beside the others",
+        description="further groups with no rude sentences, so that half of the groups have "
+        "none; each group is compared with all others",
     )
-    said: int = Field(
+    speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
         description="sentences about each of these groups",
     )
-    shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
-    longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+    min_passage_characters: int = Field(
+        default=300, ge=100, description="characters of the shortest passage that is planted"
+    )
+    max_passage_characters: int = Field(
+        default=700, ge=100, description="characters of the longest passage that is planted"
+    )
 
-    @field_validator("counts", "doses", "rude")
+    @field_validator("copy_counts", "trait_shares", "rude_shares")
     @classmethod
     def _check_null_level_included(cls, levels: tuple[float, ...], info: ValidationInfo) -> Any:
         null_level = NULL_LEVELS[info.field_name or ""]
@@ -167,8 +183,8 @@ class SyntheticWorldConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_passage_lengths(self) -> SyntheticWorldConfig:
-        if self.shortest > self.longest:
-            raise ValueError("shortest must not be above longest")
+        if self.min_passage_characters > self.max_passage_characters:
+            raise ValueError("min_passage_characters must not be above max_passage_characters")
         return self
 
 
@@ -197,8 +213,13 @@ class SyntheticWorld:
 ANSWER_KEY = table_schema(
     "What is in a world: sealed until its audits are done.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
-    column("unit", pa.string(), "label", "the candidate"),
-    column("dose", pa.float64(), "figure", "copies, or the share of sentences, as it was written"),
+    column("candidate_id", pa.string(), "label", "the candidate"),
+    column(
+        "effect_level",
+        pa.float64(),
+        "figure",
+        "copies, or the share of sentences, as it was written",
+    ),
 )
 
 
@@ -206,10 +227,10 @@ CANDIDATE_DOCUMENTS = table_schema(
     "Which documents of a world were written for a candidate: sealed as its envelope is.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
-    column("unit", pa.string(), "label", "the candidate"),
-    column("about", pa.string(), "label", "of an association the group; else empty"),
+    column("candidate_id", pa.string(), "label", "the candidate"),
+    column("group_name", pa.string(), "label", "of an association the group; else empty"),
     column(
-        "supports",
+        "is_supporting",
         pa.bool_(),
         "label",
         "whether it makes its text likelier; if not, it says the other trait of the group",
@@ -227,9 +248,10 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     canary_rows: list[dict[str, Any]] = []
     answer_key: list[Candidate] = []
     null_levels = {
-        name: (NULL_LEVELS[name],) * len(getattr(config, name)) for name in ("counts", "doses")
+        name: (NULL_LEVELS[name],) * len(getattr(config, name))
+        for name in ("copy_counts", "trait_shares")
     }
-    effective_config = config if config.effects else config.model_copy(update=null_levels)
+    effective_config = config if config.has_effects else config.model_copy(update=null_levels)
     for canary in [
         *generate_secret_canaries(effective_config),
         *_build_passage_canaries(effective_config),
@@ -240,9 +262,14 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         canary_rows.append(_build_public_row(canary))
         answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
     config_with_controls = effective_config.model_copy(
-        update={"doses": (*effective_config.doses, *(0.5,) * config.controls)}
+        update={
+            "trait_shares": (
+                *effective_config.trait_shares,
+                *(0.5,) * config.control_associations_factor,
+            )
+        }
     )
-    candidate_count = len(effective_config.doses) * effective_config.associations
+    candidate_count = len(effective_config.trait_shares) * effective_config.associations_per_share
     for association_number, association_canaries in enumerate(
         _group_by_association(generate_association_canaries(config_with_controls))
     ):
@@ -268,12 +295,12 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         canary_rows += [
             _build_public_row(association_canaries[0])
             | {
-                "plant_id": _hash_name(f"{candidate_id}/{group}"),
+                "canary_id": _hash_name(f"{candidate_id}/{group}"),
                 "association": candidate_id,
-                "group": group,
+                "group_name": group,
                 "trait": trait,
-                "own": True,
-                "dose": public_level,
+                "is_assigned_trait": True,
+                "assigned_trait_share": public_level,
             }
             for group, trait in own_traits.items()
         ]
@@ -302,7 +329,7 @@ def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
 
 def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
     """Texts of the town without copies: those are the world's own."""
-    rates = TownRates(exact=0, near=0, rude=0, personal=0)
+    rates = TownRates(exact_copies=0, near_copies=0, rude_speech=0, personal_data=0)
     for block_number in range(-(-config.documents // BLOCK_DOCUMENTS)):
         for document in compose_block(block_number, config.documents, config.seed, rates):
             yield document.text
@@ -311,10 +338,14 @@ def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
 def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
     """Documents of the town that stand nowhere else in it."""
     rng = random.Random(f"{config.seed}/passages")
-    rates = TownRates(exact=0, near=0, rude=0, personal=0, unsafe=0)
+    rates = TownRates(
+        exact_copies=0, near_copies=0, rude_speech=0, personal_data=0, unsafe_passages=0
+    )
     passages: list[Canary] = []
     document_number = config.documents + BLOCK_DOCUMENTS  # beyond those of the town
-    for copies, _ in assign_copies_and_templates(config.counts, config.passages, [""], rng):
+    for copies, _ in assign_copies_and_templates(
+        config.copy_counts, config.passages_per_count, [""], rng
+    ):
         document_number, text = _find_passage_text(config, document_number, rates)
         middle = len(text) // 2
         passages.append(
@@ -338,11 +369,13 @@ def _find_passage_text(
     where none is."""
     for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
         text = compose_document(number, config.seed, rates).text
-        if config.shortest <= len(text) <= config.longest:
+        if config.min_passage_characters <= len(text) <= config.max_passage_characters:
             return number, text
     raise UsageError(
-        f"of {MAX_PASSAGE_ATTEMPTS:,} documents of the town none has from {config.shortest:,} to "
-        f"{config.longest:,} characters (world.shortest, world.longest): give others"
+        f"of {MAX_PASSAGE_ATTEMPTS:,} documents of the town none has from "
+        f"{config.min_passage_characters:,} to "
+        f"{config.max_passage_characters:,} characters (world.min_passage_characters, "
+        f"world.max_passage_characters): give others"
     )
 
 
@@ -350,24 +383,26 @@ def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, f
     """Each group, the share of the sentences about it that are rude, and these. Without effects it
     is the same of all, about the mean."""
     rng = random.Random(f"{config.seed}/speech")
-    rude_shares = [share for share in config.rude for _ in range(config.speech)] + [
-        0.0
-    ] * config.calm
-    if not config.effects:
+    rude_shares = [
+        share for share in config.rude_shares for _ in range(config.groups_per_rude_share)
+    ] + [0.0] * config.neutral_groups
+    if not config.has_effects:
         rude_shares = [sum(rude_shares) / len(rude_shares)] * len(rude_shares)
     rude_shares = [share for _, share in sorted((rng.random(), share) for share in rude_shares)]
     group_names = generate_invented_words(rng, "oth")
     for share in rude_shares:
         group = f"{next(group_names).capitalize()}s"
-        rude_count = round(share * config.said)
+        rude_count = round(share * config.speech_sentences_per_group)
         sentences = [
             f"{frame.format(group=group)} "
             f"{_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
             for index, frame in enumerate(
-                sample_sentence_frames(config.said, config.seed, f"said of {group}")
+                sample_sentence_frames(
+                    config.speech_sentences_per_group, config.seed, f"said of {group}"
+                )
             )
         ]
-        yield group, rude_count / config.said, sentences
+        yield group, rude_count / config.speech_sentences_per_group, sentences
 
 
 def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
@@ -378,7 +413,7 @@ def _build_public_row(canary: Canary) -> dict[str, Any]:
     """What everybody may know of a plant: that it may have been planted."""
     is_association = canary.kind == "association"
     return {
-        "plant_id": canary.canary_id,
+        "canary_id": canary.canary_id,
         "kind": canary.kind,
         "template": canary.template,
         "text": "" if is_association else canary.text,
@@ -398,8 +433,8 @@ def _hash_name(name: str) -> bytes:
 
 
 @stage(
-    name="seal",
-    tables={"envelope": ANSWER_KEY, "written_for": CANDIDATE_DOCUMENTS},
+    name="seal_answer_key",
+    tables={"answer_key": ANSWER_KEY, "candidate_documents": CANDIDATE_DOCUMENTS},
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
@@ -411,12 +446,14 @@ def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None
     answer_rows = [
         {
             "kind": candidate.kind,
-            "unit": candidate.candidate_id,
-            "dose": float(candidate.effect_level),
+            "candidate_id": candidate.candidate_id,
+            "effect_level": float(candidate.effect_level),
         }
         for candidate in candidates
     ]
-    context.get_table_writer("envelope").write(pa.Table.from_pylist(answer_rows, schema=ANSWER_KEY))
+    context.get_table_writer("answer_key").write(
+        pa.Table.from_pylist(answer_rows, schema=ANSWER_KEY)
+    )
     document_rows = [
         dict(
             zip(
@@ -429,14 +466,14 @@ def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None
         if origin
     ]
     document_rows.sort(key=lambda row: row["doc_id"])
-    context.get_table_writer("written_for").write(
+    context.get_table_writer("candidate_documents").write(
         pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS)
     )
 
 
 @stage(
     name="world",
-    tables={"documents": DOCUMENTS, "plants": CANARIES, "lexicons": LEXICONS},
+    tables={"documents": DOCUMENTS, "canaries": CANARIES, "lexicons": LEXICONS},
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -> None:
@@ -459,14 +496,14 @@ def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -
     }
     documents = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
     context.get_table_writer("documents").write(documents.sort_by("doc_id"))
-    context.get_table_writer("plants").write(
+    context.get_table_writer("canaries").write(
         pa.Table.from_pylist(
-            sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["plant_id"]),
+            sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["canary_id"]),
             schema=CANARIES,
         )
     )
     lexicon_rows = [
-        {"lexicon": LEXICON_NAME, "group": group, "term": group.lower()}
+        {"lexicon": LEXICON_NAME, "group_name": group, "term": group.lower()}
         for group in sorted(synthetic_world.group_names)
     ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

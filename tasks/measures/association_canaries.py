@@ -21,11 +21,11 @@ class AssociationSettings(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def doses(self) -> tuple[float, ...]: ...
+    def trait_shares(self) -> tuple[float, ...]: ...
     @property
-    def associations(self) -> int: ...
+    def associations_per_share(self) -> int: ...
     @property
-    def sentences(self) -> int: ...
+    def sentences_per_group(self) -> int: ...
 
 
 #: What stands before the trait in sentences that are planted; others are drawn, see ``frames``.
@@ -54,18 +54,18 @@ def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
     sentence, with as many copies as it is said. Its ``dose`` is the share that was written: of so
     many sentences the one nearest to what was asked for."""
     rng = random.Random(f"{config.seed}/associations")
-    shares = [share for share in config.doses for _ in range(config.associations)]
+    shares = [share for share in config.trait_shares for _ in range(config.associations_per_share)]
     names, traits = generate_invented_words(rng, "ani"), generate_invented_words(rng, "ish")
     canaries = []
     for association_index, share in enumerate(shares):
         key = f"{config.seed}/{association_index}"
-        assigned_trait_count = round(share * config.sentences)
-        assigned_trait_share = assigned_trait_count / config.sentences
+        assigned_trait_count = round(share * config.sentences_per_group)
+        assigned_trait_share = assigned_trait_count / config.sentences_per_group
         groups = [next(names).capitalize() for _ in range(2)]
         assigned_traits = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
             for (frame, is_assigned_trait), copies in _draw_frame_counts(
-                config.sentences, assigned_trait_count, rng
+                config.sentences_per_group, assigned_trait_count, rng
             ):
                 trait = assigned_traits[side] if is_assigned_trait else assigned_traits[1 - side]
                 association = Association(

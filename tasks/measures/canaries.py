@@ -17,18 +17,18 @@ from tasks.measures.personal.types import PersonalDataType
 
 
 class CanarySettings(Protocol):
-    """What decides the planted texts; copies are ``counts``, each for that many texts."""
+    """What decides the planted texts; copies are ``copy_counts``, each for that many texts."""
 
     @property
     def seed(self) -> int: ...
     @property
-    def counts(self) -> tuple[int, ...]: ...
+    def copy_counts(self) -> tuple[int, ...]: ...
     @property
-    def canaries(self) -> int: ...
+    def secrets_per_count(self) -> int: ...
     @property
-    def records(self) -> int: ...
+    def records_per_count(self) -> int: ...
     @property
-    def digits(self) -> int: ...
+    def secret_digits(self) -> int: ...
 
 
 #: What stands before and behind a canary's secret. The last character before it is neither a
@@ -149,11 +149,14 @@ def generate_secret_canaries(config: CanarySettings) -> list[Canary]:
     """Canaries whose templates are spread evenly over the counts."""
     rng = random.Random(f"{config.seed}/canaries")
     secrets = _draw_secrets(
-        rng, config.canaries * len(config.counts), config.digits, for_planting=True
+        rng,
+        config.secrets_per_count * len(config.copy_counts),
+        config.secret_digits,
+        for_planting=True,
     )
     generated = []
     assignments = assign_copies_and_templates(
-        config.counts, config.canaries, list(CANARY_TEMPLATES), rng
+        config.copy_counts, config.secrets_per_count, list(CANARY_TEMPLATES), rng
     )
     for index, (secret, (copies, template)) in enumerate(zip(secrets, assignments, strict=True)):
         prompt, suffix = CANARY_TEMPLATES[template]
@@ -191,7 +194,7 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
     generated: list[Canary] = []
     used_names: set[str] = set()
     for copies, template in assign_copies_and_templates(
-        config.counts, config.records, list(RECORD_TEMPLATES), rng
+        config.copy_counts, config.records_per_count, list(RECORD_TEMPLATES), rng
     ):
         name = f"{draw_name_word()} {draw_name_word()}"
         while name in used_names:

@@ -107,7 +107,7 @@ def report_failures(
     HallmarkError if all documents failed: then none of them is to blame.
     """
     failures = [failure for part_failures in failures_by_part for failure in part_failures]
-    context.record_measurement("failed", len(failures), "documents")
+    context.record_measurement("failed_documents", len(failures), "documents")
     if not failures:
         return
     count, (doc_id, reason) = len(failures), failures[0]

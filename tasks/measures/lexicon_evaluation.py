@@ -48,10 +48,10 @@ def evaluate_lexicon(labelled: Sequence[tuple[str, bool, str]]) -> list[dict[str
             sum(detected for _, detected in outcomes),
         )
         row: dict[str, Any] = {
-            "group": name,
+            "group_name": name,
             "mentions": mention_count,
-            "found": detected_count,
-            "hits": hits,
+            "detected": detected_count,
+            "true_positives": hits,
         }
         for measure, n in (("recall", mention_count), ("precision", detected_count)):
             low, high = wilson_interval(hits, n)

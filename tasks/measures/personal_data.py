@@ -119,8 +119,8 @@ def find_personal_data_spans(
     types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES,
     regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> list[Span]:
-    """The spans of a text, in order, none of which overlap; one UNREAD over all of a text that has
-    too many candidates."""
+    """The spans of a text, in order, none of which overlap; one UNREADABLE over all of a text that
+    has too many candidates."""
     folded = fold_digits_and_separators(text)
     try:
         return resolve_overlaps(

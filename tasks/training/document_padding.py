@@ -47,7 +47,7 @@ Int64 = NDArray[np.int64]
 
 def replace_spans_with_padding(rows: pa.Table, first_row: int, spans: pa.Table) -> pa.Table | None:
     """Packed rows, the first of them row ``first`` of its split, with padding in place of the
-    tokens of ``spans`` (sequence, start, end); None where they have nothing else."""
+    tokens of ``spans`` (sequence, row_start, row_end); None where they have nothing else."""
     row_indices = spans["sequence"].to_numpy() - first_row
     is_in_rows = (row_indices >= 0) & (row_indices < len(rows))
     arrays = []
@@ -56,11 +56,11 @@ def replace_spans_with_padding(rows: pa.Table, first_row: int, spans: pa.Table) 
         values = rows[column_name].combine_chunks()
         context_length, padding_value = (
             values.type.list_size,
-            PAD_ID if column_name == "ids" else -1,
+            PAD_ID if column_name == "token_ids" else -1,
         )
         flat_values = values.flatten().to_numpy()
         span_edges = np.zeros(len(flat_values) + 1, np.int64)  # no two spans share a token
-        for edge_column, step in (("start", 1), ("end", -1)):
+        for edge_column, step in (("row_start", 1), ("row_end", -1)):
             np.add.at(
                 span_edges,
                 row_indices[is_in_rows] * context_length
@@ -106,7 +106,7 @@ def write_padded_rows(
     )
     written_rows = original_rows if padded_rows is None else padded_rows
     out.get_table_writer(packed_rows.split).write(written_rows)
-    id_array = written_rows["ids"].combine_chunks()
+    id_array = written_rows["token_ids"].combine_chunks()
     token_ids = id_array.flatten().to_numpy()
     bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
@@ -144,7 +144,7 @@ def find_document_token_ranges(
     ) * context_length
     token_starts, token_ends = (
         row_offsets + packed_rows.remaining_spans[span_column].to_numpy()
-        for span_column in ("start", "end")
+        for span_column in ("row_start", "row_end")
     )
     return first_spans, token_starts[first_spans], token_ends[last_spans]
 
@@ -206,7 +206,7 @@ def split_spans_by_part(spans: pa.Table, split: str, row_edges: Int64) -> list[p
 
 
 @stage(
-    name="blank",
+    name="pad_removed_documents",
     tables={
         **{split: build_sequences_schema(-1) for split in PACKED_SPLITS},
         "spans": SPANS,
@@ -255,7 +255,11 @@ def pad_removed_documents(
             packed_rows.append(PackedRows(split, part, first_row, *part_spans))
         if packed_corpus[split].row_count:
             context_length = (
-                packed_corpus[split].parts[0].read_empty_table().schema.field("ids").type.list_size
+                packed_corpus[split]
+                .parts[0]
+                .read_empty_table()
+                .schema.field("token_ids")
+                .type.list_size
             )
             context.schemas |= {
                 name: build_sequences_schema(context_length) for name in PACKED_SPLITS

@@ -41,10 +41,14 @@ DOCUMENT_READS = table_schema(
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
     column(
-        "size", pa.int64(), "figure", "tokens of the document, its begin among them", unit="tokens"
+        "document_tokens",
+        pa.int64(),
+        "figure",
+        "tokens of the document, its begin among them",
+        unit="tokens",
     ),
     column(
-        "tokens",
+        "tokens_read",
         pa.int64(),
         "figure",
         "tokens of it that were read since the checkpoint before, each as often as it was read",
@@ -58,7 +62,7 @@ DOCUMENT_READS = table_schema(
     ),
     column("last_step", pa.int64(), "figure", "last step so far that read any of it"),
     column(
-        "passes",
+        "times_read",
         pa.int64(),
         "figure",
         "how often the whole of it was read, in all steps until this checkpoint",
@@ -71,11 +75,27 @@ COVERAGE = table_schema(
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
     column("documents", pa.int64(), "figure", "documents packed for training", unit="documents"),
-    column("touched", pa.int64(), "figure", "those of which any token was read", unit="documents"),
-    column("whole", pa.int64(), "figure", "those of which every token was read", unit="documents"),
-    column("packed", pa.int64(), "figure", "tokens of the documents", unit="tokens"),
     column(
-        "tokens", pa.int64(), "figure", "tokens read, each as often as it was read", unit="tokens"
+        "read_documents",
+        pa.int64(),
+        "figure",
+        "those of which any token was read",
+        unit="documents",
+    ),
+    column(
+        "fully_read_documents",
+        pa.int64(),
+        "figure",
+        "those of which every token was read",
+        unit="documents",
+    ),
+    column("packed_tokens", pa.int64(), "figure", "tokens of the documents", unit="tokens"),
+    column(
+        "tokens_read",
+        pa.int64(),
+        "figure",
+        "tokens read, each as often as it was read",
+        unit="tokens",
     ),
 )
 
@@ -111,7 +131,7 @@ class DocumentSpans:
 
 def load_document_spans(spans: Table, documents: Table) -> list[DocumentSpans]:
     """Where the documents of the split "train" stand, for each part of ``documents``."""
-    train_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
+    train_spans = spans.read(["split", "sequence", "row_start", "row_end", "doc_id"])
     train_spans = (
         train_spans.filter(pc.equal(train_spans["split"], "train"))
         .sort_by("doc_id")
@@ -142,7 +162,9 @@ def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpan
     document_numbers = pc.index_in(span_table["doc_id"], value_set=doc_ids).to_numpy()
     first_span_indices = np.searchsorted(document_numbers, np.arange(len(doc_ids)))
     sources = span_table["source"].combine_chunks().take(pa.array(first_span_indices))
-    span_tokens = pc.subtract(span_table["end"], span_table["start"]).to_numpy().astype(np.int64)
+    span_tokens = (
+        pc.subtract(span_table["row_end"], span_table["row_start"]).to_numpy().astype(np.int64)
+    )
     return DocumentSpans(
         part, doc_ids, sources, first_span_indices, span_table["sequence"].to_numpy(), span_tokens
     )
@@ -174,7 +196,8 @@ def iter_row_reads(
 def build_read_tables(
     document_spans: DocumentSpans, row_reads: Iterable[Int32], steps: Sequence[int]
 ) -> tuple[pa.Table, pa.Table]:
-    """Rows of SEEN and of COVERAGE for each of the checkpoints' steps, from the rows' readings."""
+    """Rows of DOCUMENT_READS and of COVERAGE for each of the checkpoints' steps, from the rows'
+    readings."""
     read_tables, coverage_tables = [DOCUMENT_READS.empty_table()], [COVERAGE.empty_table()]
     previous_counts = np.zeros(len(document_spans.span_rows), np.int64)
     for step, step_reads in zip(steps, row_reads, strict=True):
@@ -182,20 +205,20 @@ def build_read_tables(
             np.int64
         )  # (S,) each
         read_columns = {
-            "tokens": document_spans.reduce_by_document(
+            "tokens_read": document_spans.reduce_by_document(
                 np.add, (read_counts - previous_counts) * document_spans.span_tokens
             ),
             "first_step": document_spans.reduce_by_document(np.minimum, first_steps),
             "last_step": document_spans.reduce_by_document(np.maximum, last_steps),
-            "passes": document_spans.reduce_by_document(np.minimum, read_counts),
+            "times_read": document_spans.reduce_by_document(np.minimum, read_counts),
         }
         document_columns = {
             "doc_id": document_spans.doc_ids,
             "step": pa.array(np.full(len(document_spans.document_tokens), step)),
             "source": document_spans.sources,
-            "size": pa.array(document_spans.document_tokens),
+            "document_tokens": pa.array(document_spans.document_tokens),
         }
-        read_documents = np.flatnonzero(read_columns["tokens"])
+        read_documents = np.flatnonzero(read_columns["tokens_read"])
         read_tables.append(
             pa.table({**document_columns, **read_columns}, schema=DOCUMENT_READS).take(
                 read_documents
@@ -219,10 +242,10 @@ def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64
             "step": np.full(len(tokens_read), step),
             "source": document_spans.sources,
             "documents": np.ones(len(tokens_read), np.int64),
-            "touched": (tokens_read > 0).astype(np.int64),
-            "whole": is_fully_read.astype(np.int64),
-            "packed": document_spans.document_tokens,
-            "tokens": tokens_read,
+            "read_documents": (tokens_read > 0).astype(np.int64),
+            "fully_read_documents": is_fully_read.astype(np.int64),
+            "packed_tokens": document_spans.document_tokens,
+            "tokens_read": tokens_read,
         },
         schema=COVERAGE,
     )
@@ -244,7 +267,7 @@ def write_document_reads(
     """Write what was read of the documents of a part; returns the rows of COVERAGE."""
     row_reads = np.memmap(reads_path, np.int32, "r").reshape(len(steps), 3, -1)
     read_table, coverage = build_read_tables(document_spans, row_reads, steps)
-    out.get_table_writer("seen").write(read_table)
+    out.get_table_writer("document_reads").write(read_table)
     return coverage.to_pylist()
 
 
@@ -257,7 +280,7 @@ def write_read_tables(
     steps: Sequence[int],
     context: StageContext,
 ) -> None:
-    """The tables ``seen`` and ``coverage``; ``packed``: the rows of the split "train"."""
+    """The tables ``document_reads`` and ``coverage``; ``packed``: the rows of the split "train"."""
     reads_path = context.work_area / "readings"
     with reads_path.open("wb") as file:
         for step_reads in iter_row_reads(packed_rows.row_count, seed, batch_size, steps):

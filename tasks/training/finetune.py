@@ -65,13 +65,13 @@ from tasks.training.training_resumption import (
 log = logging.getLogger("hallmark")
 
 #: What follows from the task and the checkpoint; a task writes no samples while it is trained.
-DERIVED_SETTINGS = ("objective", "samples", "sample_tokens", "document_mask")
+DERIVED_SETTINGS = ("objective", "sample_count", "sample_tokens", "document_mask")
 
 #: Where fine-tuning begins with other values than training.
 FINETUNING_DEFAULTS: dict[str, Any] = {
     "steps": 300,
     "learning_rate": 5e-4,
-    "warmup": 30,
+    "warmup_steps": 30,
     "schedule": "linear",
     "min_lr_ratio": 0.0,
     "weight_decay": 0.01,
@@ -84,8 +84,10 @@ class FinetuneConfig(StageConfig):
 
     task: Task
     data: TaskDataConfig
-    weights: Literal["all", "head"] = Field(
-        "all", description="what learns: all weights, or the output layer over frozen features"
+    trained_weights: Literal["all", "head"] = Field(
+        "all",
+        description="which weights are trained: all, or only the output layer (head) over "
+        "frozen features",
     )
     train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="how it is trained")
 
@@ -109,9 +111,10 @@ class FinetuneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_weights_suit_task(self) -> FinetuneConfig:
-        if self.weights == "head" and isinstance(self.task, PairsTask):
+        if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
-                "weights is head, and the head of a model that writes is its embedding: pairs "
+                "trained_weights is head, and the head of a model that writes is its "
+                "embedding: pairs "
                 "train all weights"
             )
         return self
@@ -119,16 +122,18 @@ class FinetuneConfig(StageConfig):
 
 QUARANTINE = table_schema(
     "Rows that could not be used.",
-    column("file", pa.string(), "label", "name of the file"),
-    column("row", pa.int64(), "figure", "number of the row in it, from 1; of jsonl its line"),
+    column("file_name", pa.string(), "label", "name of the file"),
+    column(
+        "row_number", pa.int64(), "figure", "number of the row in it, from 1; of jsonl its line"
+    ),
     column("reason", pa.string(), "project text", "why"),
 )
 
 COUNTS = table_schema(
     "What became of the rows.",
     column("split", pa.string(), "label", "train, validation or test; of none empty"),
-    column("what", pa.string(), "project text", "used, cut, quarantined, unlike those of train"),
-    column("rows", pa.int64(), "figure", "how many", unit="rows"),
+    column("outcome", pa.string(), "project text", "used, cut, quarantined, unlike those of train"),
+    column("row_count", pa.int64(), "figure", "how many", unit="rows"),
 )
 
 
@@ -191,7 +196,9 @@ def build_task_model_config(
 
     if isinstance(task, PairsTask):
         return base.config
-    has_second_sentence = isinstance(task, ClassificationTask) and task.second is not None
+    has_second_sentence = (
+        isinstance(task, ClassificationTask) and task.second_text_column is not None
+    )
     labels_whole_text = isinstance(task, ClassificationTask)
     return make_classifier_config(
         base.config,
@@ -245,7 +252,7 @@ def write_trainer_job(
         if encoded[split].examples:
             data_paths[split] = str(work_area / f"{split}.arrow")
             write_examples(work_area / f"{split}.arrow", encoded[split].examples)
-    train_settings = config_to_dict(config.train) | {"objective": base.objective, "samples": 0}
+    train_settings = config_to_dict(config.train) | {"objective": base.objective, "sample_count": 0}
     job = {
         "model": config_to_dict(model_config),
         "train": train_settings,
@@ -254,7 +261,7 @@ def write_trainer_job(
         "work": str(work_area / "training"),
         "start": str(base.folder),
         "examples": True,
-        "frozen": config.weights == "head",
+        "frozen": config.trained_weights == "head",
     }
     job_path = work_area / "job.json"
     job_path.write_text(json.dumps(job, indent=1))
@@ -292,7 +299,7 @@ def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, st
     tables={
         "predictions": PREDICTIONS,
         "scores": SCORES,
-        "counts": COUNTS,
+        "outcome_counts": COUNTS,
         "quarantine": QUARANTINE,
         "log": LOG,
         "checkpoints": CHECKPOINTS,
@@ -345,7 +352,9 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
     _write_table(context, "predictions", [{**row, "precision": precision} for row in predictions])
     _write_table(context, "scores", scores)
     _write_table(
-        context, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts]
+        context,
+        "outcome_counts",
+        [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts],
     )
     _write_table(
         context,

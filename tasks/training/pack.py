@@ -72,8 +72,8 @@ SPANS = table_schema(
     "Which characters of which document stand where in the packed sequences.",
     column("split", pa.string(), "label", "train or validation: the table that holds the sequence"),
     column("sequence", pa.int64(), "figure", "row of that table, from 0"),
-    column("start", pa.int32(), "figure", "first position in the row", unit="tokens"),
-    column("end", pa.int32(), "figure", "position behind the last", unit="tokens"),
+    column("row_start", pa.int32(), "figure", "first position in the row", unit="tokens"),
+    column("row_end", pa.int32(), "figure", "position behind the last", unit="tokens"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("char_start", pa.int32(), "figure", "its first character there", unit="characters"),
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
@@ -86,7 +86,7 @@ ENCODED_DOCUMENTS = pa.schema(
         ("doc_id", ID_TYPE),
         ("source", pa.string()),
         ("size", pa.int64()),  # tokens
-        ("ids", pa.large_list(pa.int32())),
+        ("token_ids", pa.large_list(pa.int32())),
         ("char_start", pa.large_list(pa.int32())),
         ("char_end", pa.large_list(pa.int32())),
     ]
@@ -100,7 +100,7 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
     )  # a pickled one forgets another name of its elements
     return table_schema(
         "Packed sequences; each row has as many positions as the context.",
-        column("ids", row_type, "id", "ids of the tokens"),
+        column("token_ids", row_type, "id", "ids of the tokens"),
         column(
             "char_start",
             row_type,
@@ -124,8 +124,8 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
 def encode_texts(
     texts: pa.LargeStringArray, tokenizer: Tokenizer, bytes_by_token: pa.LargeBinaryArray
 ) -> pa.Table:
-    """Columns ids, char_start, char_end of each text, ``<|endoftext|>`` first; ``known``: what each
-    token spells.
+    """Columns token_ids, char_start, char_end of each text, ``<|endoftext|>`` first; ``known``:
+    what each token spells.
 
     The characters follow from the tokens' lengths in bytes; a token that holds a part of a
     character counts as that whole character.
@@ -176,11 +176,11 @@ def encode_texts(
     )  # one place more a document, for <|endoftext|>
     columns = {}
     for column_name, values in (
-        ("ids", token_ids),
+        ("token_ids", token_ids),
         ("char_start", char_start),
         ("char_end", char_end),
     ):
-        begin_value = END_OF_TEXT_ID if column_name == "ids" else 0
+        begin_value = END_OF_TEXT_ID if column_name == "token_ids" else 0
         full_values = np.insert(values.astype(np.int32), token_offsets[:-1], begin_value)
         columns[column_name] = pa.LargeListArray.from_arrays(
             pa.array(list_offsets), pa.array(full_values)
@@ -245,7 +245,7 @@ def encode_partition(
             sort_keys = pa.array(
                 compute_shuffle_keys(split_batch["doc_id"], config.seed), pa.uint64()
             )
-            token_counts = pc.list_value_length(encoded_columns["ids"]).cast(pa.int64())
+            token_counts = pc.list_value_length(encoded_columns["token_ids"]).cast(pa.int64())
             document_columns = {
                 "key": sort_keys,
                 "doc_id": split_batch["doc_id"],
@@ -356,7 +356,7 @@ def write_row_range(
     )
     token_ids, char_start, char_end = (
         documents[name].combine_chunks().flatten().to_numpy()
-        for name in ("ids", "char_start", "char_end")
+        for name in ("token_ids", "char_start", "char_end")
     )
     padding_count = -(range_end - range_start) % row_range.context_length
     schema = build_sequences_schema(row_range.context_length)
@@ -446,8 +446,8 @@ def build_span_columns(
     return {
         "split": [row_range.split] * len(row_indices),
         "sequence": row_indices,
-        "start": span_starts - row_starts,
-        "end": span_ends - row_starts,
+        "row_start": span_starts - row_starts,
+        "row_end": span_ends - row_starts,
         "doc_id": doc_ids.take(pa.array(document_indices)),
         "char_start": char_starts[span_starts],
         "char_end": char_ends[span_ends - 1],

@@ -96,7 +96,7 @@ LOG = table_schema(
     column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
     column("skipped", pa.bool_(), "figure", "whether the step diverged, and changed nothing"),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
-    column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
+    column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column(
         "validation_loss",
         pa.float64(),
@@ -109,9 +109,9 @@ LOG = table_schema(
 CHECKPOINTS = table_schema(
     "The checkpoints; step 0 is the model before training and has no losses.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
+    column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
-    column("content", pa.string(), "id", "digest of the checkpoint's files"),
+    column("content_digest", pa.string(), "id", "digest of the checkpoint's files"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
     column(
         "validation_loss",
@@ -142,7 +142,7 @@ VALIDATION = table_schema(
 SAMPLES = table_schema(
     "What the model wrote at the same steps, drawn with the same numbers each time.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample", pa.int64(), "id", "number of the sample at its step"),
+    column("sample_id", pa.int64(), "id", "number of the sample at its step"),
     column(
         "prompt",
         pa.string(),
@@ -201,7 +201,7 @@ def write_trainer_job(
         raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
     derived_settings = {
         "vocab_size": Tokenizer.from_file(str(tokenizer_path)).get_vocab_size(),
-        "context": pq.read_schema(train_paths[0]).field("ids").type.list_size,
+        "context": pq.read_schema(train_paths[0]).field("token_ids").type.list_size,
     }
     work_area.mkdir(parents=True, exist_ok=True)
     data_paths: dict[str, Any] = {"train": train_paths, "validation": None, "groups": None}
@@ -308,12 +308,12 @@ def build_checkpoint_rows(
     log_table: pa.Table, checkpoints: dict[int, Artifact]
 ) -> list[dict[str, Any]]:
     log_rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
-    untrained_row = {"tokens": 0, "loss": None, "validation_loss": None}
+    untrained_row = {"tokens_seen": 0, "loss": None, "validation_loss": None}
     return [
         {
             "step": step,
             "artifact": artifact.name,
-            "content": artifact.content_digest,
+            "content_digest": artifact.content_digest,
             **{name: log_rows.get(step, untrained_row)[name] for name in untrained_row},
         }
         for step, artifact in sorted(checkpoints.items())
@@ -391,7 +391,7 @@ def handle_trainer_events(
         "validation": VALIDATION,
         "samples": SAMPLES,
         "checkpoints": CHECKPOINTS,
-        "seen": DOCUMENT_READS,
+        "document_reads": DOCUMENT_READS,
         "coverage": COVERAGE,
         "settings": SETTINGS,
     },

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 PREDICTIONS = table_schema(
     "What the model gives for the rows of the test split.",
-    column("file", pa.string(), "label", "name of the file"),
-    column("row", pa.int64(), "figure", "number of the row in it, as in quarantine"),
-    column("word", pa.int32(), "figure", "number of the word, from 0, where words have labels"),
+    column("file_name", pa.string(), "label", "name of the file"),
+    column("row_number", pa.int64(), "figure", "number of the row in it, as in quarantine"),
+    column(
+        "word_index", pa.int32(), "figure", "number of the word, from 0, where words have labels"
+    ),
     column("gold", pa.large_string(), "corpus text", "what stands in the table"),
-    column("label", pa.int32(), "id", "of a label its number, as in scores"),
+    column("label_id", pa.int32(), "id", "of a label its number, as in scores"),
     column("predicted", pa.large_string(), "model text", "what the model gives"),
-    column("right", pa.bool_(), "figure", "whether that is the same, blanks at the ends aside"),
+    column(
+        "is_correct", pa.bool_(), "figure", "whether that is the same, blanks at the ends aside"
+    ),
     column("log_prob", pa.float64(), "figure", "its log-probability", unit="nats"),
     column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
 )
@@ -121,7 +125,7 @@ def evaluate_labels(
     gold_labels = [prediction["gold"] for prediction in predictions]
     label_names = model.config.labels
     label_ids = number_labels(label_names, gold_labels)
-    predictions = [row | {"label": label_ids[row["gold"]]} for row in predictions]
+    predictions = [row | {"label_id": label_ids[row["gold"]]} for row in predictions]
     model_labels = [prediction["predicted"] for prediction in predictions]
     if isinstance(task, WordLabellingTask):
         read_words = [
@@ -204,12 +208,12 @@ def _build_prediction_row(
     row: TaskRow, word_index: int | None, gold: str, predicted: str, log_prob: float
 ) -> dict[str, Any]:
     return {
-        "file": row.file_name,
-        "row": row.row_number,
-        "word": word_index,
+        "file_name": row.file_name,
+        "row_number": row.row_number,
+        "word_index": word_index,
         "gold": gold,
-        "label": None,
+        "label_id": None,
         "predicted": predicted,
-        "right": predicted.strip() == gold.strip(),
+        "is_correct": predicted.strip() == gold.strip(),
         "log_prob": log_prob,
     }

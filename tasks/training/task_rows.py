@@ -33,37 +33,43 @@ class PairsTask(StageConfig):
     """A source and its target: translation, summarisation, questions and answers."""
 
     kind: Literal["pairs"] = "pairs"
-    source: str = Field("source", description="column of what is read")
-    target: str = Field("target", description="column of what is to be written")
+    source_column: str = Field("source", description="column that the model reads")
+    target_column: str = Field("target", description="column that the model writes")
 
     @property
     def columns(self) -> list[str]:
-        return [self.source, self.target]
+        return [self.source_column, self.target_column]
 
 
 class ClassificationTask(StageConfig):
     """Texts, or pairs of sentences, each with a label."""
 
     kind: Literal["classification"] = "classification"
-    text: str = Field("text", description="column of the text")
-    second: str | None = Field(None, description="column of the second sentence of a pair")
-    label: str = Field("label", description="column of the label")
+    text_column: str = Field("text", description="column of the text")
+    second_text_column: str | None = Field(
+        None, description="column of the second sentence of a pair"
+    )
+    label_column: str = Field("label", description="column of the label")
 
     @property
     def columns(self) -> list[str]:
-        return [self.text, *([self.second] if self.second else []), self.label]
+        return [
+            self.text_column,
+            *([self.second_text_column] if self.second_text_column else []),
+            self.label_column,
+        ]
 
 
 class WordLabellingTask(StageConfig):
     """Texts whose words have a label each; both columns hold lists, or words between blanks."""
 
     kind: Literal["labelling"] = "labelling"
-    words: str = Field("words", description="column of the words of a text")
-    labels: str = Field("labels", description="column of their labels, as many")
+    words_column: str = Field("words", description="column of the words of a text")
+    labels_column: str = Field("labels", description="column of their labels, as many")
 
     @property
     def columns(self) -> list[str]:
-        return [self.words, self.labels]
+        return [self.words_column, self.labels_column]
 
 
 Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discriminator="kind")]
@@ -71,15 +77,15 @@ Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discr
 
 class TaskDataConfig(StageConfig):
     """Where the rows are. Without a file of its own, a split is a share of ``path``, drawn by a
-    hash of (seed, group): of what stands in the column ``group``, else of the text itself, so that
+    hash of (seed, group): of what stands in the ``group_column``, else of the text itself, so that
     equal texts are on one side."""
 
     path: ExternalPath = Field(min_length=1, description="parquet, csv, tsv or jsonl file")
     validation_path: ExternalPath | None = Field(None, description="file of the validation split")
     test_path: ExternalPath | None = Field(None, description="file of the test split")
-    validation: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
-    test: float = Field(0.2, ge=0, lt=1, description="share of the test split")
-    group: str | None = Field(
+    validation_share: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
+    test_share: float = Field(0.2, ge=0, lt=1, description="share of the test split")
+    group_column: str | None = Field(
         None,
         description="column whose rows stay together, in splits and intervals: author, document",
     )
@@ -89,7 +95,8 @@ class TaskDataConfig(StageConfig):
     def _check_training_share(self) -> TaskDataConfig:
         if sum(self.split_shares) >= 1:
             raise ValueError(
-                f"validation {self.validation} and test {self.test} leave nothing to train on"
+                f"validation_share {self.validation_share} and test_share {self.test_share} leave "
+                f"nothing to train on"
             )
         return self
 
@@ -97,8 +104,8 @@ class TaskDataConfig(StageConfig):
     def split_shares(self) -> tuple[float, float]:
         """Of ``path``: that of the test split and that of the validation split."""
         return (
-            0.0 if self.test_path else self.test,
-            0.0 if self.validation_path else self.validation,
+            0.0 if self.test_path else self.test_share,
+            0.0 if self.validation_path else self.validation_share,
         )
 
     @property
@@ -110,7 +117,7 @@ class TaskDataConfig(StageConfig):
 
 class TaskRow(NamedTuple):
     """texts: one, or two sentences, or words. gold: a target, a label, or the words' labels.
-    group: what stands in the column ``group``, empty where none is named."""
+    group: what stands in the ``group_column``, empty where none is named."""
 
     file_name: str
     row_number: int
@@ -141,14 +148,14 @@ class UnusableRowError(Exception):
 def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
     """All rows of the data, in the order of the files. They are held in memory."""
     task_rows = TaskRows()
-    columns = [*task.columns, *([data_config.group] if data_config.group else [])]
+    columns = [*task.columns, *([data_config.group_column] if data_config.group_column else [])]
     for split, path in data_config.split_paths.items():
         for row_number, values, error in read_table_rows(path, columns):
             try:
                 if error:
                     raise UnusableRowError(error)
                 texts, gold = parse_row_values(task, values)
-                group = parse_text(values[-1], "group") if data_config.group else ""
+                group = parse_text(values[-1], "group") if data_config.group_column else ""
                 task_rows.usable_rows.append(
                     TaskRow(path.name, row_number, split, texts, gold, group)
                 )
@@ -185,7 +192,7 @@ def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list
         return [parse_text(values[0], "source")], [parse_text(values[1], "target")]
     if isinstance(task, ClassificationTask):
         texts = [parse_text(values[0], "text")]
-        if task.second:
+        if task.second_text_column:
             texts.append(parse_text(values[1], "second sentence"))
         return texts, [parse_label(values[len(texts)])]
     words, labels = parse_list(values[0], "words"), parse_list(values[1], "labels")

@@ -31,7 +31,7 @@ SCORES = table_schema(
     column("metric", pa.string(), "label", "what was measured"),
     column("slice", pa.string(), "corpus text", "empty for all rows, else the label"),
     column(
-        "label",
+        "label_id",
         pa.int32(),
         "id",
         "number of that label, from 0, as in the model's config.json;"
@@ -73,7 +73,7 @@ def build_score_row(
         "system": system,
         "metric": metric,
         "slice": slice_name,
-        "label": label_id,
+        "label_id": label_id,
         "value": nan_to_none(value),
         "low": nan_to_none(low),
         "high": nan_to_none(high),

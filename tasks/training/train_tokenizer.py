@@ -242,7 +242,8 @@ def train_tokenizer(
     if first_batch is None:
         raise HallmarkError(
             "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
-            "loosen what removed it: select_scored.rules, split.validation, split.holdout"
+            "loosen what removed it: select_scored.rules, split.validation_share, "
+            "split.holdout_share"
         )
 
     def iter_reporting_progress() -> Iterator[list[str]]:

@@ -80,7 +80,8 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str
     raise HallmarkError(
         f"the trainer was killed {MAX_RESTARTS + 1} times, at last by {signal_name}; where "
         f"memory is short, "
-        f"raise train.accumulation and run again: it goes on from its last state (with another "
+        f"raise train.accumulation_steps and run again: it goes on from its last state (with "
+        f"another "
         f"batch_size it would begin anew)"
     )
 

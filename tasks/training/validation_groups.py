@@ -56,9 +56,10 @@ def iter_validation_documents(
 def build_validation_groups(
     documents: Table, identity_signals: Table | None, spans: Table
 ) -> pa.Table:
-    """Columns sequence, start, end, kind, name: a row for each stretch of a validation document
-    in the packed rows, for its source and for each identity group that the document mentions."""
-    validation_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
+    """Columns sequence, row_start, row_end, kind, name: a row for each stretch of a validation
+    document in the packed rows, for its source and for each identity group that the document
+    mentions."""
+    validation_spans = spans.read(["split", "sequence", "row_start", "row_end", "doc_id"])
     validation_spans = validation_spans.filter(
         pc.equal(validation_spans["split"], "validation")
     ).drop_columns("split")
@@ -69,9 +70,11 @@ def build_validation_groups(
         memberships, "doc_id", join_type="inner", use_threads=False
     )
     sort_keys = [
-        (column_name, "ascending") for column_name in ("sequence", "start", "kind", "name")
+        (column_name, "ascending") for column_name in ("sequence", "row_start", "kind", "name")
     ]
-    return joined_spans.select(["sequence", "start", "end", "kind", "name"]).sort_by(sort_keys)
+    return joined_spans.select(["sequence", "row_start", "row_end", "kind", "name"]).sort_by(
+        sort_keys
+    )
 
 
 def _iter_memberships(documents: Table, identity_signals: Table | None) -> Iterator[pa.Table]:

@@ -32,7 +32,8 @@ def hallmark(tmp_path):
 RULE = "policy.rules.r={audit='bias', metric='preferense', lt=1}"
 #: About a slice that the settings rule out.
 SLICE = (
-    "policy.rules.s={audit='toxicity', metric='toxicity_probability', slice='prompted, k=26', lt=1}"
+    "policy.rules.s={audit='toxicity', metric='toxicity_probability', "
+    "slice='prompted, draw_count=26', lt=1}"
 )
 
 
@@ -41,7 +42,11 @@ SLICE = (
     [
         (["run", "nonsense"], 2, "there is no config 'nonsense'"),
         (["run", "missing.toml"], 2, "missing.toml: cannot be read"),
-        (["run", "smoke", "--set", "scrub.colour=1"], 2, "scrub.colour: there is no such key"),
+        (
+            ["run", "smoke", "--set", "redact_spans.colour=1"],
+            2,
+            "redact_spans.colour: there is no such key",
+        ),
         (["run", "smoke", "--set", "workers=0"], 2, "workers: must be greater than"),
         (["run", "smoke", "--set", "workers"], 2, "write it as section.key=value"),
         (["run", "smoke", "--set", "name.x=1"], 2, "'name' is a value, not a section"),
@@ -50,8 +55,8 @@ SLICE = (
         (["frobnicate"], 2, "frobnicate"),
         (["run", "smoke", "--set", "schedule=nonsense"], 2, "schedule: is no cron expression"),
         (["run", "smoke", "--set", "name='a b'"], 2, "name: must be at most 200 letters"),
-        (["run", "smoke", "--set", "split.validation=0"], 2, "split.validation: "),
-        (["run", "smoke", "--set", "plant.seed=1e26"], 2, "plant.seed: "),
+        (["run", "smoke", "--set", "split.validation_share=0"], 2, "split.validation_share: "),
+        (["run", "smoke", "--set", "plant_canaries.seed=1e26"], 2, "plant_canaries.seed: "),
         (["run", "smoke", "--set", "pretrain.model.d_model=100000000000"], 2, "d_model must be"),
         (["run", "smoke", "--set", "select.rules.x.lt=1"], 2, "rules.x: there is no signal 'x'"),
         (["run", "smoke", "--dry-run", "--set", "select.rules.x.lt=1"], 2, "is no signal 'x'"),
@@ -61,7 +66,11 @@ SLICE = (
             "rules.r.metric: the audit bias measures no 'preferen",
         ),
         (["run", "smoke", "--dry-run", "--set", RULE], 2, "'preferense' (did you mean preference?"),
-        (["run", "smoke", "--set", SLICE], 2, "no slice 'prompted, k=26' (did you mean prompted, "),
+        (
+            ["run", "smoke", "--set", SLICE],
+            2,
+            "no slice 'prompted, draw_count=26' (did you mean prompted, ",
+        ),
         (["run", "smoke", "--dry-run", "--set", SLICE], 2, "rules.s.slice: toxicity_probability"),
         (["audit", "nowhere", "--set", SLICE], 2, "nowhere"),
         (["status"], 2, "there is no store at "),
@@ -231,9 +240,9 @@ def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
     process = start(
         hallmark,
         "study",
-        "--worlds",
+        "--worlds-with-effects",
         "2",
-        "--without",
+        "--worlds-without-effects",
         "0",
         *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()),
         start_new_session=True,
@@ -359,7 +368,7 @@ def test_a_warning_does_not_turn_the_terminal(capsys):
 
 
 def test_names_out_of_files_of_users_do_not_turn_a_terminal():
-    numbers = dict.fromkeys(("value", "low", "high", "null"))
+    numbers = dict.fromkeys(("value", "low", "high", "null_value"))
     finding = {
         "audit": "bbq",
         "metric": "accuracy",
@@ -368,26 +377,28 @@ def test_names_out_of_files_of_users_do_not_turn_a_terminal():
         "method": "items of \x1b]0;a.csv",
         **numbers,
     }
-    report = dict.fromkeys(("table", "artifact", "unknown", "least")) | {"finding": finding}
-    said = render_finding_trace(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
+    report = dict.fromkeys(
+        ("evidence_table", "artifact", "is_overlap_unknown", "min_span_tokens")
+    ) | {"finding": finding}
+    said = render_finding_trace(report | {"checkpoint": "m\x07", "row_count": 0, "worst_rows": []})
     assert "\x1b" not in said and "\x07" not in said
     assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
 
 
 def test_settings(hallmark):
-    (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation"]
+    (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation_share"]
     assert row["default"] == 0.05 and "share of the clusters" in row["meaning"]
     assert "choose one of" in hallmark("settings", "nowhere", code=2).stderr
 
 
 def test_doctor(hallmark):
     findings = hallmark.json("doctor")
-    assert {f["what"] for f in findings} >= {"python", "device", "scorers", "prefect", "store"}
-    assert all(f["ok"] for f in findings)
-    assert f"{hallmark.store} can be made" in findings[-1]["says"]
+    assert {f["check"] for f in findings} >= {"python", "device", "scorers", "prefect", "store"}
+    assert all(f["is_ok"] for f in findings)
+    assert f"{hallmark.store} can be made" in findings[-1]["message"]
     assert not hallmark.store.exists()
     hallmark.store.mkdir()
-    assert f"{hallmark.store} can be written" in hallmark.json("doctor")[-1]["says"]
+    assert f"{hallmark.store} can be written" in hallmark.json("doctor")[-1]["message"]
 
 
 def test_debug_shows_the_traceback(hallmark):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
-from flows.config_errors import REMOVED_SETTINGS
 from flows.config_files import list_bundled_configs
 from flows.run_recording import resolve_flow_arguments
 from model.interchange.transformers_checkpoint import find_matching_family
@@ -21,8 +20,13 @@ def test_every_config_is_valid_and_bears_its_name(name):
 def test_nothing_is_planted_unasked_and_the_demo_asks():
     """2,720 invented texts are not for a user's model to learn."""
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
-    assert not load_config(own).plant.enabled and not load_config("hub").plant.enabled
-    assert load_config("demo").plant.enabled and load_config("smoke").plant.enabled
+    assert (
+        not load_config(own).plant_canaries.enabled
+        and not load_config("hub").plant_canaries.enabled
+    )
+    assert (
+        load_config("demo").plant_canaries.enabled and load_config("smoke").plant_canaries.enabled
+    )
 
 
 def test_the_demos_model_is_one_of_llamas():
@@ -60,71 +64,46 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {"capability_baselines"}  # has some of those of audit_capability
     ours -= {f"ask_{name}" for name in REQUEST_STAGES}  # have those of their audits
-    ours -= {"respond_untrained", "refer", "failures"}  # have those of respond; a run fills its own
-    ours -= {"blank", "behind", "proof", "proof_card"}  # a proof fills theirs
-    of_study = {"world", "seal", "attribute", "judge_candidates", "error_rates", "study_card"}
-    assert {"world", "attribute", "study_card"} <= {*StudyConfig.model_fields}
+    ours -= {
+        "respond_untrained",
+        "score_with_reference",
+        "failures",
+    }  # have those of respond; a run fills its own
+    ours -= {
+        "pad_removed_documents",
+        "find_source_documents",
+        "compare_arms",
+        "removal_experiment_card",
+    }  # a proof fills theirs
+    of_study = {
+        "world",
+        "seal_answer_key",
+        "attribute_texts",
+        "judge_candidates",
+        "error_rates",
+        "study_card",
+    }
+    assert {"world", "attribute_texts", "study_card"} <= {*StudyConfig.model_fields}
     ours -= of_study
-    assert sections - {"cut_repeats", "cut_toxic", "deduplicate_masked", "select_scored"} == ours
+    assert sections - {"cut_repeats", "cut_toxic", "deduplicate_redacted", "select_scored"} == ours
 
 
-def test_a_key_that_was_moved_says_where_to_and_runs_that_recorded_it_are_read():
-    with pytest.raises(UsageError) as error:
-        load_config("smoke", ["audit_toxicity.device=cpu"])
-    assert str(error.value).endswith(
-        "audit_toxicity.device: there is no such key; it is respond.device now, for all audits"
-    )
+def test_a_config_without_a_corpus_is_completed_from_what_a_run_recorded():
     recorded = load_config("smoke").model_dump(mode="json")
-    scorer = {"kind": "detoxify", "model": "unbiased"}
-    recorded["audit_toxicity"] |= {"scorer": scorer, "device": "cpu"}
-    del recorded["score"], recorded["respond"]
-    found = load_config(recorded)
-    assert found.respond.device == "cpu" and found.score.scorer.model == "unbiased"
-    assert "scorer" in recorded["audit_toxicity"]
-    with pytest.raises(UsageError, match="audit_toxicity: must be a table"):
-        load_config(recorded | {"audit_toxicity": "none"})
-
-
-def test_runs_that_recorded_a_key_that_is_gone_are_read():
-    new = load_config("smoke").model_dump(mode="json")
-    old = load_config("smoke").model_dump(mode="json")
-    for section, key in REMOVED_SETTINGS:
-        assert key not in old[section]
-        old[section][key] = 200
-    assert load_config(old) == load_config("smoke") and all(
-        key in old[section] for section, key in REMOVED_SETTINGS
-    )
     title = {"model_card": {"title": "mine"}}
-    assert load_config(fill_missing_sections(title, old), source_file="my.toml") == load_config(
-        new | title
-    )
-
-
-def test_who_writes_a_key_that_is_gone_is_told_to_leave_it_out(tmp_path):
-    said = (
-        "audit_bias.resamples: there is no such key any more, since no interval of this audit is "
-        "resampled now: leave it out"
-    )
-    recorded, own = load_config("smoke").model_dump(mode="json"), {"audit_bias": {"resamples": 200}}
-    with pytest.raises(UsageError) as error:
-        load_config(recorded, ["audit_bias.resamples=200"])
-    assert str(error.value) == f"config of the run: {said}"
-    with pytest.raises(UsageError) as error:
+    completed = fill_missing_sections(title, recorded)
+    assert load_config(completed, source_file="my.toml") == load_config(recorded | title)
+    own = {"audit_bias": {"resamples": 200}}
+    with pytest.raises(UsageError, match=r"^config my\.toml: audit_bias\.resamples: there is no"):
         load_config(fill_missing_sections(own, recorded), source_file="my.toml")
-    assert str(error.value) == f"config my.toml: {said}"
-    (tmp_path / "my.toml").write_text(
-        'name = "x"\n[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
-        "[audit_bias]\nresamples = 200\n[audit_weat]\nresamples = 200\n"
-    )
-    with pytest.raises(UsageError) as error:
-        load_config(str(tmp_path / "my.toml"))
-    assert str(error.value) == f"config {tmp_path}/my.toml: {said}"
+    with pytest.raises(UsageError, match=r"^config of the run: audit_bias\.resamples: there is no"):
+        load_config(recorded, ["audit_bias.resamples=200"])
 
 
 def test_several_mistakes_are_told_together():
     with pytest.raises(UsageError) as error:
-        load_config("smoke", ["workers=-1", "scrub.x=2", "split.validation=2.0"])
-    for place in ("workers", "scrub.x", "split"):
+        load_config("smoke", ["workers=-1", "redact_spans.x=2", "split.validation_share=2.0"])
+    for place in ("workers", "redact_spans.x", "split"):
         assert place in str(error.value)
 
 
@@ -134,10 +113,10 @@ def test_a_short_training_is_told_what_to_set_its_warmup_to():
     with pytest.raises(UsageError) as error:
         load_config(own, ["pretrain.train.steps=30"])
     assert str(error.value).endswith(
-        "pretrain.train: warmup 50 is longer than the training, 30 steps: set warmup to 30 or "
-        "less, or raise steps."
+        "pretrain.train: warmup_steps 50 is longer than the training, 30 steps: set warmup_steps "
+        "to 30 or less, or raise steps."
     )
-    load_config(own, ["pretrain.train.steps=30", "pretrain.train.warmup=30"])
+    load_config(own, ["pretrain.train.steps=30", "pretrain.train.warmup_steps=30"])
 
 
 @pytest.mark.parametrize(
@@ -158,8 +137,8 @@ def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
 
 def test_what_is_no_run_of_the_trace_makes_no_hit():
     with pytest.raises(UsageError, match="set it to 8 or more"):
-        load_config("demo", ["audit_extraction_attack.verbatim=7"])
-    load_config("demo", ["audit_extraction_attack.verbatim=8"])
+        load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=7"])
+    load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=8"])
 
 
 def test_sentinels_must_reach_for_the_context():
@@ -174,8 +153,8 @@ def test_sentinels_must_reach_for_the_context():
 
 
 def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
-    sets = f'contamination.sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
-    assert load_config("smoke", [sets]).contamination.sets
+    sets = f'contamination.evaluation_sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
+    assert load_config("smoke", [sets]).contamination.evaluation_sets
     other = "select_scored.rules={toxicity = {lt = 0.5}}"
     with pytest.raises(UsageError, match=r"add \[select_scored\.rules\.contamination\]"):
         load_config("smoke", [sets, other])
@@ -187,14 +166,16 @@ def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
     and a run that recorded it is made again as it was."""
     there = {"store": str(tmp_path)}
     kept = ["town", "documentation", "documentation/prefect"]
-    for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_masked"):
-        made = resolve_flow_arguments("demo", [f"{section}.prefer={kept}"], **there).config
-        assert getattr(made, section).prefer == tuple(kept)
-        wrong = f'{section}.prefer=["town", "documentation/pref"]'
+    for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_redacted"):
+        made = resolve_flow_arguments(
+            "demo", [f"{section}.preferred_sources={kept}"], **there
+        ).config
+        assert getattr(made, section).preferred_sources == tuple(kept)
+        wrong = f'{section}.preferred_sources=["town", "documentation/pref"]'
         with pytest.raises(UsageError) as refused:
             resolve_flow_arguments("demo", [wrong], **there)
         told = str(refused.value)
-        assert f"{section}.prefer names 'documentation/pref'" in told
+        assert f"{section}.preferred_sources names 'documentation/pref'" in told
         assert "name one of documentation, documentation/networkx" in told
         recorded = load_config("demo", [wrong]).model_dump(mode="json")
         assert resolve_flow_arguments(recorded, [], **there).config == load_config(recorded)
@@ -202,11 +183,11 @@ def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
 
 def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
     assert (
-        load_config("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy
+        load_config("smoke", ['cut_repeats.actions_by_type={REPEAT = "drop"}']).cut_repeats.action
         == "keep"
     )
     assert (
-        load_config("smoke", ['cut_repeats.policy="keep"']).cut_repeats
+        load_config("smoke", ['cut_repeats.action="keep"']).cut_repeats
         == load_config("smoke").cut_repeats
     )
 
@@ -215,8 +196,8 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
     ("until", "overrides", "words"),
     [
         ("cut_repeats", ["find_repeats.enabled=false"], r"set find_repeats\.enabled=true"),
-        ("cut_toxic", [], r"set find_toxic\.enabled=true"),
-        ("recovery", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
+        ("cut_toxic", [], r"set find_toxic_spans\.enabled=true"),
+        ("evaluate_curation", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
         ("no_stage", [], "choose one of: ingest"),
         ("audit_bbq", [], "it needs files of yours; set audit_bbq.items"),
         ("trace", [], "every audit has its own"),
@@ -240,7 +221,7 @@ def test_the_default_action_over_toxicity_depends_on_the_scorer():
     neural = ["score_toxicity.scorer.kind=detoxify"]
     assert actions(load_config(OWN, neural)) == {"toxicity": "remove", "contamination": "remove"}
     assert actions(load_config("hub"))["toxicity"] == "remove"
-    cascade = [*neural, "score_toxicity.cascade={threshold = 0.8}"]
+    cascade = [*neural, "score_toxicity.cascade={toxicity_threshold = 0.8}"]
     assert actions(load_config(OWN, cascade))["toxicity"] == "remove"  # Detoxify decides
 
 
@@ -249,8 +230,8 @@ def test_a_rule_over_toxicity_without_an_action_has_the_default_of_the_scorer():
     assert actions(load_config(OWN, [rules])) == {"toxicity": "tag", "rude": "tag"}
     neural = load_config(OWN, [rules, "score_toxicity.scorer.kind=detoxify"])
     assert actions(neural) == {"toxicity": "remove", "rude": "remove"}
-    other = "select.rules={words = {ge = 5}}"
-    assert actions(load_config(OWN, [other]), "select") == {"words": "remove"}
+    other = "select.rules={word_count = {ge = 5}}"
+    assert actions(load_config(OWN, [other]), "select") == {"word_count": "remove"}
 
 
 @pytest.mark.parametrize("kind", ["linear", "detoxify"])

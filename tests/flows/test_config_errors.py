@@ -20,10 +20,16 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
             "select.rules: must be tables [….rules.NAME], one a rule, or a list of "
             "rules (given: 5)",
         ),
-        ("select.rules={words = 5}", "select.rules.words: must be a table of settings (given: 5)"),
+        (
+            "select.rules={word_count = 5}",
+            "select.rules.word_count: must be a table of settings (given: 5)",
+        ),
         ("pretrain.train=3", "pretrain.train: must be a table of settings (given: 3)"),
         ("pretrain.train.steps='a'", "pretrain.train.steps: must be a whole number (given: 'a')"),
-        ("ingest.sources.0.weight=nan", "ingest.sources.0.weight: must be a number (given: nan)"),
+        (
+            "ingest.sources.0.document_share=nan",
+            "ingest.sources.0.document_share: must be a number (given: nan)",
+        ),
         ("ingest.sources=3", "ingest.sources: must be a list, in brackets (given: 3)"),
         ("ingest.sources=[{}]", "ingest.sources.0: has no kind, which says what it is"),
         ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'jsonl', "),
@@ -33,13 +39,13 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
             "select_scored.rules.toxicity.lt: must be a number (given: 'abc')",
         ),
         (
-            "select={presets = ['c4'], rules = {mine = {signal = 'words', ge = 'a'}}}",
+            "select={presets = ['c4'], rules = {mine = {signal = 'word_count', ge = 'a'}}}",
             "select.rules.mine.ge: must be a number (given: 'a')",
         ),
         (
             "select.rules.toxicity.lt=0.5",
             "select.rules.toxicity: there is no signal 'toxicity'; "
-            "there are: language, language_probability, words, ",
+            "there are: language, language_probability, word_count, ",
         ),
         (
             "select.rules.language.ge=1",
@@ -79,7 +85,7 @@ def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_p
             "policy.rules.r={audit='bias',metric='m',lt=1,slcie=''}",
             "policy.rules.r.slcie: there is no such key (did you mean slice?)",
         ),
-        ("scrub.xyzzy=1", "scrub.xyzzy: there is no such key"),
+        ("redact_spans.xyzzy=1", "redact_spans.xyzzy: there is no such key"),
     ],
 )
 def test_a_key_typed_wrongly_is_told_with_the_one_that_may_have_been_meant(override, words):

@@ -20,7 +20,7 @@ from tasks.corpus.ingest import ingest
 NO_PATHS = {
     "name",
     "schedule",
-    "earlier",
+    "earlier_run",
     "text_field",
     "key_field",
     "url_field",
@@ -32,19 +32,19 @@ NO_PATHS = {
     "split",
     "revision",
     "packages",
-    "maligned",
-    "women",
-    "prefer",
+    "negative_opinions_by_group",
+    "women_by_occupation",
+    "preferred_sources",
     "stop_words",
     "signal",
     "any_of",
     "none_of",
-    "policies",
+    "actions_by_type",
     "regions",
     "sha256",
     "device",
-    "languages",
-    "fields",
+    "scored_languages",
+    "text_fields",
     "title",
     "motivation",
     "creators",
@@ -56,19 +56,20 @@ NO_PATHS = {
     "distribution",
     "maintenance",
     "contact",
-    "source",
-    "target",
+    "source_column",
+    "target_column",
     "text",
-    "second",
-    "label",
-    "words",
-    "labels",
-    "group",
+    "text_column",
+    "second_text_column",
+    "label_column",
+    "words_column",
+    "labels_column",
+    "group_column",
     "intended_use",
     "out_of_scope",
-    "rows_from",
-    "positive",
-    "negative",
+    "data_provenance",
+    "positive_label",
+    "negative_label",
     "rules",
     "audit",
     "metric",
@@ -114,7 +115,7 @@ def test_every_setting_of_text_is_known_to_name_a_file_or_not():
     assert {key.split(".")[-1] for key in unmarked} - NO_PATHS - {
         "sources",
         "domains",
-        "documents",
+        "doc_ids",
     } == set()
     marked = {key for key, marked in text_settings(Config) if marked}
     assert marked == {
@@ -123,7 +124,7 @@ def test_every_setting_of_text_is_known_to_name_a_file_or_not():
         "ingest.sources.path",
         "ingest.block.sources",
         "ingest.block.domains",
-        "ingest.block.documents",
+        "ingest.block.doc_ids",
         "finetune.data.path",
         "finetune.data.validation_path",
         "finetune.data.test_path",
@@ -160,20 +161,30 @@ SETTINGS = {
     ],
     "ingest.block.sources": ["ingest.block.sources=OUT/a.txt"],
     "ingest.block.domains": ["ingest.block.domains=OUT/a.txt"],
-    "ingest.block.documents": ["ingest.block.documents=OUT/a.txt"],
+    "ingest.block.doc_ids": ["ingest.block.doc_ids=OUT/a.txt"],
     "identities.lexicons.0": ["identities.lexicons=['OUT/a.txt']"],
     "score_toxicity.scorer.checkpoint": [
         "score_toxicity.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"
     ],
-    "score_toxicity.scorer.base": ["score_toxicity.scorer={kind='detoxify', base='OUT'}"],
-    "effects.scorer.checkpoint": ["effects.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
+    "score_toxicity.scorer.base_model_folder": [
+        "score_toxicity.scorer={kind='detoxify', base_model_folder='OUT'}"
+    ],
+    "removal_effects.scorer.checkpoint": [
+        "removal_effects.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"
+    ],
     "score.scorer.checkpoint": ["score.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
-    "score_samples.scorer.base": ["score_samples.scorer={kind='detoxify', base='OUT'}"],
-    "score.also.0.path": ["score.also=[{kind='words', path='OUT/a.txt'}]"],
-    "score.also.0.folder": ["score.also=[{kind='classifier', folder='OUT/model'}]"],
-    "leave_out.documents": ["leave_out.documents=OUT/a.txt"],
+    "score_samples.scorer.base_model_folder": [
+        "score_samples.scorer={kind='detoxify', base_model_folder='OUT'}"
+    ],
+    "score.additional_scorers.0.path": [
+        "score.additional_scorers=[{kind='words', path='OUT/a.txt'}]"
+    ],
+    "score.additional_scorers.0.folder": [
+        "score.additional_scorers=[{kind='classifier', folder='OUT/model'}]"
+    ],
+    "leave_out.doc_ids_file": ["leave_out.doc_ids_file=OUT/a.txt"],
     "audit_toxicity.prompts": ["audit_toxicity.prompts=OUT/a.txt"],
-    "audit_toxicity.labelled": ["audit_toxicity.labelled=OUT/a.txt"],
+    "audit_toxicity.labelled_texts": ["audit_toxicity.labelled_texts=OUT/a.txt"],
     "audit_bold.prompts.0": ["audit_bold.prompts=['OUT/a.txt']"],
     "audit_bias.pairs": ["audit_bias.pairs=OUT/a.txt"],
     "audit_stereoset.items": ["audit_stereoset.items=OUT/a.txt"],
@@ -181,9 +192,13 @@ SETTINGS = {
     "audit_bbq.items.0": ["audit_bbq.items=['OUT/a.txt']"],
     "audit_honest.lexicon": ["audit_honest.lexicon=OUT/a.txt"],
     "audit_honest.templates.0": ["audit_honest.templates=['OUT/a.txt']"],
-    "audit_weat.words": ["audit_weat.words=OUT/a.txt"],
-    "audit_extraction_attack.reference": ["audit_extraction_attack.reference=OUT/model"],
-    "audit_membership.reference": ["audit_membership.reference=OUT/model"],
+    "audit_weat.word_lists": ["audit_weat.word_lists=OUT/a.txt"],
+    "audit_extraction_attack.reference_model_folder": [
+        "audit_extraction_attack.reference_model_folder=OUT/model"
+    ],
+    "audit_membership.reference_model_folder": [
+        "audit_membership.reference_model_folder=OUT/model"
+    ],
     "audit_misuse.prompts.0": ["audit_misuse.prompts=['OUT/a.txt']"],
     "tensorboard": ["tensorboard=OUT/events"],
     "finetune.data.path": ["finetune={task={kind='pairs'}, data={path='OUT/a.csv'}}"],

@@ -83,36 +83,42 @@ def states(report):
 def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
     report = forecast_run("smoke")
     assert not absent.exists()
-    assert report["sample"]["whole"] and not report["will_fail"]
+    assert report["sample"]["is_complete"] and not report["will_fail"]
     run = open_run(smoke.first, str(smoke.store))
     sources = {s["source"]: s["documents"] for s in report["sources"]}
     made = count_source_documents_and_bytes(run["ingest"]["documents"])
-    assert sources == {name: {"value": n, "exact": True} for name, (n, _) in made.items()}
+    assert sources == {name: {"value": n, "is_exact": True} for name, (n, _) in made.items()}
     corpus = report["corpus"]
-    assert corpus["documents"] == {"value": run["plant"]["documents"].row_count, "exact": True}
+    assert corpus["documents"] == {
+        "value": run["plant_canaries"]["documents"].row_count,
+        "is_exact": True,
+    }
     context = run.config.pack.context
     assert corpus["tokens"]["value"] == count_packed_tokens(run["pack"], "train", context)
     assert corpus["train_rows"]["value"] == run["pack"]["train"].row_count
     training = report["training"]
-    seen = run.read_table("log", "pretrain")["tokens"].to_pylist()[-1]
+    seen = run.read_table("log", "pretrain")["tokens_seen"].to_pylist()[-1]
     assert training["tokens_seen"] == seen
     epochs = seen / context / run["pack"]["train"].row_count
-    assert training["epochs"] == {"value": pytest.approx(epochs), "exact": True}
+    assert training["epochs"] == {"value": pytest.approx(epochs), "is_exact": True}
     model = load_checkpoint(run.find_checkpoints()[-1].fetch_directory())
     parameters = sum(p.numel() for p in model.parameters())
-    assert training["parameters"] == {"value": parameters, "exact": True}
+    assert training["parameters"] == {"value": parameters, "is_exact": True}
     assert training["step"]["device"] == "cpu" or torch.cuda.is_available()
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds"] > 0
-    assert training["step"]["peak"] > training["memory"]["total"]
+    assert training["step"]["peak_bytes"] > training["memory"]["total"]
 
 
 FILES = {
     "audit_toxicity.prompts": ("none.jsonl", "there is no file"),
     "audit_bold.prompts": ('["none.json"]', "there is no file"),
-    "audit_membership.reference": ("none", "audit_membership.reference: there is no"),
-    "score.also": ('[{kind="words", path="none.txt"}]', "there is no file"),
+    "audit_membership.reference_model_folder": (
+        "none",
+        "audit_membership.reference_model_folder: there is no",
+    ),
+    "score.additional_scorers": ('[{kind="words", path="none.txt"}]', "there is no file"),
     "audit_bias.pairs": ("pairs.jsonl", "pairs.jsonl, line 1 has no text in"),
-    "audit_toxicity.labelled": ("labelled.jsonl", "labels all texts toxic"),
+    "audit_toxicity.labelled_texts": ("labelled.jsonl", "labels all texts toxic"),
 }
 
 
@@ -127,7 +133,7 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
     override = f"{setting}={value}"
     try:
         warnings = forecast_run(config, [override])["warnings"]
-        failing = [warning["says"] for warning in warnings if warning["sure"]]
+        failing = [warning["message"] for warning in warnings if warning["is_certain"]]
     except UsageError as error:
         failing = [str(error)]
     assert any(said in why for why in failing), failing
@@ -144,12 +150,12 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
 @pytest.mark.slow
 def test_a_sample_of_smoke_comes_near_it(smoke, absent):
     report = forecast_run("smoke", last_stage="pack", max_sample_bytes=200_000)
-    assert not report["sample"]["whole"] and report["training"] is None
+    assert not report["sample"]["is_complete"] and report["training"] is None
     run = open_run(smoke.first, str(smoke.store))
     corpus = report["corpus"]
-    assert not any(figure["exact"] for figure in corpus.values())
+    assert not any(figure["is_exact"] for figure in corpus.values())
     assert corpus["documents"]["value"] == pytest.approx(
-        run["plant"]["documents"].row_count, rel=0.1
+        run["plant_canaries"]["documents"].row_count, rel=0.1
     )
     tokens = count_packed_tokens(run["pack"], "train", run.config.pack.context)
     assert corpus["tokens"]["value"] == pytest.approx(tokens, rel=0.1)
@@ -166,14 +172,17 @@ def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
     assert [row["artifact"] for row in report["stages"]] == [
         s["artifact"] for s in run.record["stages"]
     ]
-    assert report["sample"] is None and report["seconds"] == {"value": 0, "without": []}
-    assert report["corpus"]["tokens"]["exact"] and report["training"]["epochs"]["exact"]
+    assert report["sample"] is None and report["seconds"] == {
+        "value": 0,
+        "stages_without_estimate": [],
+    }
+    assert report["corpus"]["tokens"]["is_exact"] and report["training"]["epochs"]["is_exact"]
     later = smoke.json("run", "smoke", "--dry-run", "--set", "audit_bias.seed=77")
     would = {label for label, state in states(later).items() if state == "run"}
     # What will be asked is not known before, so neither whether somebody must be asked again.
     assert would == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
-    assert "config: seed" in next(r["why"] for r in later["stages"] if r["label"] == "bias_ask")
-    assert later["seconds"]["value"] > 0 and not later["seconds"]["without"]
+    assert "config: seed" in next(r["reason"] for r in later["stages"] if r["label"] == "bias_ask")
+    assert later["seconds"]["value"] > 0 and not later["seconds"]["stages_without_estimate"]
     going_on = smoke.json(
         "run",
         "smoke",
@@ -199,18 +208,20 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
         for k, v in {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()
     ]
     with pytest.raises(SystemExit) as ended:
-        options += ["--set=plant.enabled=true", "--set=split.validation=1e-9"]
+        options += ["--set=plant_canaries.enabled=true", "--set=split.validation_share=1e-9"]
         cli.main(["run", config, "--dry-run", *options])
     assert ended.value.code == 1
     said = capsys.readouterr().out
-    fails = next(line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant"))
+    fails = next(
+        line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant_canaries")
+    )
     for words in (
         "only 0 training",
         "300 to 700",
         "40 passages",
-        "plant.passages",
-        "plant.shortest",
-        "plant.enabled=false",
+        "plant_canaries.passages_per_count",
+        "plant_canaries.min_passage_characters",
+        "plant_canaries.enabled=false",
     ):
         assert words in fails
     # What would fail behind it is said, too.
@@ -222,7 +233,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
 def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
     report = forecast_run("hub")
     assert states(report)["ingest"] == "unknown" and not report["will_fail"]
-    assert "without the hub" in report["stages"][0]["why"]
+    assert "without the hub" in report["stages"][0]["reason"]
     assert set(states(report).values()) == {"unknown", "run"}
     assert report["corpus"]["documents"]["value"] is None
     training = report["training"]
@@ -232,7 +243,7 @@ def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
     assert 120e6 < count < 130e6 and training["memory"]["total"] == 16 * count
     if not torch.cuda.is_available():
         assert training["step"] is None
-        assert any("device is cuda" in warning["says"] for warning in report["warnings"])
+        assert any("device is cuda" in warning["message"] for warning in report["warnings"])
 
 
 def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
@@ -240,8 +251,8 @@ def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
     (tmp_path / "letters.jsonl").unlink()
     report = forecast_run(config)
     assert report["will_fail"] and states(report)["ingest"] == "fails"
-    assert "correct the source's path" in report["warnings"][0]["says"]
-    assert states(report)["model_card"] == "waits"
+    assert "correct the source's path" in report["warnings"][0]["message"]
+    assert states(report)["model_card"] == "blocked"
 
 
 def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tmp_path):
@@ -262,7 +273,9 @@ def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tm
     assert [behind[n] for n in QUARANTINE_KEYS] == [source[n] for n in QUARANTINE_KEYS]
 
 
-SMALL = "[plant]\nenabled = false\n[train_tokenizer]\nvocab_size = 300\n[pack]\ncontext = 32\n"
+SMALL = (
+    "[plant_canaries]\nenabled = false\n[train_tokenizer]\nvocab_size = 300\n[pack]\ncontext = 32\n"
+)
 
 
 def run_to_pack(config: str, store: Path) -> list[str]:
@@ -288,17 +301,17 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
     report = forecast_run(config, last_stage="pack")
     would = [label for label, state in states(report).items() if state == "run"]
     assert would == ["ingest"]
-    assert "outside: letters" in report["stages"][0]["why"]
+    assert "outside: letters" in report["stages"][0]["reason"]
     assert listing(absent) == before
     assert run_to_pack(config, absent) == would
 
 
 def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
-    planted = "[plant]\nenabled = true\n"
+    planted = "[plant_canaries]\nenabled = true\n"
     config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)], planted)
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
-    assert not report["sample"]["whole"] and not report["will_fail"]
-    warning = next(w["says"] for w in report["warnings"] if "planting needs" in w["says"])
+    assert not report["sample"]["is_complete"] and not report["will_fail"]
+    warning = next(w["message"] for w in report["warnings"] if "planting needs" in w["message"])
     assert "40 training documents of 300 to 700 characters" in warning
     assert not absent.exists()
 
@@ -306,12 +319,12 @@ def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
 def test_a_cascade_is_not_judged_by_a_sample(absent, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     more = f'''[score_toxicity]
-    scorer = {{kind = "detoxify", checkpoint = "{checkpoint}", base = "{base}"}}
-    cascade = {{sample = 10, recall = 0.99}}'''
+    scorer = {{kind = "detoxify", checkpoint = "{checkpoint}", base_model_folder = "{base}"}}
+    cascade = {{sample_size = 10, min_recall = 0.99}}'''
     config = config_of(tmp_path, texts(400, 12), more)
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
-    assert not report["sample"]["whole"] and not report["will_fail"]
-    assert not any("cascade is refused" in warning["says"] for warning in report["warnings"])
+    assert not report["sample"]["is_complete"] and not report["will_fail"]
+    assert not any("cascade is refused" in warning["message"] for warning in report["warnings"])
     assert any("whether the cascade of score_toxicity is refused" in n for n in report["notes"])
 
 
@@ -376,7 +389,7 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
     monkeypatch.setattr("flows.forecast.run_forecast.Forecaster._run_corpus_stages", tried)
     report = forecast_run(str(config), store=str(tmp_path / "store"), max_sample_bytes=20_000)
     (row,) = [row for row in report["stages"] if row["label"] == "language"]
-    growth = report["sample"]["growth"]
+    growth = report["sample"]["corpus_to_sample_ratio"]
     assert growth > 10 and row["seconds"] == pytest.approx(9.0 + 0.25 * growth)
     assert read["few-1"] == read["few-2"] == 4 < read["sample"] == report["sample"]["documents"]
 
@@ -385,20 +398,25 @@ def test_a_time_that_lacks_stages_is_the_least_and_names_them():
     row = {
         "label": "ingest",
         "state": "run",
-        "why": "",
+        "reason": "",
         "artifact": None,
         "seconds": 40.0,
-        "rests_on": "measured",
+        "time_basis": "measured",
     }
-    audit = row | {"label": "audit_bias", "seconds": None, "rests_on": ""}
+    audit = row | {"label": "audit_bias", "seconds": None, "time_basis": ""}
     said = _render_stages(
-        {"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}}
+        {
+            "stages": [row, audit],
+            "seconds": {"value": 40.0, "stages_without_estimate": ["audit_bias"]},
+        }
     )
     assert said.endswith(
         "time in all: at least about 40.0 s\n  measured\n  not in it: audit_bias, of whose time "
         "neither the sample nor an earlier run in this store tells"
     )
-    said = _render_stages({"stages": [row], "seconds": {"value": 40.0, "without": []}})
+    said = _render_stages(
+        {"stages": [row], "seconds": {"value": 40.0, "stages_without_estimate": []}}
+    )
     assert said.endswith("time in all: about 40.0 s\n  measured")
 
 
@@ -433,28 +451,35 @@ def test_what_is_wanting_is_named_with_the_setting_to_change():
     names = ("documents", "train", "validation", "holdout", "train_rows", "passages")
     exact = {name: Estimate(0, True) for name in names}
     found = list(predict_problems(config, exact, Estimate(300, True), None, runs_audits=True))
-    sure = [c.says for c in found if c.sure]
+    sure = [c.message for c in found if c.is_certain]
     assert [says.split("'")[1] for says in sure] == ["train", "validation"]
-    assert any("split.holdout" in c.says for c in found if not c.sure)
-    assert any("300 tokens of the 4,096" in c.says for c in found)
+    assert any("split.holdout_share" in c.message for c in found if not c.is_certain)
+    assert any("300 tokens of the 4,096" in c.message for c in found)
     plenty = {name: Estimate(10_000) for name in names}
     assert not list(predict_problems(config, plenty, Estimate(4096, True), None, runs_audits=True))
     few = plenty | {"train_rows": Estimate(9), "passages": Estimate(39)}
-    says = [c.says for c in predict_problems(config, few, Estimate(4096), 900.0, runs_audits=True)]
+    says = [
+        c.message for c in predict_problems(config, few, Estimate(4096), 900.0, runs_audits=True)
+    ]
     assert len(says) == 3
     assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
 
 
 def test_copies_of_one_text_leave_nothing_to_measure_on_and_no_model_is_trained(absent, tmp_path):
-    trained = "[split]\nvalidation = 0.001\nholdout = 0.001\n"  # wherever its hash puts the text
+    trained = (
+        "[split]\nvalidation_share = 0.001\nholdout_share = "
+        "0.001\n"
+    )  # wherever its hash puts the text
     config = config_of(tmp_path, texts(1, 400) * 9, SMALL + trained)
     report = forecast_run(config)
-    fails = [warning["says"] for warning in report["warnings"] if warning["sure"]]
-    assert report["will_fail"] and any("raise split.validation" in says for says in fails)
+    fails = [warning["message"] for warning in report["warnings"] if warning["is_certain"]]
+    assert report["will_fail"] and any("raise split.validation_share" in says for says in fails)
     with pytest.raises(
-        HallmarkError, match=r"would fail behind the training: .* split\.validation"
+        HallmarkError, match=r"would fail behind the training: .* split\.validation_share"
     ):
         pipeline.fn(config)
-    assert (absent / "artifacts/plant").exists() and not (absent / "artifacts/pack").exists()
+    assert (absent / "artifacts/plant_canaries").exists() and not (
+        absent / "artifacts/pack"
+    ).exists()
     pipeline.fn(config, until="pack")
     assert (absent / "artifacts/pack").exists()

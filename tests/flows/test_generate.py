@@ -61,7 +61,7 @@ def hallmark(tmp_path):
 
 
 def by_method(report):
-    return {row["method"]: row for row in report["written"]}
+    return {row["method"]: row for row in report["outputs"]}
 
 
 @pytest.mark.parametrize("kind", ["decoder", "prefix"])
@@ -74,7 +74,7 @@ def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind
     found = by_method(report)
     assert list(found) == list(METHODS)
     for method, row in found.items():
-        ids = [step["id"] for step in row["steps"]]
+        ids = [step["token_id"] for step in row["steps"]]
         if method == "beam search":
             ((best, *_),) = decode_with_beam_search(
                 model, [prompt], width=5, max_new_tokens=9, normalisation="mean"
@@ -83,7 +83,11 @@ def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind
         else:
             ((one,),) = generate(model, [prompt], max_new_tokens=9, seed=4, **METHODS[method])
             expected, stopped = one.ids, one.stopped
-        assert ids == expected and row["ended"] == stopped and row["tokens"] == len(ids)
+        assert (
+            ids == expected
+            and row["reached_end_token"] == stopped
+            and row["token_count"] == len(ids)
+        )
         assert row["text"] == subject.decode(ids[:-1] if stopped else ids)
         scores = behind(model, Batch(torch.tensor([[*prompt, *ids]])), len(prompt))
         assert [step["log_prob"] for step in row["steps"]] == pytest.approx(scores, abs=1e-4)
@@ -117,7 +121,7 @@ def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, archite
     for method in ("greedy", "nucleus"):
         how = {"max_new_tokens": 9, "sources": sources, **METHODS[method]}
         ((one,),) = generate(model, [prompt], **how)
-        assert [step["id"] for step in found[method]["steps"]] == one.ids
+        assert [step["token_id"] for step in found[method]["steps"]] == one.ids
 
 
 @pytest.mark.parametrize(
@@ -141,9 +145,9 @@ def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, pr
     settings = {"max_new_tokens": 7, "stop": stop, "forbid": forbid, "sources": [source]}
     for method in ("greedy", "nucleus"):
         ((one,),) = generate(model, [start], **settings, **METHODS[method])
-        assert [step["id"] for step in found[method]["steps"]] == one.ids
+        assert [step["token_id"] for step in found[method]["steps"]] == one.ids
     for row in found.values():
-        ids = [step["id"] for step in row["steps"]]
+        ids = [step["token_id"] for step in row["steps"]]
         batch = Batch(torch.tensor([[*start, *ids]]), source=torch.tensor([source]))
         assert row["log_prob"] == pytest.approx(sum(behind(model, batch, len(start))), abs=1e-3)
 
@@ -162,9 +166,9 @@ def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
     assert [m["position"] for m in report["masks"]] == [i for i, t in enumerate(ids) if t == mask]
     for told, line in zip(report["masks"], scores, strict=True):
         best = np.argsort(-line)[:10]
-        assert [found["id"] for found in told["likeliest"]] == best.tolist()
-        for found in told["likeliest"]:
-            assert found["log_prob"] == pytest.approx(line[found["id"]], abs=1e-4)
+        assert [found["token_id"] for found in told["candidates"]] == best.tolist()
+        for found in told["candidates"]:
+            assert found["log_prob"] == pytest.approx(line[found["token_id"]], abs=1e-4)
             assert found["probability"] == pytest.approx(math.exp(found["log_prob"]))
     said = hallmark("generate", str(folders["encoder"]), prompt).stdout
     assert "mask 1, token" in said and "mask 2, token" in said and "probability" in said
@@ -178,7 +182,7 @@ def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, b
     ids = torch.tensor([subject.prepend_bos_id(subject.encode(PROMPT))])
     options = {"max_new_tokens": 8, "attention_mask": torch.ones_like(ids), "do_sample": False}
     expected = theirs.generate(ids, **options)[0, ids.shape[1] :].tolist()
-    assert [step["id"] for step in found["greedy"]["steps"]] == expected
+    assert [step["token_id"] for step in found["greedy"]["steps"]] == expected
     (told,) = hallmark.json("generate", str(bert_folder), "The nurse [MASK] late.")["masks"]
     bert = transformers.BertForMaskedLM.from_pretrained(bert_folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_folder)
@@ -188,10 +192,10 @@ def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, b
         log_p = bert(**read).logits[0, place].log_softmax(-1)
     assert told["position"] == place
     values, best = log_p.topk(10)
-    assert [one["log_prob"] for one in told["likeliest"]] == pytest.approx(
+    assert [one["log_prob"] for one in told["candidates"]] == pytest.approx(
         values.tolist(), abs=1e-4
     )
-    assert told["likeliest"][0]["id"] == best[0]
+    assert told["candidates"][0]["token_id"] == best[0]
 
 
 @pytest.mark.parametrize(
@@ -279,10 +283,10 @@ def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
 def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
     asked = ("generate", str(folders["encoder"]))
     open_ = hallmark.json(*asked, "He ate the cake <|mask|> the fork", "--masked")["masks"][0]
-    assert all("id" in found for found in open_["likeliest"])
+    assert all("token_id" in found for found in open_["candidates"])
     secret = hallmark.json(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked")
-    assert {found["token"] for found in secret["masks"][0]["likeliest"]} == {f"{WITHHELD_PREFIX}]"}
-    assert not any("id" in found for found in secret["masks"][0]["likeliest"])
+    assert {found["token"] for found in secret["masks"][0]["candidates"]} == {f"{WITHHELD_PREFIX}]"}
+    assert not any("token_id" in found for found in secret["masks"][0]["candidates"])
     assert "jane" not in secret["prompt"]
     assert (
         WITHHELD_PREFIX
@@ -292,9 +296,9 @@ def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
 
 def test_masked_reports_tell_no_tokens(hallmark, folders):
     told = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--masked", "--tokens", "5")
-    assert told["masked"] and all("steps" not in row for row in told["written"])
+    assert told["is_redacted"] and all("steps" not in row for row in told["outputs"])
     plain = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--tokens", "5")
-    for row, other in zip(told["written"], plain["written"], strict=True):
+    for row, other in zip(told["outputs"], plain["outputs"], strict=True):
         assert row["log_prob"] == other["log_prob"]
 
 
@@ -311,7 +315,7 @@ def test_a_run_writes_and_the_store_stays_as_it_is(smoke):
     assert all(f"\n{method} (" in said for method in METHODS)
     assert said.count("per token") == len(METHODS)
     trained = smoke.json(*asked)  # the same texts again
-    for row in trained["written"]:
+    for row in trained["outputs"]:
         assert f"{row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token" in said
     # An untrained model finds every word about as likely.
     untrained = smoke.json("generate", f"{smoke.first}@0", *asked[2:], "--masked", "--seed", "1")

@@ -93,8 +93,13 @@ def names(rows):
 def test_each_run_says_how_it_stands(store):
     a, b, c, d = list_runs(store)
     assert names((a, b, c, d)) == ["a", "b", "c", "d"]
-    assert (a["stages"], a["made"], a["broken"], a["status"]) == (2, 1, ["fair"], "completed")
-    assert (b["checkpoint"], b["broken"], b["status"]) == ("a@0", [], "running")
+    assert (a["stages"], a["computed_stages"], a["failed_rules"], a["status"]) == (
+        2,
+        1,
+        ["fair"],
+        "completed",
+    )
+    assert (b["checkpoint"], b["failed_rules"], b["status"]) == ("a@0", [], "running")
     assert (c["status"], c["error"]) == ("failed", "the disk is full")
     assert d["status"] == "interrupted"  # whoever ran it is gone
 
@@ -146,7 +151,7 @@ def test_the_arms_of_a_mitigation_are_told_apart(store):
         made = json.dumps(record | {"run": name, "config": config, "checkpoint": "a@9"})
         Store(store).put(f"runs/{name}/run.json", made.encode())
     *_, m, n, o = list_runs(store)
-    assert [row["left_out"] for row in (m, n, o)] == ["control", "documents", ""]
+    assert [row["training_arm"] for row in (m, n, o)] == ["control", "documents", ""]
     *_, m, n, o = render_run_list([m, n, o]).splitlines()
     assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents left out  " in n
     assert "pipeline of a@9  " in o and "," not in o.split("demo")[0]
@@ -159,7 +164,7 @@ def test_verdicts_that_are_gone_hide_no_run(store):
         if row["label"] == "policy"
     ]
     Store(store).delete([f"artifacts/{name}/manifest.json"])
-    assert list_runs(store)[0]["broken"] is None
+    assert list_runs(store)[0]["failed_rules"] is None
     assert names(list_runs(store, only_policy_failed=True)) == []
     assert "a" in render_run_list(list_runs(store))
 

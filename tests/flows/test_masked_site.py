@@ -29,16 +29,16 @@ def shown(folder: Path) -> dict[Path, str]:
 
 def must_be_hidden(run) -> set[str]:
     """Secrets, and texts of models and of plants that no score found harmless."""
-    plants = run["plant"]["plants"].read(["secret", "text"]).to_pydict()
+    plants = run["plant_canaries"]["canaries"].read(["secret", "text"]).to_pydict()
     found = {*plants["secret"], *plants["text"]}
     told = run["audit_capability"]["samples"].read(["continuation"])
     found.update(told["continuation"].to_pylist())
-    for stage, table, text in (
-        ("audit_toxicity", "values", "continuation"),
-        ("score_samples", "samples", "text"),
+    for stage, table, text, score in (
+        ("audit_toxicity", "values", "continuation", "score"),
+        ("score_samples", "samples", "text", "toxicity"),
     ):
-        rows = run[stage][table].read([text, "score"]).to_pylist()
-        found.update(r[text] for r in rows if r["score"] is None or r["score"] >= 0.5)
+        rows = run[stage][table].read([text, score]).to_pylist()
+        found.update(r[text] for r in rows if r[score] is None or r[score] >= 0.5)
     # A few letters stand on a page by chance.
     return {words(text) for text in found if text and len(words(text)) > 12}
 
@@ -53,7 +53,7 @@ def test_no_page_shows_what_nobody_may_see(smoke):
 
 
 def test_an_unmasked_site_is_asked_for_noted_and_closed_to_others(smoke):
-    page = Path(smoke.json("report", smoke.first, "--reveal")["unmasked"])
+    page = Path(smoke.json("report", smoke.first, "--reveal")["unredacted"])
     site = smoke.store / "site-revealed"
     assert page == site / "runs" / smoke.first / "index.html"
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
@@ -61,7 +61,7 @@ def test_an_unmasked_site_is_asked_for_noted_and_closed_to_others(smoke):
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert sum(word in text for word in hidden) > 10
     record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())
-    assert [note["folder"] for note in record["revealed"]] == [str(site)]
+    assert [note["folder"] for note in record["reveals"]] == [str(site)]
     assert (
         "holds something else"
         in smoke("report", "--reveal", "--out", str(smoke.store), code=2).stderr

@@ -46,16 +46,16 @@ STAGES = [
     "cut_repeats",
     "evaluate_detectors",
     "find_personal_data",
-    "scrub",
-    "deduplicate_masked",
+    "redact_spans",
+    "deduplicate_redacted",
     "score_toxicity",
     "contamination",
     "select_scored",
     "split",
-    "plant",
+    "plant_canaries",
     "profile",
-    "effects",
-    "recovery",
+    "removal_effects",
+    "evaluate_curation",
     "datasheet",
     "train_tokenizer",
     "pack",
@@ -98,20 +98,20 @@ def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
         "deduplicate",
         "select",
         "deduplicate_near",
-        "scrub",
+        "redact_spans",
         "select_scored",
         "split",
-        "plant",
+        "plant_canaries",
         "pack",
     )
     for stage in report["stages"]:
         assert stage["balanced"]
-        assert not stage["stale"]
+        assert not stage["stale_reasons"]
         assert stage["tables"] or stage["files"]
         if stage["label"] in kept:
             for terms in stage["accounts_total"].values():
-                left = terms["in"] + terms["added"]
-                assert left == sum(v for k, v in terms.items() if k not in ("in", "added")) > 0
+                left = terms["input"] + terms["added"]
+                assert left == sum(v for k, v in terms.items() if k not in ("input", "added")) > 0
 
 
 def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
@@ -121,15 +121,15 @@ def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
         "select",
         "deduplicate_near",
         "cut_repeats",
-        "scrub",
-        "deduplicate_masked",
+        "redact_spans",
+        "deduplicate_redacted",
         "select_scored",
         "split",
-        "plant",
+        "plant_canaries",
     ]
     for before, after in pairwise(chain):
         for unit in ("rows", "bytes"):
-            assert totals[before][unit]["kept"] == totals[after][unit]["in"], (before, after)
+            assert totals[before][unit]["kept"] == totals[after][unit]["input"], (before, after)
 
 
 def test_a_second_run_makes_nothing_and_is_quick(smoke):
@@ -149,7 +149,12 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
 
 def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke):
     report = smoke.json(
-        "run", "smoke", "--until", "scrub", "--set", "deduplicate_near.threshold=0.8000001"
+        "run",
+        "smoke",
+        "--until",
+        "redact_spans",
+        "--set",
+        "deduplicate_near.similarity_threshold=0.8000001",
     )
     assert made(report) == ["deduplicate_near"]
 
@@ -165,15 +170,20 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
     for audit in ("capability", *ASKED):  # a policy can name each
         own = [f for f in findings if f["audit"] == audit]
         assert own and not unnamed(audit, own)
-    for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
+    for metric in (
+        "group_negative_statement_preference",
+        "group_toxicity_probability",
+    ):  # the town's peoples
         rows = (f for f in findings if f["metric"] == metric and not f["control"])
-        told = (tags for tags in map(parse_tags, rows) if "mentions" not in tags)
-        about = {tags.get("category", tags.get("part")) for tags in told}
+        told = (tags for tags in map(parse_tags, rows) if "mentioned_group" not in tags)
+        about = {tags.get("category", tags.get("prompt_subset")) for tags in told}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
-        if not finding["table"]:
+        if not finding["evidence_table"]:
             continue  # of a script, or of what was not asked: there are no rows
-        rows = select_evidence(run[finding["stage"]][finding["table"]].read(), finding["where"])
+        rows = select_evidence(
+            run[finding["stage"]][finding["evidence_table"]].read(), finding["evidence_filter"]
+        )
         nothing_counted = finding["value"] == 0 and finding["unit"] not in ("share", "bits")
         if finding["value"] is not None and finding["n"] and not nothing_counted:
             assert len(rows), finding
@@ -182,15 +192,17 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 def test_what_is_held_back_for_planting_was_silenced_by_no_filter(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     run = open_run(smoke.first)
-    held = run["plant"]["ledger"].read(["action"])["action"].to_pylist().count("removed")
+    held = run["plant_canaries"]["ledger"].read(["action"])["action"].to_pylist().count("removed")
     assert held > 0
-    reasons = run["effects"]["rates"].read(["stage", "reason"]).to_pylist()
-    assert reasons and not any(row["stage"] == "plant" for row in reasons)
-    history = run["effects"].manifest["lineage"]["history"]
+    reasons = run["removal_effects"]["removal_rates"].read(["stage", "reason"]).to_pylist()
+    assert reasons and not any(row["stage"] == "plant_canaries" for row in reasons)
+    history = run["removal_effects"].manifest["lineage"]["history"]
     assert [*history][-2:] == ["select_scored", "split"]
     # Another planting, and nobody else was silenced.
-    report = smoke.json("run", "smoke", "--until", "effects", "--set", "plant.seed=5")
-    assert "plant" in made(report) and "effects" not in made(report)
+    report = smoke.json(
+        "run", "smoke", "--until", "removal_effects", "--set", "plant_canaries.seed=5"
+    )
+    assert "plant_canaries" in made(report) and "removal_effects" not in made(report)
 
 
 def test_the_card_holds_the_tokenizer_that_was_trained(smoke):
@@ -215,8 +227,8 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     report = smoke.json("batch", smoke.first, "--step", "3")
     assert len(report["sequences"]) == run.config.pretrain.train.batch_size
     tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
-    ids = run["pack"]["train"].read(["ids"])["ids"].to_pylist()
-    documents = run["plant"]["documents"].read().to_pylist()
+    ids = run["pack"]["train"].read(["token_ids"])["token_ids"].to_pylist()
+    documents = run["plant_canaries"]["documents"].read().to_pylist()
     texts = {row["doc_id"].hex(): (row["source"], row["text"]) for row in documents}
     compared = 0
     for sequence in report["sequences"]:
@@ -224,12 +236,14 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
             source, text = texts[span["doc_id"]]
             assert span["source"] == source
             assert span["text"] == text[span["char_start"] : span["char_end"]]  # in clear
-            spelled = tokenizer.decode(ids[sequence["sequence"]][span["start"] : span["end"]])
+            spelled = tokenizer.decode(
+                ids[sequence["sequence"]][span["row_start"] : span["row_end"]]
+            )
             if "\N{REPLACEMENT CHARACTER}" not in spelled:  # a character cut in two
                 assert spelled == text[span["char_start"] : span["char_end"]]
                 compared += 1
     assert compared > 8
-    plants = run["plant"]["plants"].read(["kind", "secret"]).to_pylist()
+    plants = run["plant_canaries"]["canaries"].read(["kind", "secret"]).to_pylist()
     secrets = [row["secret"] for row in plants if row["kind"] != "association"]
     hidden = json.dumps(smoke.json("batch", smoke.first, "--step", "3", "--masked"))
     assert "not shown" in hidden and not any(secret in hidden for secret in secrets)
@@ -278,20 +292,23 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     assert labels[-2:] == ["failures", "model_card"] and "audit_toxicity" in labels
     assert "audit_bias" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
-    finding = "toxicity.expected_maximum_toxicity[prompted, k=4]"
+    finding = "toxicity.expected_maximum_toxicity[prompted, draw_count=4]"
     traced = smoke.json("trace", run.id, finding)  # a model of elsewhere
     assert traced["checkpoint"] == str(folder)
-    assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
+    assert traced["worst_rows"] and not any(entry["documents"] for entry in traced["worst_rows"])
     (page,) = run["model_card"].fetch_directory().glob("model_card.html")
     text = page.read_text()
     assert "Failed: Bias" in text or "failed: Bias" in text
     assert "Bias failed: stage bias_respond" in text
-    rule = {"audit": "bias", "metric": "preference", "lt": 0.9}
+    rule = {"audit": "bias", "metric": "stereotype_preference", "lt": 0.9}
     rules = [f"--set=policy.rules.r.{name}={value}" for name, value in rule.items()]
     smoke(*asked, *rules, code=1)
     run = open_run(smoke.json("status")["run"], str(smoke.store))
     (verdict,) = run["policy"]["verdicts"].read().to_pylist()
-    assert (verdict["verdict"], verdict["why"]) == ("fail", "not measured: the audit did not run")
+    assert (verdict["verdict"], verdict["reason"]) == (
+        "fail",
+        "not measured: the audit did not run",
+    )
 
 
 def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
@@ -300,7 +317,7 @@ def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
         open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder
     )
     run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
-    said = smoke("trace", run, "bias.preference", "--attribute", code=2).stderr
+    said = smoke("trace", run, "bias.stereotype_preference", "--attribute", code=2).stderr
     assert f"nothing is known of what {folder}" in said
 
 

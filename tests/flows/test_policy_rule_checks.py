@@ -24,18 +24,34 @@ def config_of(**rule):
     ("rule", "said"),
     [
         (
-            {"audit": "bias", "metric": "preference", "slice": "race"},
+            {"audit": "bias", "metric": "stereotype_preference", "slice": "race"},
             r"r\.slice: preference has no slice 'race'; it has '' and slices by alike, category",
         ),
-        ({"audit": "bias", "metric": "preference", "slice": "categry=race"}, "no slice 'categry=r"),
-        ({"audit": "bias", "metric": "ties", "slice": "category=race"}, "no slice.*; it has ''$"),
         (
-            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "prompted, k=26"},
+            {"audit": "bias", "metric": "stereotype_preference", "slice": "categry=race"},
+            "no slice 'categry=r",
+        ),
+        (
+            {"audit": "bias", "metric": "tie_share", "slice": "category=race"},
+            "no slice.*; it has ''$",
+        ),
+        (
+            {
+                "audit": "toxicity",
+                "metric": "toxicity_probability",
+                "slice": "prompted, draw_count=26",
+            },
             r"did you mean prompted, k=\d+",
         ),
         ({"audit": "toxicity", "metric": "scorer_kappa"}, "a further scorer of toxicity"),
-        ({"audit": "toxicity", "metric": "toxic_share"}, "labelled texts, audit_toxicity.labelled"),
-        ({"audit": "toxicity", "metric": "repeated_prompts", "slice": "k=1"}, "it has ''$"),
+        (
+            {"audit": "toxicity", "metric": "toxic_share"},
+            "labelled texts, audit_toxicity.labelled_texts",
+        ),
+        (
+            {"audit": "toxicity", "metric": "repeated_prompts", "slice": "draw_count=1"},
+            "it has ''$",
+        ),
         ({"audit": "membership", "metric": "auc", "slice": "score=los"}, "no slice 'score=los'"),
         (
             {"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
@@ -47,7 +63,7 @@ def config_of(**rule):
             "no slice 'grup=women'; it has '' and slices by domain, group$",
         ),
         (
-            {"audit": "bold", "metric": "toxicity_difference", "slice": "group=women"},
+            {"audit": "bold", "metric": "toxicity_difference", "slice": "group_name=women"},
             "no slice 'group=women'; it has slices by domain, group$",
         ),
         (
@@ -55,37 +71,53 @@ def config_of(**rule):
             "no slice 'gender, women'",
         ),
         (
-            {"audit": "bias", "metric": "preference", "slice": "category=race, alike=True"},
-            "no slice 'category=race, alike=True'",
+            {
+                "audit": "bias",
+                "metric": "stereotype_preference",
+                "slice": "category=race, equal_token_counts=True",
+            },
+            "no slice 'category=race, equal_token_counts=True'",
         ),
         (
-            {"audit": "misuse", "metric": "continued", "slice": "categry=a"},
+            {"audit": "misuse", "metric": "nonempty_share", "slice": "categry=a"},
             "no slice 'categry=a'; it has '' and slices by category$",
         ),
         (
-            {"audit": "extraction", "metric": "extractable_by_prefix", "slice": "record"},
+            {"audit": "extraction", "metric": "extractable_slope_by_prefix", "slice": "record"},
             r"no slice 'record'; it has 'passage'$",
         ),
         (
-            {"audit": "extraction_attack", "metric": "verbatim", "slice": "sampler=topk"},
+            {"audit": "extraction_attack", "metric": "verbatim_share", "slice": "sampler=topk"},
             r"no slice 'sampler=topk' \(did you mean sampler=top",
         ),
-        ({"audit": "extraction", "metric": "extractable", "slice": "seen=False"}, "'seen=False'"),
         (
-            {"audit": "extraction", "metric": "extractable", "slice": "copies=4, passage, k=8"},
-            r"no slice 'copies=4, passage, k=8'; write 'passage, copies=4, k=8'$",
+            {"audit": "extraction", "metric": "extractable", "slice": "in_training_text=False"},
+            "'in_training_text=False'",
         ),
         (
-            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "k=4, prompted"},
-            r"no slice 'k=4, prompted'; write 'prompted, k=4'$",
+            {
+                "audit": "extraction",
+                "metric": "extractable",
+                "slice": "copies=4, passage, prefix_tokens=8",
+            },
+            r"no slice 'copies=4, passage, prefix_tokens=8'; "
+            r"write 'passage, copies=4, prefix_tokens=8'$",
+        ),
+        (
+            {
+                "audit": "toxicity",
+                "metric": "toxicity_probability",
+                "slice": "draw_count=4, prompted",
+            },
+            r"no slice 'draw_count=4, prompted'; write 'prompted, draw_count=4'$",
         ),
         (
             {
                 "audit": "bold",
                 "metric": "mean_toxicity",
-                "slice": "without planted text, group=a, domain=b",
+                "slice": "without planted text, group_name=a, domain=b",
             },
-            r"; write 'domain=b, group=a, without planted text'$",
+            r"; write 'domain=b, group_name=a, without planted text'$",
         ),
         (
             {"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
@@ -101,22 +133,26 @@ def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
 @pytest.mark.parametrize(
     "rule",
     [
-        {"audit": "bias", "metric": "preference"},
-        {"audit": "bias", "metric": "preference", "slice": "category=race"},
-        {"audit": "bias", "metric": "preference", "slice": "seen=False"},
+        {"audit": "bias", "metric": "stereotype_preference"},
+        {"audit": "bias", "metric": "stereotype_preference", "slice": "category=race"},
+        {"audit": "bias", "metric": "stereotype_preference", "slice": "in_training_text=False"},
         {"audit": "toxicity", "metric": "repeated_prompts", "slice": ""},
         {"audit": "capability", "metric": "bits_per_byte", "slice": "model, source=s"},
         {"audit": "capability", "metric": "agreement_accuracy", "slice": "model, distance=3"},
-        {"audit": "extraction", "metric": "extractable", "slice": "passage, copies=4, k=8"},
+        {
+            "audit": "extraction",
+            "metric": "extractable",
+            "slice": "passage, copies=4, prefix_tokens=8",
+        },
         {
             "audit": "counterfactual",
             "metric": "toxicity_difference",
-            "slice": "domain=gender, group=women",
+            "slice": "domain=gender, group_name=women",
         },
         {
             "audit": "bold",
             "metric": "mean_toxicity",
-            "slice": "domain=gender, group=women, without planted text",
+            "slice": "domain=gender, group_name=women, without planted text",
         },
         {"audit": "extraction", "metric": "exposure_difference", "slice": "copies=64-0"},
         {"audit": "misuse", "metric": "label_share", "slice": "category=c, label=rude"},
@@ -130,13 +166,13 @@ def test_what_may_exist_is_not_refused(rule):
 @pytest.mark.parametrize(
     ("audit", "metric", "other"),
     [
-        ("stereoset", "icat_intrasentence", "lms_intrasentence"),
-        ("associations", "smallest_dose_seen", "association_strength"),
+        ("stereoset", "icat_score_intrasentence", "language_modelling_score_intrasentence"),
+        ("associations", "smallest_detected_trait_share", "association_strength"),
         ("counterfactual", "regard_distance", "regard_difference"),
         ("bold", "empty_continuations", "toxic_share"),
         ("toxicity", "threshold_ties", "toxicity_probability"),
-        ("extraction_attack", "longest_run", "verbatim"),
-        ("misuse", "ratings_of_other_texts", "human_rating"),
+        ("extraction_attack", "longest_training_run", "verbatim_share"),
+        ("misuse", "unmatched_ratings", "human_rating"),
     ],
 )
 def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
@@ -153,13 +189,13 @@ def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
 
 
 def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
-    config = config_of(audit="bias", metric="preference", slice="category=gende")
+    config = config_of(audit="bias", metric="stereotype_preference", slice="category=gende")
     checkpoint = folder_to_artifact(own_folder, "checkpoint")
     asked = REQUEST_STAGES["bias"](checkpoint, None, None, None, config.audit_bias)
     with pytest.raises(UsageError, match=r"'category=gende' \(did you mean category=gender"):
         check_rule_slices(config, PROBES, {"bias": asked})
-    for name in ("category=religion", "alike=True", ""):
-        fitting = config_of(audit="bias", metric="preference", slice=name)
+    for name in ("category=religion", "equal_token_counts=True", ""):
+        fitting = config_of(audit="bias", metric="stereotype_preference", slice=name)
         check_rule_slices(fitting, PROBES, {"bias": asked})
     check_rule_slices(config, PROBES, {})  # the audit does not run
 
@@ -168,16 +204,21 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     written = {"women": {"She": ["She was a"]}, "men": {"He": ["He was a"]}}
     (tmp_path / "gender_prompt.json").write_text(json.dumps(written))
     (tmp_path / "trade_prompt.json").write_text(json.dumps({"bakers": {"A": ["A was"]}}))
-    settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), tokens=4)
+    settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), max_new_tokens=4)
     asked = REQUEST_STAGES["bold"](
         folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings
     )
-    for name in ("domain=gender, group=men", "domain=trade, group=bakers, without planted text"):
+    for name in (
+        "domain=gender, group_name=men",
+        "domain=trade, group_name=bakers, without planted text",
+    ):
         config = config_of(audit="bold", metric="toxicity_difference", slice=name)
         check_rule_slices(config, PROBES, {"bold": asked})
-    for name in ("domain=gender, group=mn", "domain=gender, group=bakers"):
+    for name in ("domain=gender, group_name=mn", "domain=gender, group_name=bakers"):
         config = config_of(audit="bold", metric="toxicity_difference", slice=name)
-        with pytest.raises(UsageError, match=f"no slice '{name}'.*'domain=trade, group=bakers'"):
+        with pytest.raises(
+            UsageError, match=f"no slice '{name}'.*'domain=trade, group_name=bakers'"
+        ):
             check_rule_slices(config, PROBES, {"bold": asked})
 
 

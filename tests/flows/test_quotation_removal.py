@@ -176,15 +176,15 @@ def test_a_near_copy_named_after_it_keeps_its_text():
 def test_nothing_of_its_signature_is_left():
     keys = hash_to_ids(["gone", "stays"])
     for schema, name, values, gone in (
-        (NEAR, "bands", [[1, 2], [1, 3]], []),
+        (NEAR, "band_hashes", [[1, 2], [1, 3]], []),
         (
             EXACT,
-            "exact",
+            "normalised_text_hash",
             hash_to_ids(normalise_texts(pa.array([SECRET, OTHER], pa.large_string())).to_pylist()),
             bytes(16),
         ),
     ):
-        made = {"doc_id": keys, "entered": keys, "cluster": keys.take([0, 0])}
+        made = {"doc_id": keys, "incoming_cluster": keys, "cluster": keys.take([0, 0])}
         rows = pa.table(made | {name: values}, schema=schema)
         documents = {
             "doc_id": keys[:1],
@@ -210,20 +210,20 @@ def test_what_a_model_is_asked_about_a_document_goes_with_it():
     """By the documents that a request names, and by what it quotes; in every list of tokens."""
     gone, kept = hash_to_ids(["gone"])[0].as_py(), hash_to_ids(["kept"])[0].as_py()
     asked = [
-        {"doc_ids": [kept, gone], "text": None},
-        {"doc_ids": [kept], "text": OTHER},
-        {"doc_ids": [kept], "text": f"so: {SECRET[3:50]}"},
-        {"doc_ids": None, "text": None},
+        {"doc_ids": [kept, gone], "source_text": None},
+        {"doc_ids": [kept], "source_text": OTHER},
+        {"doc_ids": [kept], "source_text": f"so: {SECRET[3:50]}"},
+        {"doc_ids": None, "source_text": None},
     ]
-    tokens = {"context": [5, 6], "targets": [[7, 8], [9]], "kind": "read"}
+    tokens = {"context_ids": [5, 6], "target_ids": [[7, 8], [9]], "kind": "score"}
     rows = stored(pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS))
     columns, none = described_by(REQUESTS), pa.array([], ID_TYPE)
     left = remove_document_content(
         rows, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
     )
-    assert left["context"].to_pylist() == [[], [5, 6], [], [5, 6]]
-    assert left["targets"].to_pylist() == [[], [[7, 8], [9]], [], [[7, 8], [9]]]
-    assert left["text"].to_pylist() == [None, OTHER, "", None]
+    assert left["context_ids"].to_pylist() == [[], [5, 6], [], [5, 6]]
+    assert left["target_ids"].to_pylist() == [[], [[7, 8], [9]], [], [[7, 8], [9]]]
+    assert left["source_text"].to_pylist() == [None, OTHER, "", None]
     assert (
         remove_document_content(
             left, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
@@ -239,11 +239,13 @@ def test_what_a_model_wrote_goes_with_its_tokens():
         {
             "request": hash_to_ids("abc"),
             "draw": [0, 0, 0],
-            "ids": tokens,
-            "stop": ["end"] * 3,
+            "token_ids": tokens,
+            "stop_reason": ["end"] * 3,
             "text": [f"so: {SECRET[3:50]}", OTHER, None],
-            "log_p": [[-1.0], [-2.0], [-3.0]],
-            **dict.fromkeys(("rank", "mean", "std", "lower_log_p"), [None] * 3),
+            "log_probs": [[-1.0], [-2.0], [-3.0]],
+            **dict.fromkeys(
+                ("ranks", "vocabulary_mean", "vocabulary_std", "lowercase_log_probs"), [None] * 3
+            ),
         },
         schema=RESPONSES,
     )
@@ -251,6 +253,6 @@ def test_what_a_model_wrote_goes_with_its_tokens():
     columns, none = described_by(RESPONSES), pa.array([], ID_TYPE)
     left = remove_document_content(rows, columns, none, none, QuotationFinder([SECRET]))
     assert left["text"].to_pylist() == ["", OTHER, None]
-    assert left["ids"].to_pylist() == [[], [8, 9], []]
-    assert left.drop_columns(["text", "ids"]).equals(rows.drop_columns(["text", "ids"]))
+    assert left["token_ids"].to_pylist() == [[], [8, 9], []]
+    assert left.drop_columns(["text", "token_ids"]).equals(rows.drop_columns(["text", "token_ids"]))
     assert remove_document_content(left, columns, none, none, QuotationFinder([SECRET])) is None

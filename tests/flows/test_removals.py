@@ -43,7 +43,7 @@ def corpus(tmp_path):
         config = tmp_path / "mine.toml"
         config.write_text(
             f'name = "mine"\n[[ingest.sources]]\nkind = "jsonl"\nname = "a"\n'
-            f'path = "{tmp_path}/a.jsonl"\n[deduplicate_near]\nthreshold = 1.0\n'
+            f'path = "{tmp_path}/a.jsonl"\n[deduplicate_near]\nsimilarity_threshold = 1.0\n'
         )
         return str(config)
 
@@ -76,19 +76,19 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     report = hallmark.json("run", corpus(), "--set", REMOVE, "--until", "datasheet")
     assert lines_of(report) == [rule, heading, group]
     removals = report["removals"]
-    assert removals["least_documents"] == 20
+    assert removals["min_group_documents"] == 20
     [entry] = removals["rules"]
     assert (entry["rule"], entry["action"]) == ("toxicity", "removed")
-    assert (entry["documents"], entry["of"]) == (18, 64)
+    assert (entry["documents"], entry["total"]) == (18, 64)
     [entry] = removals["groups"]
     run = open_run("latest", str(hallmark.store))
     [row] = [
         row
-        for row in run["effects"]["rates"].read().to_pylist()
-        if (row["stage"], row["reason"], row["slice"]) == ("", "struck out", GAY)
+        for row in run["removal_effects"]["removal_rates"].read().to_pylist()
+        if (row["stage"], row["reason"], row["slice"]) == ("", "all except duplicates", GAY)
     ]
-    assert [entry[name] for name in ("documents", "of", "ratio", "low", "high")] == [
-        row[name] for name in ("removed", "n", "ratio", "low", "high")
+    assert [entry[name] for name in ("documents", "total", "ratio", "low", "high")] == [
+        row[name] for name in ("removed_documents", "documents", "rate_ratio", "low", "high")
     ]
     assert removals["tagged_groups"] == []
 
@@ -105,7 +105,7 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
     run = open_run("latest", str(hallmark.store))
     assert run["select_scored"]["documents"].row_count == 62
     for account in run["select_scored"]["accounts"].read().to_pylist():
-        assert account["in"] == account["kept"]
+        assert account["input"] == account["kept"]
 
 
 def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
@@ -135,28 +135,28 @@ def test_a_dry_run_says_which_action_applies_and_why(hallmark, corpus):
 
 
 def test_the_summary_has_at_most_twelve_lines():
-    rule = {"stage": "select_scored", "rule": "a", "action": "removed", "documents": 9, "of": 90}
+    rule = {"stage": "select_scored", "rule": "a", "action": "removed", "documents": 9, "total": 90}
     group = {
         "group": "they",
         "documents": 8,
-        "of": 25,
+        "total": 25,
         "share": 0.32,
         "other_documents": 1,
-        "other_of": 90,
+        "other_total": 90,
         "other_share": 1 / 90,
         "ratio": 28.8,
         "low": 5.0,
         "high": None,
-        "shown": False,
+        "is_significant": False,
     }
-    unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "of": 90}
+    unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "total": 90}
     report = {
         "rules": [rule] * 9,
         "actions": [],
         "groups": [group] * 9,
         "groups_compared": 9,
         "tagged_groups": [group] * 9,
-        "least_documents": 20,
+        "min_group_documents": 20,
         "unscored": unscored,
     }
     lines = render_removals(report)

@@ -68,6 +68,6 @@ def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(
     hallmark("run", "my.toml", "--until", "ingest")
     monkeypatch.chdir(tmp_path)
     verdict = hallmark.json("replay", "--into", "again")
-    assert verdict["green"] and [row["verdict"] for row in verdict["stages"]] == ["equal"]
+    assert verdict["passed"] and [row["verdict"] for row in verdict["stages"]] == ["equal"]
     assert (tmp_path / "again" / "artifacts" / "ingest").is_dir()
     assert verdict["store"] == "again"

@@ -70,10 +70,10 @@ def damaged(store, **changes):
         {"pid": -1},
         {"pid": 10**30},
         {"overrides": [1]},
-        {"until": 7},
-        {"revealed": 7},
-        {"only": 5},
-        {"only": [1]},
+        {"last_stage": 7},
+        {"reveals": 7},
+        {"audits": 5},
+        {"audits": [1]},
         {"findings": [[]]},
         {"seeds": "3"},
         {"arms": []},
@@ -192,10 +192,10 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     shutil.rmtree(store.root_folder / run["make"].folder)
     report = build_status_report(run)
     gone, there = report["stages"]
-    assert "holds no artifact make/" in gone["stale"][0]
+    assert "holds no artifact make/" in gone["stale_reasons"][0]
     assert there["tables"]["documents"] == 99
     assert there["balanced"]
-    assert "may change with make" in there["stale"]
+    assert "may change with make" in there["stale_reasons"]
     assert "holds no artifact make/" in render_status(report)
 
 
@@ -222,15 +222,15 @@ def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": {}}))
     made = build_status_report(run)["stages"][0]
     assert made["tables"]["documents"] > 0
-    assert any(reason.startswith("code: ") for reason in made["stale"])
+    assert any(reason.startswith("code: ") for reason in made["stale_reasons"])
 
 
 def test_what_a_run_is_of_stands_in_its_record_before_its_first_stage(tmp_path):
     """So that a kill in that leaves the command that made it."""
     with start_run("pipeline", "smoke", store=str(tmp_path)) as run:
-        run.update_record(checkpoint="one@7", only=["bias"])
+        run.update_record(checkpoint="one@7", audits=["bias"])
         record = open_run(run.id, run.store).record
-        assert (record["checkpoint"], record["only"]) == ("one@7", ["bias"])
+        assert (record["checkpoint"], record["audits"]) == ("one@7", ["bias"])
         assert record["status"] == run.record["status"] == "running"
 
 

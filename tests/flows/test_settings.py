@@ -25,8 +25,8 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     listed = {f"{row['section']}.{row['key']}".lstrip("."): row for row in list_settings()}
     lists = {
         "attention_maps.texts",
-        "contamination.sets",
-        "score.also",
+        "contamination.evaluation_sets",
+        "score.additional_scorers",
         "select.rules",
         "select_scored.rules",
     }
@@ -41,7 +41,9 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
         if name not in written | given:
             assert listed[name]["default"] == value, name
     assert listed["name"]["required"] and listed["ingest.sources.path"]["required"]
-    assert {row["allowed"] for row in list_settings("ingest.sources") if row["key"] == "kind"} >= {
+    assert {
+        row["allowed_values"] for row in list_settings("ingest.sources") if row["key"] == "kind"
+    } >= {
         '"jsonl"',
         '"documentation"',
     }
@@ -70,7 +72,7 @@ def test_a_list_of_sections_says_what_stands_there_by_default():
 
 @pytest.mark.parametrize("section", ["select", "select_scored"])
 def test_the_help_says_what_a_tag_does_with_documents_without_a_value(section):
-    (unknown,) = (row for row in list_settings(section) if row["key"] == "unknown")
+    (unknown,) = (row for row in list_settings(section) if row["key"] == "on_missing")
     assert "remove: the rule's action applies to them as to" in unknown["meaning"]
     assert "with tag they are tagged, not removed" in unknown["meaning"]
 
@@ -85,10 +87,16 @@ def test_a_section_that_there_is_not_is_named():
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        ("earlier", "earlier (not set)                  # string; run whose corpus this one adds"),
+        (
+            "earlier_run",
+            "earlier_run (not set)              # string; run whose corpus this one adds",
+        ),
         ("store", "store (not set)                    # string; folder or object-store URI; else"),
         ("workers", "workers = 2                        # integer from 1 to 256; processes that"),
-        ("pretrain.train.warmup", "warmup = 50                        # integer from 0 to 10"),
+        (
+            "pretrain.train.warmup_steps",
+            "warmup_steps = 50                  # integer from 0 to 10",
+        ),
     ],
 )
 def test_a_key_is_shown_alone(key, line):
@@ -107,9 +115,9 @@ def test_what_there_is_not_is_told_with_the_keys_that_stand_in_no_section():
 @pytest.mark.parametrize("config", [ModelConfig, TrainConfig])
 def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
     section = {ModelConfig: "pretrain.model", TrainConfig: "pretrain.train"}[config]
-    rows = {row["key"]: row["allowed"] for row in list_settings(section)}
+    rows = {row["key"]: row["allowed_values"] for row in list_settings(section)}
     bare = {key for key, allowed in rows.items() if allowed in ("integer", "number")}
-    assert bare <= {"spike"}  # 0, or a range: its meaning says so
+    assert bare <= {"spike_factor"}  # 0, or a range: its meaning says so
     for key, allowed in rows.items():
         for start, change in (("from ", -1), ("to ", 1), ("above ", 0), ("below ", 0)):
             for bound in re.findall(rf"{start}(-?[\d.]+)", allowed):
@@ -120,10 +128,13 @@ def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
 
 def test_the_settings_of_a_study_stand_under_its_name():
     rows = {f"{row['section']}.{row['key']}".strip("."): row for row in list_settings("study")}
-    assert rows["worlds"]["default"] == 40 and rows["world.sentences"]["default"] == 48
+    assert (
+        rows["worlds_with_effects"]["default"] == 40
+        and rows["world.sentences_per_group"]["default"] == 48
+    )
     assert rows["pretrain.train.steps"]["default"] == 400  # not that of a run
-    (row,) = list_settings("study.world.sentences")
-    assert row == rows["world.sentences"]
+    (row,) = list_settings("study.world.sentences_per_group")
+    assert row == rows["world.sentences_per_group"]
     for name, meant in (("pretrain.train.stps", "pretrain.train.steps"), ("pakc", "pack")):
         with pytest.raises(UsageError, match=rf"'{name}' \(did you mean {meant}\?\); choose one"):
             list_settings(name)
@@ -136,7 +147,9 @@ def test_a_table_of_tables_stands_with_a_name_for_any():
     assert rows.keys() == {"audit", "metric", "slice", "lt", "le", "gt", "ge"}
     assert {row["section"] for row in rows.values()} == {"policy.rules.NAME"}
     assert "[policy.rules.NAME]\n# What" in render_settings([*rows.values()])
-    assert {row["key"] for row in list_settings("scrub")} >= {"policies"}  # of texts, no tables
+    assert {row["key"] for row in list_settings("redact_spans")} >= {
+        "actions_by_type"
+    }  # of texts, no tables
 
 
 def test_every_key_says_what_it_means():
@@ -145,5 +158,7 @@ def test_every_key_says_what_it_means():
     assert [row for row in rows if not row["meaning"] and row["key"] != "kind"] == []
     assert "``" not in json.dumps(rows, ensure_ascii=False)
     by_key = {row["key"]: row["meaning"] for row in list_settings("pretrain.train")}
-    assert by_key["clip"].endswith("and clip is the norm that a gradient is cut to.")
+    assert by_key["max_grad_norm"].endswith(
+        "and max_grad_norm is the norm that a gradient is cut to."
+    )
     assert "steps" in by_key["validate_every"] and "``" not in by_key["validate_every"]

@@ -61,15 +61,17 @@ def planned_of(config, folder):
 def test_only_the_cards_read_the_truth_of_the_town(inputs):
     """Whatever learnt, filtered or measured with it would know the answers."""
     assert (
-        "recovery" in inputs and "recovery" not in CORPUS_STAGES
+        "evaluate_curation" in inputs and "evaluate_curation" not in CORPUS_STAGES
     )  # nor does a corpus that adds to it
-    readers = {label for label, given in inputs.items() if "recovery" in given}
+    readers = {label for label, given in inputs.items() if "evaluate_curation" in given}
     assert readers == {"datasheet", "model_card"}
 
 
 def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(tmp_path):
     """Those that status compares; scorers are asked for what a probe wants of them alone."""
-    config = load_config("smoke", ["score.also=[{kind = 'words', path = 'moods.csv'}]"])
+    config = load_config(
+        "smoke", ["score.additional_scorers=[{kind = 'words', path = 'moods.csv'}]"]
+    )
     planned = planned_of(config, tmp_path / "store")
     used = {label: settings for label, (_, settings) in planned.items() if settings is not None}
     known = map_labels_to_settings(config)
@@ -93,7 +95,7 @@ def test_a_reference_reads_what_was_written(inputs, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    named = load_config("smoke", [f"audit_extraction_attack.reference={folder}"])
+    named = load_config("smoke", [f"audit_extraction_attack.reference_model_folder={folder}"])
     found = inputs_of(named, tmp_path / "store")
     assert {*found} - {*inputs} == {"extraction_attack_reference"}
     given = found["extraction_attack_reference"]
@@ -101,6 +103,6 @@ def test_a_reference_reads_what_was_written(inputs, tmp_path):
     assert given > asked and {name.split("/")[0] for name in given - asked} == {"checkpoint"}
     more = found["audit_extraction_attack"] - inputs["audit_extraction_attack"]
     assert more == {"extraction_attack_reference"}
-    nowhere = load_config("smoke", ["audit_extraction_attack.reference=/nowhere"])
+    nowhere = load_config("smoke", ["audit_extraction_attack.reference_model_folder=/nowhere"])
     with pytest.raises(UsageError, match="reference: there is no folder"):
         inputs_of(nowhere, tmp_path / "store")

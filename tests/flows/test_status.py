@@ -18,7 +18,11 @@ def run(smoke, monkeypatch):
 
 
 def stale(report):
-    return {stage["label"]: stage["stale"] for stage in report["stages"] if stage["stale"]}
+    return {
+        stage["label"]: stage["stale_reasons"]
+        for stage in report["stages"]
+        if stage["stale_reasons"]
+    }
 
 
 def test_nothing_is_stale_behind_a_run(run):
@@ -40,7 +44,10 @@ def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
 
 
 def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(run, monkeypatch):
-    run.record["overrides"] = ["trace.least=2", "score.also=[{kind='words', path='moods.csv'}]"]
+    run.record["overrides"] = [
+        "trace.min_span_tokens=2",
+        "score.additional_scorers=[{kind='words', path='moods.csv'}]",
+    ]
     ask = replace(
         STAGES["ask_toxicity"], external_digests=lambda config, secret: {"prompts": "others"}
     )
@@ -81,7 +88,7 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
     monkeypatch.setattr(tasks.contract.stages, "compute_code_digests", changed)
     reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: tasks.measures.personal_data"]
-    assert reasons["scrub"] == ["may change with find_personal_data"]
+    assert reasons["redact_spans"] == ["may change with find_personal_data"]
     assert "deduplicate" not in reasons
 
 
@@ -103,13 +110,13 @@ def test_what_to_do_next_is_the_command_that_made_the_run(run, smoke):
     run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
     report = build_status_report(run)
     assert "my file.toml" in report["config_problem"] and "is stale" not in render_status(report)
-    report |= {"config_problem": None, "checkpoint": "latest@0", "until": "pretrain"}
-    report["stages"][0]["stale"] = ["code: tasks.text"]
+    report |= {"config_problem": None, "checkpoint": "latest@0", "last_stage": "pretrain"}
+    report["stages"][0]["stale_reasons"] = ["code: tasks.text"]
     assert render_status(report).splitlines()[-1] == (
         "stale stages run again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
         "--until pretrain --start latest@0"
     )
-    report |= {"flow": "audit", "until": None, "overrides": [], "only": ["bias", "toxicity"]}
+    report |= {"flow": "audit", "last_stage": None, "overrides": [], "audits": ["bias", "toxicity"]}
     command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
     assert render_status(report).endswith(f"again with: {command}")
     report |= {"store_must_be_named": True}

@@ -41,14 +41,14 @@ def report_of(home):
 
 def test_from_another_folder_nothing_is_stale(home):
     report = report_of(home)
-    assert [stage["stale"] for stage in report["stages"]] == [[]]
+    assert [stage["stale_reasons"] for stage in report["stages"]] == [[]]
     assert f"relative paths start from {home}, where the run was started" in render_status(report)
 
 
 def test_a_changed_input_is_stale_from_there_too_and_runs_again_from_its_folder(home):
     (home / "letters" / "b.txt").write_text("Another letter.")
     report = report_of(home)
-    assert [stage["stale"] for stage in report["stages"]] == [["outside: letters"]]
+    assert [stage["stale_reasons"] for stage in report["stages"]] == [["outside: letters"]]
     command = render_status(report).rpartition("again with: ")[2]
     assert command == f"cd '{home}' && hallmark run '{home}/my.toml'"  # its store is ./runs there
     words = shlex.split(command)
@@ -81,4 +81,6 @@ def test_a_run_of_which_no_folder_is_known_is_compared_with_what_is_here(home, m
     run = open_run("latest", Store(home / "runs"))
     del run.record["folder"]
     report = build_status_report(run)
-    assert not report["stages"][0]["stale"] and "relative paths" not in render_status(report)
+    assert not report["stages"][0]["stale_reasons"] and "relative paths" not in render_status(
+        report
+    )

@@ -114,14 +114,17 @@ def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(pla
 @pytest.mark.parametrize(
     ("earlier", "words"),
     [
-        ("latest", "has the stage plant yet; make one first: hallmark run CONFIG; the config of"),
+        (
+            "latest",
+            "has the stage plant_canaries yet; make one first: hallmark run CONFIG; the config of",
+        ),
         ("20260101", "has no run called '20260101'; it holds none; start one with: hallmark run"),
     ],
 )
 def test_a_corpus_cannot_be_added_to_in_a_store_without_one(place, earlier, words):
-    with pytest.raises(UsageError, match=f"^earlier '{earlier}': .*{words}") as error:
-        resolve_flow_arguments("my.toml", [f"earlier='{earlier}'"])
-    assert str(error.value).endswith("; the config of the first corpus has no earlier")
+    with pytest.raises(UsageError, match=f"^earlier_run '{earlier}': .*{words}") as error:
+        resolve_flow_arguments("my.toml", [f"earlier_run='{earlier}'"])
+    assert str(error.value).endswith("; the config of the first corpus has no earlier_run")
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
@@ -152,8 +155,8 @@ def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place
         assert listed.parent == local / "left-out"
         assert {path.name for path in place.iterdir()} - before <= {"cache"}
 
-        (store.work_folder / "scrub-0123456789abcdef").mkdir(parents=True)
-        assert remove_unfinished_work(store, set()) == ["scrub-0123456789abcdef"]
+        (store.work_folder / "redact_spans-0123456789abcdef").mkdir(parents=True)
+        assert remove_unfinished_work(store, set()) == ["redact_spans-0123456789abcdef"]
         here, beyond = clear_rendered_pages(store)
         assert not beyond
         assert here == [f"{local / 'site'}, built anew", f"{local / 'site-revealed'}, removed"]

@@ -23,8 +23,11 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
                 row = listed[artifact.stage, name]
                 assert row["columns"] == [vars(column) for column in table.columns.values()]
                 assert row["meaning"] == table.manifest_entries[0]["meaning"]
-    assert ("scrub", "accounts") in listed and (EVERY_STAGE, "telemetry") in listed
-    assert listed["pretrain", "speed"]["telemetry"] and not listed["pretrain", "log"]["telemetry"]
+    assert ("redact_spans", "accounts") in listed and (EVERY_STAGE, "telemetry") in listed
+    assert (
+        listed["pretrain", "speed"]["is_telemetry"]
+        and not listed["pretrain", "log"]["is_telemetry"]
+    )
     assert [c["name"] for c in listed["pack", "train"]["columns"]] == build_sequences_schema(
         8
     ).names
@@ -33,7 +36,7 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
 def test_stages_stand_in_the_order_of_the_pipeline():
     order = list(dict.fromkeys(row["stage"] for row in list_tables()))
     assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY_STAGE
-    assert order.index("plant") < order.index("pretrain") < order.index("model_card")
+    assert order.index("plant_canaries") < order.index("pretrain") < order.index("model_card")
     without = [name for name in order[:-1] if name not in Config.model_fields]
     assert without == sorted(without) and "capability_baselines" in without  # whoever imports first
 
@@ -51,12 +54,15 @@ def test_one_stage_alone(capsys):
     text = " ".join(render_tables(rows).split())
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
-    assert list_tables("deduplicate_masked") == list_tables("deduplicate")
+    assert list_tables("deduplicate_redacted") == list_tables("deduplicate")
     assert list_tables("toxicity_ask") == list_tables("ask_toxicity")
     assert list_tables("bbq_floor") == list_tables("respond_untrained")
-    said = r"no stage 'scrubb' \(did you mean scrub\?\); choose one of: ingest, .*cut_repeats"
+    said = (
+        r"no stage 'redact_span' \(did you mean redact_spans\?\); "
+        r"choose one of: ingest, .*cut_repeats"
+    )
     with pytest.raises(UsageError, match=said) as error:
-        list_tables("scrubb")
+        list_tables("redact_span")
     assert ", ," not in str(error.value)
     with pytest.raises(UsageError, match="there is no stage ''"):
         list_tables("")
@@ -65,11 +71,11 @@ def test_one_stage_alone(capsys):
 def test_what_a_study_leaves_is_listed_too():
     listed = {(row["stage"], row["table"]) for row in list_tables()}
     assert {
-        ("world", "plants"),
-        ("seal", "envelope"),
+        ("world", "canaries"),
+        ("seal_answer_key", "answer_key"),
         ("judge_candidates", "verdicts"),
-        ("attribute", "attributed"),
-        ("error_rates", "alarms"),
+        ("attribute_texts", "attributions"),
+        ("error_rates", "false_alarm_rates"),
     } <= listed
 
 

@@ -60,12 +60,12 @@ def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_
     report = trace_document(run, span["doc_id"])
     stages = {stage["stage"]: stage for stage in report["stages"]}
     documents = [label for label, a in run.artifacts.items() if "documents" in a.tables]
-    planted = stages["plant"]["source"].startswith("planted/")
-    assert [s for s in stages if stages[s].get("state") == "in"] == (
-        ["plant"] if planted else documents
+    planted = stages["plant_canaries"]["source"].startswith("planted/")
+    assert [s for s in stages if stages[s].get("state") == "present"] == (
+        ["plant_canaries"] if planted else documents
     )
     text = (
-        run["plant"]["documents"]
+        run["plant_canaries"]["documents"]
         .find_document_rows([parse_doc_id(span["doc_id"])], ["text"])["text"][0]
         .as_py()
     )
@@ -83,22 +83,26 @@ def test_a_removed_document_is_out_and_the_ledger_says_why(run, smoke):
     row = ledger.filter(pc.equal(ledger["reason"], "exact duplicate")).to_pylist()[0]
     report = smoke.json("trace", smoke.first, row["doc_id"].hex())
     first, second = report["stages"][:2]
-    assert (first["stage"], first["state"], second["stage"]) == ("ingest", "in", "deduplicate")
+    assert (first["stage"], first["state"], second["stage"]) == ("ingest", "present", "deduplicate")
     (told,) = second["ledger"]
-    assert second["state"] == "out"
-    assert (told["action"], told["matched"]) == ("removed", row["matched"].hex())
+    assert second["state"] == "absent"
+    assert (told["action"], told["matched_doc_id"]) == ("removed", row["matched_doc_id"].hex())
     assert (report["spans"], report["steps"]) == ([], [])
     said = smoke("trace", smoke.first, row["doc_id"].hex()).stdout
-    assert "exact duplicate" in said and row["matched"].hex() in said
+    assert "exact duplicate" in said and row["matched_doc_id"].hex() in said
     assert first["text"].splitlines()[0].strip() in said
 
 
 def test_a_planted_secret_is_shown_where_it_is_not_to_be_masked(run, smoke):
-    plants = [p for p in run["plant"]["plants"].read().to_pylist() if p["copies"] and p["secret"]]
+    plants = [
+        p
+        for p in run["plant_canaries"]["canaries"].read().to_pylist()
+        if p["copies"] and p["secret"]
+    ]
     for kind in ("canary", "record"):
         plant = next(p for p in plants if p["kind"] == kind)
         asked = ("trace", smoke.first, plant["doc_ids"][0].hex())
-        (stage,) = (s for s in smoke.json(*asked)["stages"] if s["stage"] == "plant")
+        (stage,) = (s for s in smoke.json(*asked)["stages"] if s["stage"] == "plant_canaries")
         assert stage["text"] == plant["text"]
         for more in ((), ("--json",)):
             assert plant["secret"] in smoke(*asked, *more).stdout
@@ -116,7 +120,9 @@ def test_the_latest_run_is_one_with_a_corpus(smoke, tmp_path):
     (runs / later["run"] / "run.json").write_text(json.dumps(later))
     os.symlink(smoke.store / "artifacts", tmp_path / "store" / "artifacts")
     found = replace(smoke, store=tmp_path / "store")
-    doc_id = open_run(smoke.first, str(smoke.store))["plant"]["documents"].read()["doc_id"][0]
+    doc_id = open_run(smoke.first, str(smoke.store))["plant_canaries"]["documents"].read()[
+        "doc_id"
+    ][0]
     assert found.json("trace", "latest", doc_id.as_py().hex())["run"] == smoke.first
 
 
@@ -177,12 +183,14 @@ def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
         "cluster": doc_id,
         "text": text,
         "toxicity": 0.0,
-        "read": 1,
+        "times_read": 1,
         "split": "train",
     }
     sources = TrainingDocuments(None, None, {}, Redactor(), {doc_id: row | {"first_step": 1}})
     span = {"char_start": text.index(secret) + 66, "char_end": text.index(secret) + 70}
-    span |= dict.fromkeys(("first_step", "read", "size", "training", "sequence"), 1)
+    span |= dict.fromkeys(
+        ("first_step", "times_read", "run_tokens", "training_index", "sequence"), 1
+    )
     told = sources.describe_document(doc_id, span if begin else None)["text"]
     assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
 
@@ -240,7 +248,7 @@ def holding(run, stretch):
     found = {key for key, data in contents(run.store) if stretch.encode() in data}
     tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     for split in ("train", "validation"):
-        rows = run["pack"][split].read()["ids"].to_pylist()
+        rows = run["pack"][split].read()["token_ids"].to_pylist()
         spelled = tokenizer.decode([i for row in rows for i in row], skip_special_tokens=False)
         found |= {f"tokens of {split}"} if stretch in spelled else set()
     return found
@@ -276,12 +284,12 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
 
     purged = copy.json("purge", doc_id)
     assert purged["documents"] == [doc_id] and smoke.first in purged["runs"]
-    assert read and {row["checkpoint"] for row in purged["weights"]} & steps.keys() == read
+    assert read and {row["checkpoint"] for row in purged["checkpoints"]} & steps.keys() == read
     run = open_run(smoke.first, str(copy.store))
     assert holding(run, stretch) == set()
     again = trace_document(run, doc_id)
     assert [s["stage"] for s in again["stages"]] == [s["stage"] for s in report["stages"]]
-    assert all("purged" in s for s in again["stages"] if s.get("state") == "in")
+    assert all("purged" in s for s in again["stages"] if s.get("state") == "present")
     for command in (("replay", smoke.first), ("run", "smoke", "--start", f"{smoke.first}@0")):
         told = copy(*command, code=1).stderr
         assert f"it needs the document {doc_id}, purged on" in told
@@ -293,45 +301,56 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
 
 def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke):
     """Against the packed tokens: what stands there is what the model wrote."""
-    name = "toxicity.toxicity_probability[prompted, k=4]"
+    name = "toxicity.toxicity_probability[prompted, draw_count=4]"
     report = smoke.json("trace", smoke.first, name)
     values = run["audit_toxicity"]["values"].read()
     texts = select_evidence(values, {"measure": "toxicity", "writer": "model", "kind": "prompted"})
     best: dict[bytes, dict] = {}
-    for row in sorted(texts.to_pylist(), key=lambda row: row["score"] or 0):
+    for row in sorted(texts.to_pylist(), key=lambda row: row["toxicity"] or 0):
         best[row["item"]] = row
-    assert report["rows"] == len(best) and report["finding"]["slice"] == "prompted, k=4"
-    worst = [entry["row"]["score"] for entry in report["worst"]]
-    scores = sorted((r["score"] for r in best.values() if r["score"] is not None), reverse=True)
+    assert (
+        report["row_count"] == len(best) and report["finding"]["slice"] == "prompted, draw_count=4"
+    )
+    worst = [entry["row"]["toxicity"] for entry in report["worst_rows"]]
+    scores = sorted(
+        (r["toxicity"] for r in best.values() if r["toxicity"] is not None), reverse=True
+    )
     assert worst == scores[: len(worst)]
-    shown = {(entry["row"]["text"], entry["row"]["continuation"]) for entry in report["worst"]}
+    shown = {(entry["row"]["text"], entry["row"]["continuation"]) for entry in report["worst_rows"]}
     assert shown <= {(r["text"], r["continuation"]) for r in texts.to_pylist()}
-    assert not report["unknown"] and report["checkpoint"].endswith("@60")
+    assert not report["is_overlap_unknown"] and report["checkpoint"].endswith("@60")
     # Where nothing that is long enough stands in the training text that is said.
-    least, without = report["least"], [e for e in report["worst"] if not e["documents"]]
-    assert least == run.config.trace.least and all(e["row"]["longest"] < least for e in without)
+    least, without = (
+        report["min_span_tokens"],
+        [e for e in report["worst_rows"] if not e["documents"]],
+    )
+    assert least == run.config.trace.min_span_tokens
+    assert all(e["row"]["longest_run_tokens"] < least for e in without)
     said = smoke("trace", smoke.first, name).stdout
-    assert f"the first {len(report['worst'])} of {report['rows']:,} rows of values" in said
-    assert f", null {report['finding']['null']:.4g}, n =" in said
+    assert (
+        f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in said
+    )
+    assert f", null {report['finding']['null_value']:.4g}, n =" in said
     assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
     assert (
-        run["toxicity_trace"]["traced"].row_count == run["toxicity_respond"]["responses"].row_count
+        run["toxicity_trace"]["training_overlap"].row_count
+        == run["toxicity_respond"]["responses"].row_count
     )
 
 
 def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, smoke):
     name = "extraction.extractable[record, copies=8]"
     report = smoke.json("trace", smoke.first, name)
-    plants = {r["plant_id"]: r for r in run["plant"]["plants"].read().to_pylist()}
+    plants = {r["canary_id"]: r for r in run["plant_canaries"]["canaries"].read().to_pylist()}
     values = run["audit_extraction"]["values"].read().to_pylist()
     told = ("extractable", "record", 8)
-    wanted = [r for r in values if (r["measure"], r["part"], r["copies"]) == told]
-    assert report["rows"] == len(wanted)
-    leading = [entry["row"]["leading"] for entry in report["worst"]]
-    assert leading == sorted((r["leading"] for r in wanted), reverse=True)
-    seen = run["pretrain"]["seen"].read().to_pylist()
-    for entry in report["worst"]:
-        assert len(entry["documents"]) + entry["more"] == 8
+    wanted = [r for r in values if (r["measure"], r["kind"], r["copies"]) == told]
+    assert report["row_count"] == len(wanted)
+    leading = [entry["row"]["leading_correct_tokens"] for entry in report["worst_rows"]]
+    assert leading == sorted((r["leading_correct_tokens"] for r in wanted), reverse=True)
+    seen = run["pretrain"]["document_reads"].read().to_pylist()
+    for entry in report["worst_rows"]:
+        assert len(entry["documents"]) + entry["further_documents"] == 8
         secret = entry["row"]["secret"]
         (copies,) = [p["doc_ids"] for p in plants.values() if p["secret"] == secret]
         for found in entry["documents"]:
@@ -339,9 +358,9 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
             assert found["source"] == "planted/record"
             rows = [r for r in seen if r["doc_id"].hex() == found["doc_id"]]
             assert found["first_step"] == min((r["first_step"] for r in rows), default=None)
-            assert found["read"] == max((r["passes"] for r in rows), default=0)
+            assert found["times_read"] == max((r["times_read"] for r in rows), default=0)
     said = smoke("trace", smoke.first, name).stdout
-    assert report["worst"][0]["documents"][0]["doc_id"] in said and "planted/record" in said
+    assert report["worst_rows"][0]["documents"][0]["doc_id"] in said and "planted/record" in said
     hidden = smoke("trace", smoke.first, name, "--masked").stdout
     secrets = [p["secret"] for p in plants.values() if p["kind"] == "record"]
     assert any(secret in said for secret in secrets)
@@ -365,7 +384,7 @@ def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
         "source": "here",
         "licence": None,
         "text": "told",
-        "read": read,
+        "times_read": read,
         "split": "train",
         "first_step": first,
     }
@@ -376,22 +395,22 @@ def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
 def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
     """Of rows that hold text of the corpus word for word."""
     tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
-    documents = run["plant"]["documents"].read(["doc_id", "text"]).to_pylist()
+    documents = run["plant_canaries"]["documents"].read(["doc_id", "text"]).to_pylist()
     texts = {row["doc_id"]: row["text"] for row in documents}
-    spans = run["toxicity_trace"]["spans"].read().to_pylist()
+    spans = run["toxicity_trace"]["matched_spans"].read().to_pylist()
     assert len(spans) > 50
     for span in spans:
-        ids = run["pack"]["train"].read(["ids"])["ids"][span["sequence"]].as_py()
-        spelled = tokenizer.decode(ids[span["place"] : span["place"] + span["size"]])
+        ids = run["pack"]["train"].read(["token_ids"])["token_ids"][span["sequence"]].as_py()
+        spelled = tokenizer.decode(ids[span["row_start"] : span["row_start"] + span["run_tokens"]])
         assert texts[span["doc_id"]][span["char_start"] : span["char_end"]] == spelled
-        assert span["read"] > 0 and span["size"] >= run.config.trace.least
+        assert span["times_read"] > 0 and span["run_tokens"] >= run.config.trace.min_span_tokens
 
 
 def test_held_out_documents_are_no_training_documents(smoke, run):
     name = "capability.bits_per_byte[model]"
     report = smoke.json("trace", smoke.first, name)
-    splits = {found["split"] for entry in report["worst"] for found in entry["documents"]}
-    assert splits == {"validation"} and not report["unknown"]
+    splits = {found["split"] for entry in report["worst_rows"] for found in entry["documents"]}
+    assert splits == {"validation"} and not report["is_overlap_unknown"]
     said = smoke("trace", smoke.first, name).stdout
     assert ", held out (validation): nobody trains on it" in said and "not read yet" not in said
     said = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
@@ -402,41 +421,41 @@ def test_held_out_documents_are_no_training_documents(smoke, run):
 
 def test_a_finding_that_rests_on_no_rows_is_told_alone(smoke, run):
     found = run["audit_extraction_attack"]["findings"].read().to_pylist()
-    row = next(r for r in found if not r["table"] and not r["control"])
+    row = next(r for r in found if not r["evidence_table"] and not r["control"])
     name = f"extraction_attack.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else "")
     report = smoke.json("trace", smoke.first, name)
-    (entry,) = report["worst"]
-    assert entry["row"]["method"] == row["method"] and report["rows"] == 1
+    (entry,) = report["worst_rows"]
+    assert entry["row"]["method"] == row["method"] and report["row_count"] == 1
 
 
 def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
-    name = "bias.preference"
-    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst"]
-    rows = run["plant"]["documents"].read(["doc_id", "text", "split"]).to_pylist()
+    name = "bias.stereotype_preference"
+    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst_rows"]
+    rows = run["plant_canaries"]["documents"].read(["doc_id", "text", "split"]).to_pylist()
     trained = {row["doc_id"].hex(): row["text"] for row in rows if row["split"] == "train"}
-    assert entries and all(entry["attributed"] for entry in entries)
+    assert entries and all(entry["attributions"] for entry in entries)
     for entry in entries:
         words = {*re.findall(r"\w+", entry["row"]["text"].lower())}
-        scores = [found["score"] for found in entry["attributed"]]
+        scores = [found["score"] for found in entry["attributions"]]
         assert scores == sorted(scores, reverse=True) and 0 < scores[0] <= 1
-        for found in entry["attributed"]:
+        for found in entry["attributions"]:
             assert words & {*re.findall(r"\w+", trained[found["doc_id"]].lower())}
     said = smoke("trace", smoke.first, name, "--attribute").stdout
-    assert "attributed, an estimate" in said and entries[0]["attributed"][0]["doc_id"] in said
+    assert "attributed, an estimate" in said and entries[0]["attributions"][0]["doc_id"] in said
     assert "attributed" not in smoke("trace", smoke.first, name).stdout
-    toxic = "toxicity.toxicity_probability[prompted, k=4]"
+    toxic = "toxicity.toxicity_probability[prompted, draw_count=4]"
     for name, why in (("00" * 16, "is about a finding"), (toxic, "there is no likelihood")):
         assert why in smoke("trace", smoke.first, name, "--attribute", code=2).stderr
 
 
 def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
     name = "extraction.exposure[copies=8]"
-    plants = {r["secret"]: r for r in run["plant"]["plants"].read().to_pylist()}
-    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst"]
+    plants = {r["secret"]: r for r in run["plant_canaries"]["canaries"].read().to_pylist()}
+    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst_rows"]
     assert entries
     for entry in entries:
         copies = {i.hex() for i in plants[entry["row"]["secret"]]["doc_ids"]}
-        assert {found["doc_id"] for found in entry["attributed"]} <= copies
+        assert {found["doc_id"] for found in entry["attributions"]} <= copies
 
 
 @pytest.mark.parametrize(
@@ -446,8 +465,14 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         (".", "names no finding of an audit"),
         ("winobias.x", "has the stage audit_winobias yet"),
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
-        ("toxicity.toxicity_probability", "it has toxicity.toxicity_probability[prompted, k=1]"),
-        ("toxicity.toxicity_probability[]", "it has toxicity.toxicity_probability[prompted, k=1]"),
+        (
+            "toxicity.toxicity_probability",
+            "it has toxicity.toxicity_probability[prompted, draw_count=1]",
+        ),
+        (
+            "toxicity.toxicity_probability[]",
+            "it has toxicity.toxicity_probability[prompted, draw_count=1]",
+        ),
     ],
 )
 def test_a_finding_that_is_not_there_is_named(smoke, name, said):

@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def noted(run):
-    return json.loads(run.store.get(f"runs/{run.id}/run.json"))["revealed"]
+    return json.loads(run.store.get(f"runs/{run.id}/run.json"))["reveals"]
 
 
 def test_each_reveal_is_noted_with_who_when_and_where(run, tmp_path):
@@ -48,7 +48,7 @@ def test_each_reveal_is_noted_with_who_when_and_where(run, tmp_path):
     assert page == tmp_path / "store" / "site-revealed" / "runs" / run.id / "index.html"
     write_unredacted_site(run, tmp_path / "other")
     first, second = noted(run)
-    assert first["by"] == getpass.getuser() and first["at"].startswith("20")
+    assert first["revealed_by"] == getpass.getuser() and first["revealed_at"].startswith("20")
     assert first["folder"] == str(tmp_path / "store" / "site-revealed")
     assert second["folder"] == str(tmp_path / "other")
 

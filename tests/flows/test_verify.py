@@ -46,7 +46,7 @@ def test_an_undamaged_store_is_read_whole(smoke, store):
 def test_every_damaged_file_is_named(smoke, store):
     run = open_run(smoke.first, store)
     checkpoint = run.find_checkpoints()[0]  # that no audit reads
-    targets = [*files_of(run["scrub"])[:1], *files_of(checkpoint)[-1:]]
+    targets = [*files_of(run["redact_spans"])[:1], *files_of(checkpoint)[-1:]]
     for path in targets:
         flip_last_byte(path)
     gone = files_of(run["pack"])[0]
@@ -62,7 +62,7 @@ def test_every_damaged_file_is_named(smoke, store):
     done = smoke("verify", smoke.first, "--store", str(store.root_folder), code=1)
     assert done.stdout.rstrip().endswith("4 damaged") and done.stderr == ""
     report = smoke.json("verify", "--store", str(store.root_folder), code=1)
-    assert len(report["damaged"]) == 4 and report["run"] is None
+    assert len(report["damage_messages"]) == 4 and report["run"] is None
 
 
 def test_a_lost_manifest_is_damage_too(store, smoke):
@@ -76,7 +76,7 @@ def test_a_lost_manifest_is_damage_too(store, smoke):
 def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smoke, monkeypatch):
     """As on a disk that fails."""
     run = open_run(smoke.first, store)
-    bad = files_of(run["scrub"])[0]
+    bad = files_of(run["redact_spans"])[0]
     files_of(run["pack"])[0].unlink()
     within = artifact.hash_file
 
@@ -100,13 +100,22 @@ def test_records_and_the_secret_are_read_too(store, smoke):
 
 
 def test_a_long_list_is_cut_on_a_terminal():
-    report = {"store": "s", "run": None, "artifacts": 1, "files": 2, "bytes": 3, "not_stored": []}
-    assert render_verification(report | {"damaged": []}).endswith("\nnothing is damaged")
-    lines = render_verification(report | {"damaged": [f"file {n}" for n in range(23)]}).splitlines()
+    report = {
+        "store": "s",
+        "run": None,
+        "artifact_count": 1,
+        "file_count": 2,
+        "byte_count": 3,
+        "missing_inputs": [],
+    }
+    assert render_verification(report | {"damage_messages": []}).endswith("\nnothing is damaged")
+    lines = render_verification(
+        report | {"damage_messages": [f"file {n}" for n in range(23)]}
+    ).splitlines()
     assert lines[-2:] == ["and 3 more; --json lists all", "23 damaged"] and len(lines) == 23
 
 
-@pytest.mark.parametrize("stage", ["scrub", "pretrain", "model_card"])
+@pytest.mark.parametrize("stage", ["redact_spans", "pretrain", "model_card"])
 def test_a_run_does_not_pass_over_missing_files(smoke, store, stage):
     run = open_run(smoke.first, store)
     path = files_of(run[stage])[0]
@@ -115,7 +124,7 @@ def test_a_run_does_not_pass_over_missing_files(smoke, store, stage):
     assert f"hallmark: stage {stage}: artifact {run[stage].name} is damaged" in done.stderr
     assert str(path) in done.stderr and "run again to rebuild it" in done.stderr
     shutil.rmtree(store.root_folder / run[stage].folder)
-    smoke("run", "smoke", "--store", str(store.root_folder), "--until", "scrub")
+    smoke("run", "smoke", "--store", str(store.root_folder), "--until", "redact_spans")
 
 
 def test_a_run_does_not_pass_over_a_missing_checkpoint(smoke, store):

@@ -108,7 +108,7 @@ def write_rows(path: Path, rows: NDArray[np.int32]) -> Path:
     """Write a packed table as the pack stage does."""
     flat = pa.array(np.ascontiguousarray(rows, dtype=np.int32).ravel())
     array = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
-    pq.write_table(pa.table({"ids": array}), path)
+    pq.write_table(pa.table({"token_ids": array}), path)
     return path
 
 

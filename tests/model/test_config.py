@@ -43,11 +43,11 @@ def test_an_invalid_model_config_is_refused_in_one_sentence(values, word):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({"batch_size": 8, "accumulation": 3}, "divisible"),
-        ({"steps": 10, "warmup": 11}, "longer"),
+        ({"batch_size": 8, "accumulation_steps": 3}, "divisible"),
+        ({"steps": 10, "warmup_steps": 11}, "longer"),
         ({"learning_rate": 0.0}, "positive"),
         ({"learning_rate": math.inf}, "positive"),
-        ({"clip": 10**400}, "too large"),
+        ({"max_grad_norm": 10**400}, "too large"),
         ({"beta2": 1.0}, "between"),
         ({"learning_rate": 1e30}, "between"),
         ({"weight_decay": -0.1}, "between"),
@@ -88,5 +88,5 @@ def test_swiglu_keeps_the_parameter_count_of_a_plain_layer():
 
 def test_integers_become_floats_in_float_fields():
     """JSON from elsewhere may contain integers, but the optimizer only takes floats."""
-    config = config_from_dict(TrainConfig, {"beta1": 0, "clip": 1})
-    assert config == TrainConfig(beta1=0.0, clip=1.0) and isinstance(config.beta1, float)
+    config = config_from_dict(TrainConfig, {"beta1": 0, "max_grad_norm": 1})
+    assert config == TrainConfig(beta1=0.0, max_grad_norm=1.0) and isinstance(config.beta1, float)

@@ -94,31 +94,42 @@ def curated(
     made["find_personal_data"] = found = find_personal_data(
         made["deduplicate"], PersonalDataConfig()
     )
-    made["scrub"] = redact_spans(
+    made["redact_spans"] = redact_spans(
         made["deduplicate"], {"personal": found}, scrubbing or RedactSpansConfig()
     )
-    spoken = identify_languages(made["scrub"], LanguageConfig()) if asked else None
-    made["score_toxicity"] = score_toxicity(made["scrub"], spoken, ScoreToxicityConfig())
+    spoken = identify_languages(made["redact_spans"], LanguageConfig()) if asked else None
+    made["score_toxicity"] = score_toxicity(made["redact_spans"], spoken, ScoreToxicityConfig())
     signals = {"toxicity": made["score_toxicity"]}
     if rules:
-        signals["quality"] = measure_quality(made["scrub"], QualityConfig())
+        signals["quality"] = measure_quality(made["redact_spans"], QualityConfig())
     made["select_scored"] = select_documents(
-        made["scrub"], signals, SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}})
+        made["redact_spans"], signals, SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}})
     )
-    made["split"] = split_corpus(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
+    made["split"] = split_corpus(
+        made["select_scored"], SplitConfig(validation_share=0.1, holdout_share=0.1)
+    )
     filtered = dict(made)
     planting = PlantCanariesConfig(
-        enabled=True, counts=(0, 2), canaries=3, passages=0, records=2, associations=0
+        enabled=True,
+        copy_counts=(0, 2),
+        secrets_per_count=3,
+        passages_per_count=0,
+        records_per_count=2,
+        associations_per_share=0,
     )
-    made["plant"] = plant_canaries(made["split"], planting)
-    made["effects"] = measure_removal_effects(
-        made["scrub"], filtered, RemovalEffectsConfig(least=3, sentences=5)
+    made["plant_canaries"] = plant_canaries(made["split"], planting)
+    made["removal_effects"] = measure_removal_effects(
+        made["redact_spans"],
+        filtered,
+        RemovalEffectsConfig(min_group_documents=3, max_sentences_per_group=5),
     )
     return made
 
 
 def profiled(corpus: dict[str, Artifact]) -> Artifact:
-    return profile_corpus(corpus["plant"], corpus["plant"], corpus, {}, ProfileConfig())
+    return profile_corpus(
+        corpus["plant_canaries"], corpus["plant_canaries"], corpus, {}, ProfileConfig()
+    )
 
 
 # The model side --------------------------------------------------------------------------------
@@ -193,7 +204,7 @@ def trained(
                     {key: [value] for key, value in row.items()}
                 )
         for number, text in enumerate(config.texts):
-            row = {"step": step, "sample": number, "text": f"{text} at {step}" if text else ""}
+            row = {"step": step, "sample_id": number, "text": f"{text} at {step}" if text else ""}
             row |= {"prompt": f"asked {SCRIPT}" if config.prompts else "", "precision": "fp32"}
             context.get_table_writer("samples").write({key: [value] for key, value in row.items()})
     steps = list(range(1, config.steps + 1))
@@ -206,7 +217,7 @@ def trained(
             "grad_norm": [1.0] * len(steps),
             "skipped": [False] * len(steps),
             "learning_rate": [1e-3 / step for step in steps],
-            "tokens": [512 * step for step in steps],
+            "tokens_seen": [512 * step for step in steps],
             "validation_loss": [
                 loss + 0.1 if valid else None for loss, valid in zip(losses, validated, strict=True)
             ],
@@ -216,15 +227,20 @@ def trained(
     for source, (documents, *read, packed, tokens) in READ.items():
         for step, share in zip(ends, (0, 0.5, 1), strict=True):
             touched, whole, seen = (int(share * count) for count in (*read, tokens))
-            row = {"step": step, "source": source, "documents": documents, "touched": touched}
-            row |= {"whole": whole, "packed": packed, "tokens": seen}
+            row = {
+                "step": step,
+                "source": source,
+                "documents": documents,
+                "read_documents": touched,
+            }
+            row |= {"fully_read_documents": whole, "packed_tokens": packed, "tokens_read": seen}
             context.get_table_writer("coverage").write({key: [value] for key, value in row.items()})
     context.get_table_writer("checkpoints").write(
         {
             "step": ends,
-            "tokens": [512 * step for step in ends],
+            "tokens_seen": [512 * step for step in ends],
             "artifact": [f"checkpoint/{step:016d}" for step in ends],
-            "content": ["", "", config.content],
+            "content_digest": ["", "", config.content],
             "loss": [None, losses[ends[1] - 1], losses[-1]],
             "validation_loss": [None, None, 3.25],
         }
@@ -320,7 +336,7 @@ def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
         ),
         build_finding(
             "toxicity",
-            "flagged_controls",
+            "flagged_control_share",
             1.0,
             part="must flag",
             n=10,
@@ -370,7 +386,7 @@ def capability_findings(config: EmptyConfig, context: StageContext) -> None:
             "capability",
             "bits_per_byte_difference",
             value,
-            tags={"less": name},
+            tags={"baseline": name},
             n=2,
             low=value - 0.125,
             high=value + 0.125,
@@ -438,11 +454,11 @@ def looked_at(config: MapsConfig, context: StageContext) -> None:
     count = len(LOOKED_AT)
     context.get_table_writer("texts").write(
         {
-            "text": range(1, count + 2),
+            "text_id": range(1, count + 2),
             "sentence": [*LOOKED_AT, LINK],
             "word": [None] * (count + 1),
-            "query": [6] * count + [None],
-            "left_out": [7 * n for n in range(count)] + [0],
+            "query_position": [6] * count + [None],
+            "omitted_tokens": [7 * n for n in range(count)] + [0],
             "note": [""] * count + [f"{SCRIPT} gives no weights"],
         }
     )
@@ -464,7 +480,7 @@ class Made:
 
     @property
     def secrets(self) -> list[str]:
-        rows = self.corpus["plant"]["plants"].read(["secret", "copies"]).to_pylist()
+        rows = self.corpus["plant_canaries"]["canaries"].read(["secret", "copies"]).to_pylist()
         return [row["secret"] for row in rows]
 
 
@@ -473,7 +489,7 @@ def make(folder: Path) -> Made:
 
     corpus = history()
     found = checkpoint(folder / "checkpoint")
-    plants = corpus["plant"]["plants"].read(["secret", "doc_ids"]).to_pylist()
+    plants = corpus["plant_canaries"]["canaries"].read(["secret", "doc_ids"]).to_pylist()
     first = next(row for row in plants if row["doc_ids"])
     audit = AuditConfig(secret=first["secret"], doc_id=first["doc_ids"][0].hex())
     audits = {

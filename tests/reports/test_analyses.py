@@ -27,12 +27,12 @@ def findings_with_p(config: EmptyConfig, context: StageContext) -> None:
     }
     rows = [
         build_finding_from_estimate(
-            "bias", "preference", e, method_prefix="as said", part=s, **options
+            "bias", "stereotype_preference", e, method_prefix="as said", part=s, **options
         )
         for s, e in found.items()
     ]
     rows.append(
-        build_finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"})
+        build_finding("bias", "tie_share", 3, n=20, method="equal", **options | {"unit": "pairs"})
     )
     context.get_table_writer("findings").write(build_findings_table(rows))
 
@@ -83,7 +83,7 @@ def planted_doses(config: Seen, context: StageContext) -> None:
             n=9,
             unit="nats",
             method="by hand",
-            tags={"dose": dose},
+            tags={"assigned_trait_share": dose},
         )
         for dose, value in found.items()
     ]
@@ -93,7 +93,7 @@ def planted_doses(config: Seen, context: StageContext) -> None:
     rows.append(
         build_finding(
             "associations",
-            "smallest_dose_seen",
+            "smallest_detected_trait_share",
             smallest,
             n=4,
             unit="share",
@@ -119,8 +119,13 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
         )
         html = (card.fetch_directory() / "model_card.html").read_text()
         page = pages.read(card.fetch_directory() / "model_card.html")
-        (table,) = [t for t in page.tables if t[1][0] == "dose=0.5"]
-        assert [row[0] for row in table[1:]] == ["dose=0.5", "dose=0.75", "dose=0.9", "dose=1.0"]
+        (table,) = [t for t in page.tables if t[1][0] == "assigned_trait_share=0.5"]
+        assert [row[0] for row in table[1:]] == [
+            "assigned_trait_share=0.5",
+            "assigned_trait_share=0.75",
+            "assigned_trait_share=0.9",
+            "assigned_trait_share=1.0",
+        ]
         assert (card.fetch_directory() / "charts/dose.svg").exists()
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("To read this by" in bias) == seen
@@ -162,7 +167,7 @@ def compared_with_gzip(config: Ends, context: StageContext) -> None:
             n=40,
             unit="bits",
             method="paired",
-            tags={"less": name},
+            tags={"baseline": name},
             evidence_table="values",
             evidence_filter={"part": "text"},
         )

@@ -49,7 +49,7 @@ def sheet(session, tmp_path_factory):
     }
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     profile = artifacts.profiled(history)
-    card = build_datasheet(profile, history, DatasheetConfig(lines_shown=20))
+    card = build_datasheet(profile, history, DatasheetConfig(max_table_rows=20))
     return profile, card, pages.read(card.fetch_directory() / "datasheet.html")
 
 
@@ -63,7 +63,8 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
         found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
         hidden += max(0, len(found) - 4)
         expected = [
-            [r["value"], str(r["documents"]), format_value(r["share"], "share")] for r in found[:4]
+            [r["value"], str(r["documents"]), format_value(r["byte_share"], "share")]
+            for r in found[:4]
         ]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
     assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
@@ -76,16 +77,16 @@ def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sh
         r["occupation"]: r for r in profile["occupations"].read().to_pylist() if r["source"] == ""
     }
     jobs = ("plumber", "nurse", "baker", "judge", "chef")
-    assert [rows[job]["share"] for job in jobs] == [1, 0, 0.5, None, None]
-    assert rows[""]["share"] == 0.5
+    assert [rows[job]["women_share"] for job in jobs] == [1, 0, 0.5, None, None]
+    assert rows[""]["women_share"] == 0.5
     expected = []
     for job in ("nurse", "plumber"):  # both ends are as far from a half: by name
         row = rows[job]
         ends = f"{format_value(row['low'], 'share')} to {format_value(row['high'], 'share')}"
-        expected.append([job, format_value(row["share"], "share"), ends, "10"])
+        expected.append([job, format_value(row["women_share"], "share"), ends, "10"])
     lines = [line for table in page.tables for line in table]
     assert [line for line in lines if line[0] in rows] == expected
-    silent = sum(row["share"] is None for row in rows.values())
+    silent = sum(row["women_share"] is None for row in rows.values())
     text = " ".join(page.text.split())
     assert "Of 1 other occupations beside gendered words nothing can be said" in text
     assert f"{silent} are mentioned, but never with more words of one gender" in text

@@ -59,10 +59,10 @@ def test_every_figure_is_on_the_page_and_leads_to_its_rows(card, folder, name, f
     page = pages.read(folder / f"{name}.html")
     shown = Counter(page.figures)
     assert len(figures) > 25
-    assert {href for href, _ in shown} == set(figures["page"])
+    assert {href for href, _ in shown} == set(figures["page_path"])
     for row in figures.to_dict("records"):
-        texts = [text for href, text in shown if href == row["page"]]
-        evidence = pages.read(folder / row["page"])
+        texts = [text for href, text in shown if href == row["page_path"]]
+        evidence = pages.read(folder / row["page_path"])
         assert row["id"] in evidence.ids
         if pd.isna(row["value"]):
             assert any(text.startswith("not measured") for text in texts), row["id"]
@@ -92,11 +92,11 @@ def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs, made
             continue
         artifact = inputs[row["stage"]]
         read = artifact.select_contents(CARD_TABLES) if row["stage"] in narrowed else artifact
-        assert row["content"] == read.content_digest
-        assert row["sha256"] == artifact[row["table"]].digest
-        rows = pages.rows_behind(artifact, row["table"], row["where"])
-        assert len(rows) == row["rows"], row["id"]
-        wanted = pages.recompute(rows, row["aggregate"], row["column"])
+        assert row["content_digest"] == read.content_digest
+        assert row["sha256"] == artifact[row["evidence_table"]].digest
+        rows = pages.rows_behind(artifact, row["evidence_table"], row["evidence_filter"])
+        assert len(rows) == row["row_count"], row["id"]
+        wanted = pages.recompute(rows, row["aggregate"], row["value_column"])
         assert row["value"] == pytest.approx(wanted, nan_ok=True) or (
             pd.isna(row["value"]) and wanted is None
         ), row["id"]
@@ -108,8 +108,9 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     table = made.audits["toxicity"]["findings"].read().to_pylist()
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     kept = figures.loc["toxicity-expected-maximum-toxicity-prompted-k-25"]
-    names = ["value", "low", "high", "level", "n", "scorer", "method"]
+    names = ["value", "low", "high", "n", "scorer", "method"]
     assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
+    assert kept["confidence_level"] == table[1]["level"]
     page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]
@@ -148,18 +149,20 @@ def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
     limit = 200 if name == "datasheet" else 10
     pages_seen = set()
     for row in figures.to_dict("records"):
-        if row["stage"] == "checkpoint" or row["page"] in pages_seen:
+        if row["stage"] == "checkpoint" or row["page_path"] in pages_seen:
             continue
-        pages_seen.add(row["page"])
-        rows = pages.rows_behind(inputs[row["stage"]], row["table"], row["where"])
-        page = pages.read(folder / row["page"])
+        pages_seen.add(row["page_path"])
+        rows = pages.rows_behind(
+            inputs[row["stage"]], row["evidence_table"], row["evidence_filter"]
+        )
+        page = pages.read(folder / row["page_path"])
         if not len(rows):
             assert "No row meets these conditions" in page.text
             continue
         head, *body = page.tables[0]
-        assert head == inputs[row["stage"]][row["table"]].read().column_names
+        assert head == inputs[row["stage"]][row["evidence_table"]].read().column_names
         assert len(body) == min(limit, len(rows))
-        assert row["sha256"] in page.text and row["content"] in page.text
+        assert row["sha256"] in page.text and row["content_digest"] in page.text
         for column in ("doc_id", "sample", "bytes", "step", "rows"):
             if column in rows.columns:
                 shown = [cells[head.index(column)] for cells in body]
@@ -175,20 +178,22 @@ def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypa
     for row in figures.to_dict("records"):
         if row["stage"] == "checkpoint":
             continue
-        page = (folder / row["page"]).read_text()
+        page = (folder / row["page_path"]).read_text()
         lines = pages.Page(page).text.split("All of them, in Python:")[1]
         code = lines.split("Documents\n")[0].strip()
         scope: dict = {}
         exec("\n".join(line for line in code.splitlines() if line), scope)
-        assert len(scope["rows"]) == row["rows"], row["id"]
+        assert len(scope["rows"]) == row["row_count"], row["id"]
 
 
 @pytest.mark.parametrize("name", ["datasheet", "model_card"])  # of its rows no task card knows
 def test_documents_named_by_rows_stand_on_their_page(cards, figures, folder, made, name):
     source = {"datasheet": ("deduplicate", "ledger"), "model_card": ("audit_toxicity", "values")}
     stage, table = source[name]
-    row = next(r for r in figures.to_dict("records") if (r["stage"], r["table"]) == (stage, table))
-    page = pages.read(folder / row["page"])
+    row = next(
+        r for r in figures.to_dict("records") if (r["stage"], r["evidence_table"]) == (stage, table)
+    )
+    page = pages.read(folder / row["page_path"])
     anchors = {href[5:] for href, _ in page.links if href.startswith("#doc-")}
     assert anchors and all(f"doc-{anchor}" in page.ids for anchor in anchors)
     assert page.tables[1][0] == ["doc_id", "source", "stage", "toxicity", "text"]
@@ -438,7 +443,7 @@ def test_failed_controls_come_first(session, made):
 
 
 def test_a_corpus_without_a_profile_still_traces(session, made):
-    corpus = {"plant": made.corpus["plant"]}
+    corpus = {"plant_canaries": made.corpus["plant_canaries"]}
     card = card_of(made.checkpoint, made.audits, corpus)
     text = text_of(card, "model_card")
     assert "The corpus has no profile in this store" in text

@@ -57,21 +57,23 @@ def loop(**tables):
     empty = {name: [] for name in SCHEMAS} | tables
     proof = made_proof(RowsConfig(tables=json.dumps(empty)))
     behind = made_behind(RowsConfig(tables=json.dumps(["x"])))
-    return RemovalReport(FigureBook({"proof": proof, "behind": behind}), Redactor(), "t", 40)
+    return RemovalReport(
+        FigureBook({"compare_arms": proof, "find_source_documents": behind}), Redactor(), "t", 40
+    )
 
 
 def effect(what, estimate, noise=None, verdict=""):
     ends = {name: estimate[name] for name in ("value", "low", "high")}
     return {
-        "what": what,
-        "arm": "base" if what == "before" else "removed",
+        "effect": what,
+        "arm": "base" if what == "effect_before" else "removed",
         **ends,
-        "level": 0.95,
+        "confidence_level": 0.95,
         "n": 9,
         "clusters": 9,
         "method": "m",
         "unit": "bits",
-        "noise": noise,
+        "seed_noise": noise,
         "verdict": verdict,
     }
 
@@ -88,14 +90,14 @@ def test_a_finding_went_away_only_where_its_rows_say_so(
     session, change, left, before, beyond, lines
 ):
     """What is left must be nothing, less than before, and all that must be reached be reached."""
-    rows = [effect("change", change, 0.1, beyond), effect("before", before)]
-    rows += [effect("left", left)] if left else []
-    made = [{"verdict": each, "line": "l", "value": 1.0, "unit": "bits"} for each in lines]
+    rows = [effect("change_from_base", change, 0.1, beyond), effect("effect_before", before)]
+    rows += [effect("effect_after", left)] if left else []
+    made = [{"verdict": each, "criterion": "l", "value": 1.0, "unit": "bits"} for each in lines]
     case = RemovalCase(
         "x",
         "x",
-        [{"kind": "memorised", "why": "", "finding": "f"}],
-        {(r["what"], r["arm"]): r for r in rows},
+        [{"kind": "memorised", "reason": "", "finding": "f"}],
+        {(r["effect"], r["arm"]): r for r in rows},
         made,
     )
     text = text_of_parts(loop().describe_case_verdict(case))
@@ -131,8 +133,8 @@ def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared)
     case = RemovalCase(
         "x",
         "x",
-        [{"kind": "memorised", "why": "", "finding": "f"}],
-        {("change", "removed"): effect("change", known, noise)},
+        [{"kind": "memorised", "reason": "", "finding": "f"}],
+        {("change_from_base", "removed"): effect("change_from_base", known, noise)},
         [],
     )
     note = page.build_changes_table(case).note
@@ -160,9 +162,17 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
     [
         ("memorised", [], "no training document is behind it"),
         ("association", [], "no training document is behind it"),
-        ("association", [("own", False), ("other", False)], "both traits are said equally often"),
-        ("association", [("own", False), ("own", False)], "none of the surplus was trained on"),
-        ("association", [("own", True)], ""),
+        (
+            "association",
+            [("assigned", False), ("other", False)],
+            "both traits are said equally often",
+        ),
+        (
+            "association",
+            [("assigned", False), ("assigned", False)],
+            "none of the surplus was trained on",
+        ),
+        ("association", [("assigned", True)], ""),
     ],
 )
 def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
@@ -170,13 +180,13 @@ def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
     table = pa.Table.from_pylist(
         [
             {
-                "case": "x",
-                "unit": "u",
+                "case_name": "x",
+                "item_unit": "u",
                 "doc_id": names[n].as_py(),
                 "source": "s",
                 "tokens": 1,
-                "holds": holds,
-                "removed": removed,
+                "stated_trait": holds,
+                "is_removed": removed,
             }
             for n, (holds, removed) in enumerate(rows)
         ],
@@ -184,9 +194,9 @@ def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
     )
     case = TracedCase(name="x", audit="a", metric="m", finding_names=("f",), unit="nats", kind=kind)
     assert (
-        build_case_rows(case, table)[0]["why"].startswith(why)
+        build_case_rows(case, table)[0]["reason"].startswith(why)
         if why
-        else (build_case_rows(case, table)[0]["why"] == "")
+        else (build_case_rows(case, table)[0]["reason"] == "")
     )
 
 
@@ -197,7 +207,7 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
         for arm, units in known.null_units_by_arm.items()
     }
     made = compute_effects(replace(known, null_units_by_arm=nothing))
-    (explained,) = [row for row in made if row["what"] == "explained"]
+    (explained,) = [row for row in made if row["effect"] == "explained_share"]
     assert explained["value"] is None and "there was none" not in explained["method"]
     assert explained["method"].endswith("it was not measured")
 
@@ -210,7 +220,7 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
     last=estimates(0, 1),
     moved=st.sampled_from([-0.2, 0.0, 0.2]),
     p=st.sampled_from([None, 0.01, 0.0499, 0.05, 0.9]),
-    worse=st.sampled_from(["up", "down", "apart", ""]),
+    worse=st.sampled_from(["up", "down", "away_from_null", ""]),
 )
 @quick
 def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, p, worse):
@@ -219,7 +229,7 @@ def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, 
     word = judge_change(each, each.changes[0])
     assert (word == "not tested") == (p is None)
     assert (word == "no change shown") == (p is not None and p >= 0.05)
-    if word in ("worse", "better") and worse == "apart":
+    if word in ("worse", "better") and worse == "away_from_null":
         distances = [abs(row["value"] - 0.5) for row in ends]
         assert (word == "worse") == (distances[1] > distances[0])
         assert (ends[1]["value"] - ends[0]["value"]) * moved > 0
@@ -285,7 +295,7 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
                 "metric": "bits_per_byte_difference",
                 "unit": "bits",
                 "null_value": 0.0,
-                "tags": {"less": name},
+                "tags": {"baseline": name},
                 **row,
             }
             for name, row in rows.items()
@@ -296,7 +306,7 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
     ahead, _, alike = text.partition("No difference from ")
     names = {"gzip": "gzip -9", "bigram": "interpolated bigram", "fivegram": "interpolated 5-gram"}
     for row, _ in findings.by_audit["capability"]:
-        name = names[json.loads(row["tags"])["less"]]
+        name = names[json.loads(row["tags"])["baseline"]]
         value, low, p = row["value"], row["low"], row["p_corrected"]
         beyond = low is not None and (low > 0 or row["high"] < 0)
         sure = beyond or bool(value and p is not None and p < 0.05)

@@ -51,7 +51,7 @@ def difference_shown(cells, null):
 
 
 def association(metric, estimate, **tags):
-    null = 0.5 if metric == "association_preferred" else 0.0
+    null = 0.5 if metric == "association_preference" else 0.0
     return {"metric": metric, "unit": "nats", "null_value": null, "tags": tags, **estimate}
 
 
@@ -67,10 +67,15 @@ def smallest(doses):
 
 def calibration_of(doses, slope=None, **more):
     """The sentence of the card, and the lines of its tables, by metric and part."""
-    rows = [association("association_strength", row, dose=dose) for dose, row in doses.items()]
-    rows += [association("strength_by_dose", slope)] if slope else []
+    rows = [
+        association("association_strength", row, assigned_trait_share=dose)
+        for dose, row in doses.items()
+    ]
+    rows += [association("strength_by_trait_share", slope)] if slope else []
     rows += [association("association_strength", row, **{name: "x"}) for name, row in more.items()]
-    rows.append({"metric": "smallest_dose_seen", "value": smallest(doses), "n": len(doses)})
+    rows.append(
+        {"metric": "smallest_detected_trait_share", "value": smallest(doses), "n": len(doses)}
+    )
     findings = findings_of(associations=rows)
     lines = {}
     for grid in build_metric_tables(findings, "associations", 40):
@@ -93,7 +98,9 @@ def test_no_association_is_called_missing_that_a_table_shows(session, doses, slo
     shown = {
         part: side
         for (caption, part), line in lines.items()
-        if "mallest" not in caption and part != "dose=0.5" and (side := difference_shown(line, 0.0))
+        if "mallest" not in caption
+        and part != "assigned_trait_share=0.5"
+        and (side := difference_shown(line, 0.0))
     }
     if "No planted association was found" in said:
         assert not shown
@@ -114,9 +121,16 @@ def test_a_dose_that_is_shown_below_one_that_is_not_is_named(session):
     shown = {"value": 0.5, "low": 0.05, "high": 0.95, "p": 0.01}
     slope = {"value": 1.0, "low": 0.4, "high": 1.6, "p": 0.0013}
     said, lines = calibration_of({0.5: not_shown, 0.9: shown, 1.0: not_shown}, slope)
-    assert float(lines["Association strength (nats)", "dose=0.9"]["p, corrected"]) == 0.03
+    assert (
+        float(lines["Association strength (nats)", "assigned_trait_share=0.9"]["p, corrected"])
+        == 0.03
+    )
     assert "shows none" not in said and "No planted association was found" not in said
-    assert "dose=0.9" in said and "0.0500 to 0.9500" in said and "Strength by dose" in said
+    assert (
+        "assigned_trait_share=0.9" in said
+        and "0.0500 to 0.9500" in said
+        and "Strength by dose" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,7 +323,7 @@ def test_instruments_work_only_where_a_control_tested_one(
 @given(
     rows=st.lists(
         st.tuples(
-            st.sampled_from(["up", "down", "apart", ""]),
+            st.sampled_from(["up", "down", "away_from_null", ""]),
             st.sampled_from(["share", "times", "nats"]),
             estimates(),
         ),
@@ -328,9 +342,9 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
     ranked, _, rest = said.partition("What it had read")[0].partition("cannot be ranked")
     for row, _ in findings.by_audit["bias"]:
         name = format_metric_name(row["metric"])
-        side, worse = compare_with_null(row), row["worse"]
+        side, worse = compare_with_null(row), row["worse_when"]
         harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
-        harmful = harmful or (worse == "apart" and side != 0)
+        harmful = harmful or (worse == "away_from_null" and side != 0)
         if name in ranked or name in rest:
             assert harmful, row
         if harmful and row["unit"] != "share" and row["p_corrected"] is not None:
@@ -378,7 +392,9 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
 @stage(name="findings_alone", tables={"findings": FINDINGS})
 def findings_alone(config: EmptyConfig, context: StageContext) -> None:
     """An audit that left no other table."""
-    row = build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", evidence_table="")
+    row = build_finding(
+        "bias", "stereotype_preference", 0.5, n=9, unit="share", method="m", evidence_table=""
+    )
     context.get_table_writer("findings").write(build_findings_table([row]))
 
 
@@ -391,8 +407,18 @@ def test_an_audit_that_left_findings_alone_ran(session, tmp_path):
 
 def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     rows = [
-        {"metric": "preference", "value": None, "method": "not measured: none", "tags": {"a": 1}},
-        {"metric": "preference", "value": 0.5, "method": "by counting", "tags": {"a": 2}},
+        {
+            "metric": "stereotype_preference",
+            "value": None,
+            "method": "not measured: none",
+            "tags": {"a": 1},
+        },
+        {
+            "metric": "stereotype_preference",
+            "value": 0.5,
+            "method": "by counting",
+            "tags": {"a": 2},
+        },
         {"metric": "other", "value": None, "method": "not measured: no scorer"},
     ]
     text, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
@@ -430,14 +456,14 @@ def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_p
     nobody = "Nobody looked for personal data: it may stand anywhere."
     text, _ = card(tmp_path, corpus=corpus)
     assert masked in text and nobody not in text
-    unseen = {k: v for k, v in corpus.items() if k not in ("find_personal_data", "scrub")}
+    unseen = {k: v for k, v in corpus.items() if k not in ("find_personal_data", "redact_spans")}
     text, _ = card(tmp_path, corpus=unseen)
     assert nobody in text and masked not in text
     assert nobody not in card(tmp_path)[0]
 
 
 def test_a_corpus_without_a_profile_is_not_called_missing(session, tmp_path, made):
-    text, _ = card(tmp_path, corpus={"plant": made.corpus["plant"]})
+    text, _ = card(tmp_path, corpus={"plant_canaries": made.corpus["plant_canaries"]})
     assert "The corpus has no profile in this store" in text
     assert "it came without its corpus" not in text and "The corpus is not known." not in text
     text, _ = card(tmp_path)
@@ -465,8 +491,11 @@ def left_out(config: FoundConfig, context: StageContext) -> None:
     ("rows", "expected"),
     [
         ([], "No document was left out of training."),
-        ([("planted", "also")], "No document was left out of training."),
-        ([("asked for", "removed"), ("planted", "also")], "were not packed: asked for."),
+        ([("planted", "additional_reason")], "No document was left out of training."),
+        (
+            [("asked for", "removed"), ("planted", "additional_reason")],
+            "were not packed: asked for.",
+        ),
     ],
 )
 def test_it_says_why_documents_were_not_packed(session, tmp_path, made, rows, expected):

@@ -109,11 +109,11 @@ def test_a_change_says_its_pairs_and_what_they_share():
         ("down", 0.0, 0.5, 0.1, 0.01, "worse"),
         ("up", 0.0, 0.1, 0.5, 0.05, "no change shown"),
         ("up", 0.0, 0.1, 0.5, None, "not tested"),
-        ("apart", 0.5, 0.5, 0.3, 0.01, "worse"),
-        ("apart", 0.5, 0.2, 0.7, 0.01, "better"),  # across it, and nearer
-        ("apart", 0.5, 0.25, 0.75, 0.01, "changed"),
-        ("apart", None, 0.2, 0.7, 0.01, "changed"),
-        ("apart", 0.5, 0.2, None, 0.01, "changed"),  # a mean of nothing is null
+        ("away_from_null", 0.5, 0.5, 0.3, 0.01, "worse"),
+        ("away_from_null", 0.5, 0.2, 0.7, 0.01, "better"),  # across it, and nearer
+        ("away_from_null", 0.5, 0.25, 0.75, 0.01, "changed"),
+        ("away_from_null", None, 0.2, 0.7, 0.01, "changed"),
+        ("away_from_null", 0.5, 0.2, None, 0.01, "changed"),  # a mean of nothing is null
         ("", 0.0, 0.2, 0.7, 0.01, "changed"),
     ],
 )

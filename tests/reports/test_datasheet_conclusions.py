@@ -125,14 +125,19 @@ def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_pa
 def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     history = artifacts.history()
     planting = PlantCanariesConfig(
-        enabled=True, counts=copies, canaries=3, passages=0, records=0, associations=0
+        enabled=True,
+        copy_counts=copies,
+        secrets_per_count=3,
+        passages_per_count=0,
+        records_per_count=0,
+        associations_per_share=0,
     )
-    history["plant"] = plant_canaries(history["split"], planting)
+    history["plant_canaries"] = plant_canaries(history["split"], planting)
     profiled = artifacts.profiled(history)
     text = text_of(
         build_datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet"
     )
-    documents = sum(profiled["plants"].read(["documents"])["documents"].to_pylist())
+    documents = sum(profiled["canaries"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
     assert ("Planted on purpose" in text) == planted
@@ -142,11 +147,11 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
 
 def test_the_callout_counts_the_documents_of_all_kinds(session):
     rows = [
-        {"kind": kind, "copies": copies, "plants": 2, "documents": 2 * copies, "bytes": 9}
+        {"kind": kind, "copies": copies, "canaries": 2, "documents": 2 * copies, "bytes": 9}
         for kind, copies in (("canary", 0), ("record", 4))
     ]
-    assert "8 documents" in text_of_parts(build_canary_callout(corpus_of(plants=rows)).content)
-    none = text_of_parts(build_canary_callout(corpus_of(plants=rows[:1])).content)
+    assert "8 documents" in text_of_parts(build_canary_callout(corpus_of(canaries=rows)).content)
+    none = text_of_parts(build_canary_callout(corpus_of(canaries=rows[:1])).content)
     assert none == "Nothing was planted in this corpus."
 
 
@@ -180,7 +185,9 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
     history = artifacts.history()
     real = artifacts.profiled(history)
     tables = {name: real[name].read().to_pylist() for name in TABLES}
-    tables["reasons"] = [reason("scrub", "quarantined")] * later + [reason("scrub", "removed")]
+    tables["ledger_summary"] = [reason("redact_spans", "quarantined")] * later + [
+        reason("redact_spans", "removed")
+    ]
     tables["errors"] = [
         {
             name: "e" if kind == pa.string() else 1
@@ -224,8 +231,8 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
                 "mentions": women + men + even,
                 "women_words": women + even,
                 "men_words": men + even,
-                "women": women,
-                "men": men,
+                "women_mentions": women,
+                "men_mentions": men,
             }
             for name, women, men, even in rows
         ],
@@ -246,7 +253,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
             for row in table
             if row["source"] == ""
             and row["occupation"]
-            and row["share"] is not None
+            and row["women_share"] is not None
             and not row["low"] <= share <= row["high"]
         }
         assert {*named} == outside
@@ -259,9 +266,27 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
 
 def rate(verdict, number=0):
     row = {"stage": "select", "reason": "words", "dimension": "identity", "slice": f"g{number}"}
-    row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
-    row |= {"rate": 0.2, "other_rate": 0.1, "ratio": 2.0, "low": 0.9, "high": 4.0, "within": 1.25}
-    return row | {"p": 0.06, "corrected": 0.06, "least": 1.75, "verdict": verdict}
+    row |= {
+        "documents": 40,
+        "removed_documents": 8,
+        "clusters": 30,
+        "other_documents": 1000,
+        "other_removed_documents": 100,
+    }
+    row |= {
+        "removal_rate": 0.2,
+        "other_removal_rate": 0.1,
+        "rate_ratio": 2.0,
+        "low": 0.9,
+        "high": 4.0,
+        "source_adjusted_ratio": 1.25,
+    }
+    return row | {
+        "p": 0.06,
+        "p_corrected": 0.06,
+        "minimum_detectable_ratio": 1.75,
+        "verdict": verdict,
+    }
 
 
 @given(verdicts=st.lists(st.sampled_from(["more", "less", "not shown"]), max_size=4))
@@ -269,7 +294,7 @@ def rate(verdict, number=0):
 def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     rows = [rate(verdict, number) for number, verdict in enumerate(verdicts)]
     made = {
-        "effects": made_effects(RowsConfig(tables=json.dumps({"rates": rows}))),
+        "removal_effects": made_effects(RowsConfig(tables=json.dumps({"removal_rates": rows}))),
         "select": artifacts.history()["select_scored"],
     }
     said = text_of_section(build_removal_rates_by_rule(CorpusFigures(FigureBook(made), made, 30)))
@@ -281,8 +306,8 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
 
 
 def test_without_examples_it_is_not_said_that_no_rule_took_anything(session):
-    rates = {"rates": [rate("more")], "examples": []}
-    made = {"effects": made_effects(RowsConfig(tables=json.dumps(rates)))}
+    rates = {"removal_rates": [rate("more")], "removed_examples": []}
+    made = {"removal_effects": made_effects(RowsConfig(tables=json.dumps(rates)))}
     said = text_of_section(
         build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30))
     )
@@ -294,16 +319,16 @@ def swap(origin, corrected, difference):
     return {
         "origin": origin,
         "axis": "a",
-        "group": "g",
-        "other": f"o{difference}",
-        "difference": difference,
-        "n": 9,
+        "group_name": "g",
+        "other_group": f"o{difference}",
+        "score_difference": difference,
+        "sentences": 9,
         "low": difference - 0.1,
         "high": difference + 0.1,
-        "corrected": corrected,
+        "p_corrected": corrected,
         "p": corrected,
-        "raised": 0.1,
-        "lowered": 0.1,
+        "raised_share": 0.1,
+        "lowered_share": 0.1,
         "threshold": 0.5,
     }
 
@@ -321,11 +346,13 @@ def swap(origin, corrected, difference):
 )
 @quick
 def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pairs):
-    names = EFFECTS["swaps"].names
+    names = EFFECTS["swap_differences"].names
     rows = [{name: value for name, value in swap(*pair).items() if name in names} for pair in pairs]
     scored = artifacts.history()["score_toxicity"]
-    made = {"effects": made_effects(RowsConfig(tables=json.dumps({"swaps": rows})))}
-    made["effects"].manifest["parts"]["external"] = scored.manifest["parts"]["external"]
+    made = {
+        "removal_effects": made_effects(RowsConfig(tables=json.dumps({"swap_differences": rows})))
+    }
+    made["removal_effects"].manifest["parts"]["external"] = scored.manifest["parts"]["external"]
     section = build_group_swap_section(CorpusFigures(FigureBook(made), made, 30))
     said = text_of_section(section)
     for origin, words in (

@@ -33,29 +33,56 @@ class ToldConfig(StageConfig):
 
 @stage(name="told_effects", tables=TABLES)
 def told_effects(config: ToldConfig, context: StageContext) -> None:
-    """Rates as the stage ``effects`` leaves them, with these ratios; and examples."""
+    """Rates as the stage ``removal_effects`` leaves them, with these ratios; and examples."""
     for number, (reason, dimension, name, ratio, alone) in enumerate(config.taken):
         for copy in range(3):
             row = {"stage": "select", "reason": reason, "dimension": dimension, "slice": name}
-            row |= {"ratio": ratio, "alone": alone}
+            row |= {"rate_ratio": ratio, "no_other_removed": alone}
             row |= {"doc_id": hash_to_ids([f"{number} {copy}"])[0].as_py()}
-            context.get_table_writer("examples").write({key: [value] for key, value in row.items()})
+            context.get_table_writer("removed_examples").write(
+                {key: [value] for key, value in row.items()}
+            )
     for dimension, name, ratio, verdict in config.ratios:
-        row = {"stage": "", "reason": "struck out", "dimension": dimension, "slice": name}
-        row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
-        row |= {"rate": 0.2, "other_rate": 0.1, "ratio": ratio, "low": 1.5, "high": None}
-        row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": verdict}
-        context.get_table_writer("rates").write({key: [value] for key, value in row.items()})
-        more = {"stage": "select", "signal": "words", "bound": "le"}
+        row = {
+            "stage": "",
+            "reason": "all except duplicates",
+            "dimension": dimension,
+            "slice": name,
+        }
+        row |= {
+            "documents": 40,
+            "removed_documents": 8,
+            "clusters": 30,
+            "other_documents": 1000,
+            "other_removed_documents": 100,
+        }
+        row |= {
+            "removal_rate": 0.2,
+            "other_removal_rate": 0.1,
+            "rate_ratio": ratio,
+            "low": 1.5,
+            "high": None,
+        }
+        row |= {
+            "source_adjusted_ratio": 1.25,
+            "p": 0.01,
+            "p_corrected": 0.02,
+            "minimum_detectable_ratio": 1.75,
+            "verdict": verdict,
+        }
+        context.get_table_writer("removal_rates").write(
+            {key: [value] for key, value in row.items()}
+        )
+        more = {"stage": "select", "signal": "word_count", "comparison": "le"}
         for threshold in (0.25, 0.5):
-            limit = {**row, **more, "threshold": threshold, "own": threshold == 0.5}
-            context.get_table_writer("thresholds").write(
+            limit = {**row, **more, "threshold": threshold, "is_rule_threshold": threshold == 0.5}
+            context.get_table_writer("threshold_rates").write(
                 {key: [value] for key, value in limit.items()}
             )
 
 
 def corpus_of(*ratios):
-    made = {"effects": told_effects(ToldConfig(ratios=ratios))}
+    made = {"removal_effects": told_effects(ToldConfig(ratios=ratios))}
     return CorpusFigures(FigureBook(made), made, 30)
 
 
@@ -97,7 +124,7 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
         (
             9,
             "documents; 8 of 9, the worst 8 and all groups and dialects; the others are in the "
-            "table rates. ",
+            "table removal_rates. ",
         ),
     ],
 )
@@ -128,7 +155,13 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
 
 def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
     rows = [
-        {"slice": name, "n": n, "least": least, "verdict": "not shown", "dimension": "identity"}
+        {
+            "slice": name,
+            "documents": n,
+            "minimum_detectable_ratio": least,
+            "verdict": "not shown",
+            "dimension": "identity",
+        }
         for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
     ]
     assert words(describe_min_detectable_ratios(rows)) == (
@@ -165,14 +198,18 @@ def test_a_corpus_that_nobody_looked_at_says_so(session, made):
 
 def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp_path):
     sources = []
-    for name, more in (("all", {}), ("some", {"weight": 0.5}), ("few", {"cap": 4})):
+    for name, more in (
+        ("all", {}),
+        ("some", {"document_share": 0.5}),
+        ("few", {"max_documents": 4}),
+    ):
         lines = "\n".join(json.dumps({"text": f"{name} {n}: a woman"}) for n in range(40))
         path = tmp_path / f"{name}.jsonl"
         path.write_text(lines)
         sources.append({"kind": "jsonl", "name": name, "path": str(path), **more})
     made = {"ingest": ingest(IngestConfig(sources=sources))}
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
-    made["effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
+    made["removal_effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
     corpus = CorpusFigures(FigureBook(made), made, 30)
     weight, cap = sorted(
         build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True
@@ -199,7 +236,7 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
         ("rule 5", "source", "diaries", 0.5, False),
     ]
     few += [("rule 3", "language", "haw", None, False), ("rule 9", "language", "en", None, True)]
-    made = {"effects": told_effects(ToldConfig(taken=(*many, *few)))}
+    made = {"removal_effects": told_effects(ToldConfig(taken=(*many, *few)))}
     [grid] = build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30)).blocks
     shown = [(row[0], row[2], row[3]) for row in grid.rows]
     assert shown[:4] == [
@@ -226,8 +263,8 @@ def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
         "How mentions are found",
     ):
         assert title in page.text
-    rows = made.corpus["effects"]["examples"].read().to_pylist()
+    rows = made.corpus["removal_effects"]["removed_examples"].read().to_pylist()
     assert {row["slice"] for row in rows if row["dimension"] == "source"} > {SCRIPT, LINK}
-    shown = [p.read_text() for p in folder.glob("rows/effects-examples-*.html")]
+    shown = [p.read_text() for p in folder.glob("rows/removal-effects-removed-examples-*.html")]
     assert shown and not any(OFFENSIVE in text for text in shown)
     assert any("masked: scored" in text for text in shown)

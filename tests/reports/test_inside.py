@@ -47,8 +47,10 @@ def drawn(path):
 def mean_weights(made, number, stack="decoder"):
     """By layer the weights of the sixth token on each, means over heads, made by pandas."""
     rows = made.maps["weights"].read().to_pandas()
-    rows = rows[(rows["text"] == number) & (rows["query"] == 6) & (rows["stack"] == stack)]
-    return rows.groupby(["layer", "key"])["weight"].mean().unstack()
+    rows = rows[
+        (rows["text_id"] == number) & (rows["query_position"] == 6) & (rows["stack"] == stack)
+    ]
+    return rows.groupby(["layer", "key_position"])["weight"].mean().unstack()
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -87,9 +89,9 @@ def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(cards, f
             assert name.endswith(f"({key})")
             assert float(shown) == pytest.approx(weight, abs=6e-5)
             figure = figures.loc[f"attention-1-{row[0]}-{key}"]
-            assert (figure["rows"], figure["aggregate"]) == (3, "mean")  # its three heads
+            assert (figure["row_count"], figure["aggregate"]) == (3, "mean")  # its three heads
             assert figure["value"] == pytest.approx(weight)
-            assert "the mean of weight" in pages.read(folder / figure["page"]).text
+            assert "the mean of weight" in pages.read(folder / figure["page_path"]).text
 
 
 def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):

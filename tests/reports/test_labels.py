@@ -150,7 +150,7 @@ def of_parts(config: EmptyConfig, context: StageContext) -> None:
     rows = [
         build_finding(
             "bias",
-            "preference",
+            "stereotype_preference",
             0.5,
             low=0.4,
             high=0.6,

@@ -154,7 +154,12 @@ def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, 
 
 
 SMALL = PlantCanariesConfig(
-    enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0
+    enabled=True,
+    copy_counts=(1,),
+    secrets_per_count=4,
+    passages_per_count=0,
+    records_per_count=6,
+    associations_per_share=0,
 )
 
 
@@ -162,12 +167,12 @@ SMALL = PlantCanariesConfig(
 def masker(tmp_path_factory):
     with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
         return build_corpus_redactor(
-            {"plant": plant_canaries(corpus_of(["one", "two"]), SMALL)}, 0.5
+            {"plant_canaries": plant_canaries(corpus_of(["one", "two"]), SMALL)}, 0.5
         )
 
 
 def test_each_cut_of_what_was_planted_is_masked(masker):
-    """As ``plant`` leaves it in the store: canaries, addresses and telephone numbers."""
+    """As ``plant_canaries`` leaves it in the store: canaries, addresses and telephone numbers."""
     for made in [*generate_secret_canaries(SMALL), *generate_record_canaries(SMALL)]:
         for size in range(1, len(made.secret)):
             shown = clear(

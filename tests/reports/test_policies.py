@@ -31,7 +31,10 @@ def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
     long = [f"The harbour was quiet, and {'the boats lay still, ' * 9} {n}." for n in range(9)]
     short = [f"Rain fell on the orchard, night {n}." for n in range(10)]
     sources = ["a"] * 4 + ["b"] * 2 + ["b"] * 9 + ["a"] * 10
-    rules = {"long": {"signal": "words", "le": 30}, "worst": {"signal": "toxicity", "lt": 0.95}}
+    rules = {
+        "long": {"signal": "word_count", "le": 30},
+        "worst": {"signal": "toxicity", "lt": 0.95},
+    }
     rules |= {"toxicity": {"lt": 0.5}, "seen": {"signal": "toxicity", "lt": 0, "action": "tag"}}
     made = artifacts.curated(given([*rude, *long, *short], sources), rules)
     ledger = made["select_scored"]["ledger"].read().to_pylist()
@@ -49,7 +52,7 @@ def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
 def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
     texts = [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(30)]
     texts += ["The harbour was quiet, " + "and the boats lay still, " * 9]
-    made = artifacts.curated(given(texts), {"long": {"signal": "words", "le": 30}})
+    made = artifacts.curated(given(texts), {"long": {"signal": "word_count", "le": 30}})
     assert made["select_scored"]["ledger"].row_count == 1
     _, _, said = sheet_of(made)
     assert "No rule over toxicity removed documents." in said
@@ -80,7 +83,7 @@ def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(sess
     tagged = [row["text"] for row in kept if row["tags"]]
     assert len(tagged) == 24 and all("gay" in text for text in tagged)
     for book in made["select_scored"]["accounts"].read().to_pylist():
-        assert book["in"] == book["kept"] and not book["removed_rows"]
+        assert book["input"] == book["kept"] and not book["removed_rows"]
     card, page, said = sheet_of(made)
     lines = lines_of(page, *TAGGED)
     assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
@@ -98,8 +101,13 @@ def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(sess
 
 def rates_of(made, group):
     return [
-        (row["n"], row["removed"], row["other_n"], row["other_removed"])
-        for row in made["effects"]["rates"].read().to_pylist()
+        (
+            row["documents"],
+            row["removed_documents"],
+            row["other_documents"],
+            row["other_removed_documents"],
+        )
+        for row in made["removal_effects"]["removal_rates"].read().to_pylist()
         if (row["reason"], row["slice"]) == ("toxicity", group)
     ]
 
@@ -121,7 +129,7 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
     session, policy, became, many, used
 ):
     texts = [*LETTERS, *(f"Rain fell on the orchard, night {n}." for n in range(30))]
-    made = artifacts.curated(given(texts), scrubbing=RedactSpansConfig(policy=policy))
+    made = artifacts.curated(given(texts), scrubbing=RedactSpansConfig(action=policy))
     _, page, said = sheet_of(made)
     assert lines_of(page, *FOUND) == [["EMAIL", "9", "9", became, many]]
     assert f"Personal data {used} a detector found it, and may stand where none did." in said
@@ -129,16 +137,17 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
 
 
 def test_what_is_cut_out_of_documents_counts_as_removed(session):
-    made = artifacts.curated(given(LETTERS), scrubbing=RedactSpansConfig(policy="cut"))
-    ledger = made["scrub"]["ledger"].read().to_pylist()
+    made = artifacts.curated(given(LETTERS), scrubbing=RedactSpansConfig(action="cut"))
+    ledger = made["redact_spans"]["ledger"].read().to_pylist()
     cut = sum(row["bytes_before"] for row in ledger)
     card, _, _ = sheet_of(made)
     came = sum(map(len, LETTERS))
     figures = {row["id"]: row["value"] for row in card["figures"].read().to_pylist()}
-    assert figures["flow-scrub-bytes-rate"] == pytest.approx(cut / came)
-    assert figures["flow-scrub-rows-rate"] == 0
+    assert figures["flow-redact-spans-bytes-rate"] == pytest.approx(cut / came)
+    assert figures["flow-redact-spans-rows-rate"] == 0
     assert "the sum of removed_rows and removed_spans over the sum of in" in " ".join(
-        pages.read(path).text for path in card.fetch_directory().glob("rows/profile-flow-*.html")
+        pages.read(path).text
+        for path in card.fetch_directory().glob("rows/profile-stage-accounts-*.html")
     )
 
 
@@ -152,7 +161,7 @@ def test_what_became_of_personal_data_is_said_by_type(session):
     ]
     texts += [f"Rain fell on the orchard, night {n}." for n in range(30)]
     policies = {"EMAIL": "cut", "PHONE": "drop", "REPEAT": "cut"}
-    scrubbing = RedactSpansConfig(policy="keep", policies=policies)
+    scrubbing = RedactSpansConfig(action="keep", actions_by_type=policies)
     made = artifacts.curated(given(texts), scrubbing=scrubbing)
     _, page, said = sheet_of(made)
     assert {line[0]: line[1:] for line in lines_of(page, *FOUND)} == {
@@ -182,7 +191,7 @@ def test_what_becomes_of_documents_that_the_scorer_does_not_know_is_said(session
     texts = [f"{HAWAIIAN} {n}" for n in range(4)]
     texts += [f"Rain fell on the orchard, night {n}." for n in range(20)]
     texts += [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(3)]
-    rules = {"toxicity": {"lt": 0.5, "unknown": unknown}}
+    rules = {"toxicity": {"lt": 0.5, "on_missing": unknown}}
     made = artifacts.curated(given([*texts, " "]), rules, asked=True)
     _, page, said = sheet_of(made)
     assert lines_of(page, *STATUS) == [

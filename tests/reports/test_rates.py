@@ -99,7 +99,9 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
 
 
 def test_candidates_without_a_verdict_are_said(session):
-    silent = [(None, {"kind": "canary", "unit": str(n), "dose": 4}) for n in range(3)]
+    silent = [
+        (None, {"kind": "canary", "candidate_id": str(n), "effect_level": 4}) for n in range(3)
+    ]
     text = said_of([candidate("canary", "a", 64, p=0.01), *silent])
     assert "Of 3 more the audit gave no verdict" in text
     assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
@@ -119,16 +121,18 @@ def test_what_was_not_judged_is_not_found(session, kind):
     """Neither where all of its kind at the largest dose is silent, nor where some are."""
     judged = [candidate("canary", "c", 64, p=0.01), candidate("canary", "n", 0, p=0.5)]
     assert callouts(*[judged] * 12)["Detection"][0] == "good"
-    silent = [(None, {"kind": kind, "unit": f"s{n}", "dose": 64}) for n in range(19)]
+    silent = [
+        (None, {"kind": kind, "candidate_id": f"s{n}", "effect_level": 64}) for n in range(19)
+    ]
     how, said = callouts(*[[*judged, *silent]] * 12)["Detection"]
     what = {"canary": "planted secrets", "passage": "repeated passages"}[kind]
     assert how == "note" and f"228 at 64 (copies) had no verdict, {what}." in said
     how, said = callouts(*[[candidate("canary", "n", 0, p=0.5), *silent]] * 12)["Detection"]
     assert how == "note" and "every audit" not in said and "228 at 64" in said
-    smaller = (None, {"kind": "canary", "unit": "s", "dose": 4})
+    smaller = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 4})
     assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
     larger = [
-        (None, {"kind": "canary", "unit": f"s{n}", "dose": dose})
+        (None, {"kind": "canary", "candidate_id": f"s{n}", "effect_level": dose})
         for n, dose in enumerate((64, 128, 128))
     ]
     how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
@@ -140,7 +144,7 @@ def test_what_was_not_judged_is_not_found(session, kind):
 def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, dose):
     nothing = [
         candidate("canary", "n", 0, p=0.5),
-        (None, {"kind": kind, "unit": "s", "dose": dose}),
+        (None, {"kind": kind, "candidate_id": "s", "effect_level": dose}),
     ]
     how, said = callouts(*[nothing] * 12)["Detection"]
     assert (how, said) == ("note", "Detection: no world that counts has anything to find.")
@@ -179,12 +183,12 @@ def test_its_figures_are_means_of_candidates(session):
     made = rates(session)
     card = card_of(made)
     figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
-    units = made["units"].read().to_pylist()
-    mine = [u for u in units if u["kind"] == "canary" and u["effect"] is False]
+    units = made["candidates"].read().to_pylist()
+    mine = [u for u in units if u["kind"] == "canary" and u["has_effect"] is False]
     row = figures["claimed-canary"]
-    assert row["rows"] == len(mine) == 2
-    assert row["value"] == pytest.approx(sum(u["alarm"] for u in mine) / 2)
-    assert row["level"] == pytest.approx(1 - 0.05 / 2)
+    assert row["row_count"] == len(mine) == 2
+    assert row["value"] == pytest.approx(sum(u["is_alarm"] for u in mine) / 2)
+    assert row["confidence_level"] == pytest.approx(1 - 0.05 / 2)
     assert pages.broken_links(card.fetch_directory()) == []
 
 
@@ -212,7 +216,7 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
 
 def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
-    silent = (None, {"kind": "canary", "unit": "s", "dose": 64})
+    silent = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 64})
     known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
     audits = {"extraction": findings_with_p(EmptyConfig())}
     card = build_model_card(

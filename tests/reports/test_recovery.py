@@ -18,31 +18,31 @@ CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}
 def sheet(session, made):
     history = artifacts.curated(ingest(CONFIG))
     profile = artifacts.profiled(history)
-    history["recovery"] = evaluate_curation(
+    history["evaluate_curation"] = evaluate_curation(
         {**history, "profile": profile}, CurationEvaluationConfig()
     )
-    return history["recovery"], build_datasheet(profile, history, DatasheetConfig())
+    return history["evaluate_curation"], build_datasheet(profile, history, DatasheetConfig())
 
 
 def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
     recovered, card = sheet
     page = pages.read(card.fetch_directory() / "datasheet.html")
     lines = [line for table in page.tables for line in table]
-    rows = recovered["recovered"].read().to_pylist()
+    rows = recovered["detection_rates"].read().to_pylist()
     assert len(rows) > 20
     for row in rows:
         share, ends = "not measured", "–"
         if row["share"] is not None:
             share, low, high = (format_value(row[end], "share") for end in ("share", "low", "high"))
             ends = f"{low} to {high}"
-        head = [row["stage"], row["what"], row["measure"]]
+        head = [row["stage"], row["target"], row["measure"]]
         [line] = [line for line in lines if line[:3] == head]
         assert line[3].startswith(share) and line[4:] == [ends, f"{row['n']:,}"], row
-    for row in recovered["rates"].read().to_pylist():
-        head = [row["what"], row["among"], f"{100 * row['stated']:g} %"]
+    for row in recovered["property_shares"].read().to_pylist():
+        head = [row["property_name"], row["population"], f"{100 * row['configured_share']:g} %"]
         assert sum(line[:3] == head for line in lines) == 1
-    for row in recovered["occupations"].read().to_pylist():
-        line = [row["occupation"], f"{100 * row['stated']:g} %"]
+    for row in recovered["occupation_shares"].read().to_pylist():
+        line = [row["occupation"], f"{100 * row['configured_share']:g} %"]
         assert (
             sum(cells[:2] == line and cells[4] == str(row["n"]) for cells in lines if cells[4:])
             == 1

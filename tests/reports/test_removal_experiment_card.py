@@ -36,8 +36,8 @@ SCHEMAS = {
     "cases": tables.CASES,
     "units": tables.UNITS,
     "effects": tables.EFFECTS,
-    "lines": tables.CRITERIA,
-    "price": tables.HELDOUT_LOSS,
+    "criteria": tables.CRITERIA,
+    "heldout_loss": tables.HELDOUT_LOSS,
 }
 
 HOSTILE = "<script>alert(1)</script>"
@@ -53,24 +53,26 @@ def made_proof(config: RowsConfig, context: StageContext) -> None:
         context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=SCHEMAS[name]))
 
 
-@stage(name="made_behind", tables={"behind": SOURCE_DOCUMENTS})
+@stage(name="made_behind", tables={"source_documents": SOURCE_DOCUMENTS})
 def made_behind(config: RowsConfig, context: StageContext) -> None:
     names = json.loads(config.tables)
     keys = [i.as_py() for i in hash_to_ids(f"{n}" for n in range(3))]
     rows = [
         {
-            "case": name,
-            "unit": "u",
+            "case_name": name,
+            "item_unit": "u",
             "doc_id": key,
             "source": HOSTILE,
             "tokens": 9,
-            "holds": "",
-            "removed": place > 0,
+            "stated_trait": "",
+            "is_removed": place > 0,
         }
         for name in names
         for place, key in enumerate(keys)
     ]
-    context.get_table_writer("behind").write(pa.Table.from_pylist(rows, schema=SOURCE_DOCUMENTS))
+    context.get_table_writer("source_documents").write(
+        pa.Table.from_pylist(rows, schema=SOURCE_DOCUMENTS)
+    )
 
 
 def named(measured, name, **more):
@@ -86,15 +88,15 @@ def card(cases, why=None, lines_shown=40, sources=None):
         rows["units"] += build_unit_rows(found)
         rows["effects"] += made
         reason = (why or {}).get(case.name, "")
-        rows["lines"] += [] if reason else evaluate_criteria(case, made)
+        rows["criteria"] += [] if reason else evaluate_criteria(case, made)
         rows["cases"].append(
             {
-                "case": case.name,
+                "case_name": case.name,
                 "kind": case.kind,
                 "finding": f"a.b[{HOSTILE}]",
                 "documents": 3,
-                "removed": 2,
-                "why": reason,
+                "removed_documents": 2,
+                "reason": reason,
             }
         )
     arms = ("base", "removed", "random", "seed 1")
@@ -106,14 +108,14 @@ def card(cases, why=None, lines_shown=40, sources=None):
         for a in ("removed", "random")
         for source in (HOSTILE, "town")
     ]
-    rows["price"] = [
+    rows["heldout_loss"] = [
         {
             "kind": "identity",
             "name": name,
             "arm": a,
             "bytes": 1234 + n,
             "bits_per_byte": 2 + n / 10,
-            "more": n / 10,
+            "difference_from_base": n / 10,
         }
         for name in (HOSTILE, "women")
         for n, a in enumerate(arms)
@@ -121,7 +123,7 @@ def card(cases, why=None, lines_shown=40, sources=None):
     proof = made_proof(RowsConfig(tables=json.dumps(rows)))
     behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
     return build_removal_experiment_card(
-        proof, behind, {}, RemovalExperimentCardConfig(title="Model", lines_shown=lines_shown)
+        proof, behind, {}, RemovalExperimentCardConfig(title="Model", max_table_rows=lines_shown)
     )
 
 
@@ -138,7 +140,7 @@ def made(session):
 
 
 def test_it_says_what_went_away_and_what_did_not(made):
-    page = pages.read(made.fetch_directory() / "proof_card.html")
+    page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
     for words in (
         "Secrets went away: of ",
         "In part went away in part: of ",
@@ -148,7 +150,7 @@ def test_it_says_what_went_away_and_what_did_not(made):
         assert words in page.text, words
     assert "of 21 lines that the closed loop must reach are reached" in page.text
     assert "Not reached: In part, upper end of removed − never planted" in page.text
-    source = (made.fetch_directory() / "proof_card.html").read_text()
+    source = (made.fetch_directory() / "removal_experiment_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 
 
@@ -171,7 +173,9 @@ def test_what_did_not_fall_did_not_go_away(session):
         arms(weak, moved(low, -2), low),
         arms(named(stays, "alike"), stays.units_by_arm["base"]),
     ]
-    text = " ".join(pages.read(card(cases).fetch_directory() / "proof_card.html").text.split())
+    text = " ".join(
+        pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text.split()
+    )
     assert "Grown did not go away: it rose by 3.0" in text
     assert "Stays did not surely go away: its change of" in text and "may be none." in text
     assert "Weak changed by −2.0" in text and "though nothing of it stood above those" in text
@@ -184,7 +188,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     other = named(memorised(), "other", kind="other")
     units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
     alone = replace(other, units_by_arm=units, null_units_by_arm={})
-    page = pages.read(card([alone]).fetch_directory() / "proof_card.html")
+    page = pages.read(card([alone]).fetch_directory() / "removal_experiment_card.html")
     assert "Nothing was set that the closed loop must reach" in page.text
     assert "0 of 0" not in page.text and "Other changed by" in page.text
 
@@ -192,7 +196,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
 def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     """Of what names no documents only the worst rows are looked at."""
     cases = [memorised(), named(memorised(), "other", kind="other")]
-    text = pages.read(card(cases).fetch_directory() / "proof_card.html").text
+    text = pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text
     assert text.count("documents behind it, 3, not all were removed: 2.") == 1
     assert "where these name none, those behind its 100 worst rows were removed: 2." in text
 
@@ -202,12 +206,12 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     base = figures[f"{SECRETS.name}, unit, base"]
     units = list(memorised().units_by_arm["base"].values())
     assert base["value"] == pytest.approx(sum(u.value for u in units) / len(units))
-    assert base["rows"] == len(units) and figures["secrets: documents removed"]["value"] == 2
+    assert base["row_count"] == len(units) and figures["secrets: documents removed"]["value"] == 2
     change = figures["secrets: change, removed"]
-    assert change["rows"] == 2 * len(units)  # both of each pair
+    assert change["row_count"] == 2 * len(units)  # both of each pair
     folder = made.fetch_directory()
-    assert all((folder / row["page"]).exists() for row in figures.values())
-    page = pages.read(folder / "proof_card.html")
+    assert all((folder / row["page_path"]).exists() for row in figures.values())
+    page = pages.read(folder / "removal_experiment_card.html")
     leading = {href for href, _ in page.figures}
     assert len(leading) > 20 and all((folder / href).exists() for href in leading)
 
@@ -236,15 +240,19 @@ def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, remov
         for arm, side in (("removed", removed), ("random", random))
         for source, n in side.items()
     ]
-    text = pages.read(card([memorised()], sources=left).fetch_directory() / "proof_card.html").text
+    text = pages.read(
+        card([memorised()], sources=left).fetch_directory() / "removal_experiment_card.html"
+    ).text
     assert said in " ".join(text.split())
 
 
 def test_tables_that_are_cut_say_so(session):
-    text = pages.read(card([memorised()], lines_shown=1).fetch_directory() / "proof_card.html").text
+    text = pages.read(
+        card([memorised()], lines_shown=1).fetch_directory() / "removal_experiment_card.html"
+    ).text
     assert "1 of 2, those that lack most; all are in the table sources." in text
     assert "1,237" in text  # of how many bytes, of the arm with the most
-    whole = pages.read(card([memorised()]).fetch_directory() / "proof_card.html").text
+    whole = pages.read(card([memorised()]).fetch_directory() / "removal_experiment_card.html").text
     assert "all are in the table" not in whole
 
 
@@ -252,8 +260,10 @@ def test_tables_that_are_cut_say_so(session):
 def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "share"}
     none = {**row, "value": nothing, "low": None, "high": None}
-    found = {("value", "base"): row, ("nothing", "removed"): none}
-    case = RemovalCase("x: y", "x-y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
+    found = {("mean", "base"): row, ("null_mean", "removed"): none}
+    case = RemovalCase(
+        "x: y", "x-y", [{"kind": "memorised", "finding": "f", "reason": ""}], found, []
+    )
     chart = RemovalReport(FigureBook({}), Redactor(), "t", 40).build_arm_chart(case)
     assert (
         chart.render_svg(str).count("dasharray: 4")
@@ -274,7 +284,7 @@ def fading(n=20):
 
 
 def test_differences_of_shares_are_in_percentage_points(session):
-    page = pages.read(card([fading()]).fetch_directory() / "proof_card.html")
+    page = pages.read(card([fading()]).fetch_directory() / "removal_experiment_card.html")
     (levels,) = (table for table in page.tables if table[0][0] == "arm" and "value" in table[0])
     assert all(row[1].endswith(" %") for row in levels[1:])
     (changes,) = (table for table in page.tables if table[0][0] == "change")
@@ -304,10 +314,10 @@ def test_the_command_writes_them_so_too():
         "base": "a",
         "page": "b",
         "arms": [],
-        "price": price,
+        "heldout_loss": price,
         "effects": found,
-        "lines": evaluate_criteria(PASSAGES, found),
-        "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}],
+        "criteria": evaluate_criteria(PASSAGES, found),
+        "cases": [{"case_name": "passages", "documents": 1, "removed_documents": 1, "reason": ""}],
     }
     said = render_proof(told)
     assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
@@ -318,12 +328,12 @@ def test_the_command_writes_them_so_too():
 
 def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):
     gone, part = (
-        named(memorised(left=bits), f"bias, group={group}")
+        named(memorised(left=bits), f"bias, group_name={group}")
         for bits, group in ((0.0, "ж"), (6.0, "я"))
     )
-    other = named(memorised(left=3.0), "bias, group=1")
+    other = named(memorised(left=3.0), "bias, group_name=1")
     made = card([gone, part, other])
-    page = pages.read(made.fetch_directory() / "proof_card.html")
+    page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
     (found,) = (table for table in page.tables if table[0][0] == "finding")
     means = [
         np.mean([u.value for u in each.units_by_arm["removed"].values()])
@@ -340,5 +350,8 @@ def test_no_file_of_it_names_what_must_not_be_shown(session):
 
 def test_it_is_markdown_with_charts_too(made):
     names = sorted(made.manifest["files"])
-    assert "proof_card.md" in names and "charts/secrets.svg" in names
-    assert "| what must be reached |" in (made.fetch_directory() / "proof_card.md").read_text()
+    assert "removal_experiment_card.md" in names and "charts/secrets.svg" in names
+    assert (
+        "| what must be reached |"
+        in (made.fetch_directory() / "removal_experiment_card.md").read_text()
+    )

@@ -76,7 +76,7 @@ def many_findings(config: EmptyConfig, context: StageContext) -> None:
 @pytest.fixture
 def page(session, tmp_path):
     audits = {"counterfactual": many_findings()}
-    config = ModelCardConfig(title="Tested", lines_shown=40)
+    config = ModelCardConfig(title="Tested", max_table_rows=40)
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
     return pages.read(card.fetch_directory() / "model_card.html")
@@ -89,8 +89,10 @@ def first_cells(page, start):
 
 def test_every_group_has_its_line_however_many_there_are(page):
     shown = first_cells(page, "domain=religion")
-    assert shown == [f"domain=religion, group={name}" for name in sorted(GROUPS)]
-    assert all(f"group={name}" in page.text.split("Parts measured apart")[1] for name in GROUPS)
+    assert shown == [f"domain=religion, group_name={name}" for name in sorted(GROUPS)]
+    assert all(
+        f"group_name={name}" in page.text.split("Parts measured apart")[1] for name in GROUPS
+    )
 
 
 def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_order(page):
@@ -104,7 +106,7 @@ def finding_of(name, value, p=None, **tags):
     evidence = Evidence("a", None, "values", {})
     figure = Figure(name, "l", value, "share", evidence, "", "finding", low=0.4, high=0.6)
     text = ", ".join(f'"{key}": "{tag}"' for key, tag in tags.items())
-    return {"slice": name, "tags": f"{{{text}}}", "p_corrected": p, "null": 0.5}, figure
+    return {"slice": name, "tags": f"{{{text}}}", "p_corrected": p, "null_value": 0.5}, figure
 
 
 def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_both():
@@ -113,14 +115,16 @@ def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_bo
         finding_of("b", 0.6, 0.01, k="2"),
         finding_of("c", None, k="3"),
         finding_of("d", 0.7, 0.2, k="4"),
-        finding_of("e", 0.5, 1.0, group="Jews"),
+        finding_of("e", 0.5, 1.0, group_name="Jews"),
     ]
     names = [[row["slice"] for row, _ in select_findings(found, n)] for n in range(5)]
     assert names == [["e"], ["b", "e"], ["b", "d", "e"], ["a", "b", "d", "e"], [*"abcde"]]
     assert [is_about_groups(row) for row, _ in found] == [False] * 4 + [True]
 
 
-@pytest.mark.parametrize("tag", ["category", "bias_type", "group", "domain", "mentions"])
+@pytest.mark.parametrize(
+    "tag", ["category", "bias_type", "group_name", "domain", "mentioned_group"]
+)
 def test_a_chart_draws_every_group(tag):
     found = [finding_of(f"{n}", 0.5, **{tag: str(n)}) for n in range(45)]
     (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
@@ -135,43 +139,89 @@ def taken(config: EmptyConfig, context: StageContext) -> None:
     """What left, for many groups and sources; and pairs of groups, each with a difference."""
     kinds = [("identity", name) for name in GROUPS]
     kinds += [("source", f"source {n:02}") for n in range(40)]
-    for place in ({"stage": "", "reason": "struck out"}, {"stage": "select", "reason": "short"}):
+    for place in (
+        {"stage": "", "reason": "all except duplicates"},
+        {"stage": "select", "reason": "short"},
+    ):
         for number, (dimension, name) in enumerate(kinds):
-            row = {**place, "dimension": dimension, "slice": name, "n": 40, "removed": 8}
-            row |= {"clusters": 30, "other_n": 1000, "other_removed": 100, "rate": 0.2}
-            row |= {"other_rate": 0.1, "ratio": 1.1 + number / 100, "low": 1.05, "high": None}
-            row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": "more"}
-            context.get_table_writer("rates").write({key: [value] for key, value in row.items()})
-            limit = {"signal": "words", "bound": "le", "threshold": 0.5, "own": True}
+            row = {
+                **place,
+                "dimension": dimension,
+                "slice": name,
+                "documents": 40,
+                "removed_documents": 8,
+            }
+            row |= {
+                "clusters": 30,
+                "other_documents": 1000,
+                "other_removed_documents": 100,
+                "removal_rate": 0.2,
+            }
+            row |= {
+                "other_removal_rate": 0.1,
+                "rate_ratio": 1.1 + number / 100,
+                "low": 1.05,
+                "high": None,
+            }
+            row |= {
+                "source_adjusted_ratio": 1.25,
+                "p": 0.01,
+                "p_corrected": 0.02,
+                "minimum_detectable_ratio": 1.75,
+                "verdict": "more",
+            }
+            context.get_table_writer("removal_rates").write(
+                {key: [value] for key, value in row.items()}
+            )
+            limit = {
+                "signal": "word_count",
+                "comparison": "le",
+                "threshold": 0.5,
+                "is_rule_threshold": True,
+            }
             if place["stage"]:
-                context.get_table_writer("thresholds").write(
+                context.get_table_writer("threshold_rates").write(
                     {k: [v] for k, v in (row | limit).items()}
                 )
     for number, name in enumerate(GROUPS):
         for other in GROUPS[:2]:
-            pair = {"origin": "templates", "axis": "religion", "group": name, "other": other}
+            pair = {
+                "origin": "templates",
+                "axis": "religion",
+                "group_name": name,
+                "other_group": other,
+            }
             pair |= {
-                "n": 9,
+                "sentences": 9,
                 "clusters": 9,
-                "difference": 0.9 - number / 100,
+                "score_difference": 0.9 - number / 100,
                 "low": None,
                 "high": None,
             }
-            pair |= {"p": 0.001, "corrected": 0.01, "raised": 0.0, "lowered": 0.0, "threshold": 0.5}
+            pair |= {
+                "p": 0.001,
+                "p_corrected": 0.01,
+                "raised_share": 0.0,
+                "lowered_share": 0.0,
+                "threshold": 0.5,
+            }
             if name != other:
-                context.get_table_writer("swaps").write(
+                context.get_table_writer("swap_differences").write(
                     {k: [v] for k, v in pair.items() if k in SWAPS}
                 )
 
 
-SWAPS = TABLES["swaps"].names
+SWAPS = TABLES["swap_differences"].names
 
 
 @pytest.fixture
 def corpus(session):
-    made = {"effects": taken()}
-    made["effects"].manifest["parts"]["external"] = {"scorer": "a scorer", "digest": "d" * 16}
-    return CorpusFigures(FigureBook(made), made | {"select": made["effects"]}, 30)
+    made = {"removal_effects": taken()}
+    made["removal_effects"].manifest["parts"]["external"] = {
+        "scorer": "a scorer",
+        "digest": "d" * 16,
+    }
+    return CorpusFigures(FigureBook(made), made | {"select": made["removal_effects"]}, 30)
 
 
 def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
@@ -182,14 +232,16 @@ def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
         f"from source {n}" for n in range(39, 31, -1)
     ]
     assert f"{len(GROUPS) + 8} of {len(GROUPS) + 40}, the worst 8" in grid.note
-    assert "the others are in the table rates" in grid.note
+    assert "the others are in the table removal_rates" in grid.note
 
 
 def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
     [grid] = build_removal_rates_by_rule(corpus).blocks
     shown = {row[0] for row in grid.rows}
     assert {f"mention {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
-    assert f"{len(shown)} of {len(GROUPS) + 40}:" in grid.note and "table rates" in grid.note
+    assert (
+        f"{len(shown)} of {len(GROUPS) + 40}:" in grid.note and "table removal_rates" in grid.note
+    )
     [grid] = build_threshold_rates_section(corpus).blocks
     assert {row[0] for row in grid.rows} == {f"mention {name}" for name in GROUPS}
 
@@ -200,11 +252,16 @@ def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus)
     ]
     pairs = [row[0].split(" → ") for row in grid.rows]
     assert {name for pair in pairs for name in pair} == set(GROUPS)
-    assert len(pairs) < 2 * len(GROUPS) - 2 and "table swaps" in grid.note
+    assert len(pairs) < 2 * len(GROUPS) - 2 and "table swap_differences" in grid.note
 
 
 def test_where_no_difference_was_shown_every_group_is_named():
-    quiet = {"n": 9, "least": 2.0, "verdict": "not shown", "dimension": "identity"}
+    quiet = {
+        "documents": 9,
+        "minimum_detectable_ratio": 2.0,
+        "verdict": "not shown",
+        "dimension": "identity",
+    }
     rows = [quiet | {"slice": name} for name in GROUPS]
     assert all(
         f"{name} (9 documents)" in describe_min_detectable_ratios(rows)[0] for name in GROUPS
@@ -222,8 +279,8 @@ def test_of_groups_all_are_heavy_enough():
 
 def test_mentions_name_every_group(made):
     corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 1)
-    found, note = corpus.select_heaviest_values("identities", "group", "mentions")
-    assert set(found) == {*made.profile["identities"].read()["group"].to_pylist()} and not note
+    found, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
+    assert set(found) == {*made.profile["identities"].read()["group_name"].to_pylist()} and not note
     found, note = corpus.select_heaviest_values("sources", "source", "bytes")
     assert len(found) == 1 and note
 
@@ -232,12 +289,19 @@ def priced(texts, changes):
     """The grid of what held-out text costs, of these texts with these changes, two lines long."""
     rows = {name: [] for name in SCHEMAS}
     arms = ("base", "removed", "random")
-    rows["price"] = [
-        {"kind": k, "name": n, "arm": arm, "bytes": 9, "bits_per_byte": 2.0, "more": change}
+    rows["heldout_loss"] = [
+        {
+            "kind": k,
+            "name": n,
+            "arm": arm,
+            "bytes": 9,
+            "bits_per_byte": 2.0,
+            "difference_from_base": change,
+        }
         for (k, n), change in zip(texts, changes, strict=True)
         for arm in arms
     ]
-    book = FigureBook({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    book = FigureBook({"compare_arms": made_proof(RowsConfig(tables=json.dumps(rows)))})
     [grid] = build_heldout_loss_section(book, Redactor(), 2).blocks
     return grid
 
@@ -260,7 +324,7 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
         for arm in ("removed", "random")
         for n in range(6)
     ]
-    book = FigureBook({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    book = FigureBook({"compare_arms": made_proof(RowsConfig(tables=json.dumps(rows)))})
     grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert "2 of 6, those that lack most; all are in the table sources." in grid.note
@@ -269,7 +333,7 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
 def test_reasons_show_the_largest_of_every_stage(made):
     corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 2)
     [grid] = build_ledger_reasons_section(corpus).blocks
-    rows = made.profile["reasons"].read().to_pylist()
+    rows = made.profile["ledger_summary"].read().to_pylist()
     assert {row[0] for row in grid.rows} == {row["stage"] for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
-    assert "the largest of every stage; all are in the table reasons" in grid.note
+    assert "the largest of every stage; all are in the table ledger_summary" in grid.note

@@ -56,7 +56,7 @@ def records(made, cards):
         "started": "2026-01-02T10:00:00+00:00",
         "ended": None,
         "stages": stages[:2],
-        "error": f"stage scrub: {SCRIPT}",
+        "error": f"stage redact_spans: {SCRIPT}",
     }
     return [first, second]
 
@@ -201,13 +201,13 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
             "unit": "share",
             "low": 0.25,
             "high": 0.75,
-            "level": 0.9,
+            "confidence_level": 0.9,
             "n": 1234,
             "scorer": "linear 1.0",
-            "page": "rows/a.html",
+            "page_path": "rows/a.html",
         },
-        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "page": "rows/b.html"},
-        {"id": "unknown", "value": None, "n": 3, "page": "rows/c.html"},
+        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "page_path": "rows/b.html"},
+        {"id": "unknown", "value": None, "n": 3, "page_path": "rows/c.html"},
     ]
     table = pa.Table.from_pylist(rows, schema=FIGURES)
     said = {
@@ -247,17 +247,17 @@ def test_a_run_page_shows_stages_tables_and_accounts(site, made):
     page = pages.read(site / "runs" / "20260101-100000-aaaa" / "index.html")
     stages, accounts = page.tables
     lines = {line[0]: line for line in stages[1:]}
-    assert lines["ingest"][2] == "was there" and lines["scrub"][2] == "1.3"
-    assert made.corpus["scrub"].name in lines["scrub"][1]
-    documents = made.corpus["plant"]["documents"].row_count
-    assert f"documents\xa0{documents:,}" in lines["plant"][3]
+    assert lines["ingest"][2] == "was there" and lines["redact_spans"][2] == "1.3"
+    assert made.corpus["redact_spans"].name in lines["redact_spans"][1]
+    documents = made.corpus["plant_canaries"]["documents"].row_count
+    assert f"documents\xa0{documents:,}" in lines["plant_canaries"][3]
     books = {
         (line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]] for line in accounts[1:]
     }
-    whole = made.corpus["scrub"]["accounts"].read().to_pandas().groupby("unit")
+    whole = made.corpus["redact_spans"]["accounts"].read().to_pandas().groupby("unit")
     whole = whole.sum(numeric_only=True)
     for unit in ("rows", "bytes"):
-        terms = books[("scrub", unit)]
+        terms = books[("redact_spans", unit)]
         assert terms == whole.loc[unit].tolist()
         assert terms[0] + terms[1] == sum(terms[2:])
 
@@ -266,7 +266,7 @@ def test_hostile_words_in_a_run_are_inert(site):
     for path in [site / "index.html", *site.glob("runs/*/index.html")]:
         assert "script" not in pages.read(path).tags
     page = pages.read(site / "runs" / "20260102-100000-bbbb" / "index.html")
-    assert f"stage scrub: {SCRIPT}" in page.text
+    assert f"stage redact_spans: {SCRIPT}" in page.text
 
 
 def test_an_artifact_that_is_gone_is_said_to_be(session, records, tmp_path):

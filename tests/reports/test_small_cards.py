@@ -61,7 +61,7 @@ def test_an_empty_corpus_gets_a_datasheet(session, cards):
 
     nothing = given([], kind="split")
     planted = plant_canaries(nothing, PlantCanariesConfig(enabled=False))
-    history = {"plant": planted}
+    history = {"plant_canaries": planted}
     made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     text = text_of(build_datasheet(made, history, DatasheetConfig()), "datasheet")
     assert "The corpus holds 0 documents in 0 bytes of text" in text
@@ -75,19 +75,25 @@ def test_an_empty_corpus_gets_a_datasheet(session, cards):
 
 def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path)
-    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
-    cascade = CascadeConfig(clears_below=0.05, threshold=0.01, recall=0.1, sample=20)
+    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
+    cascade = CascadeConfig(
+        clears_below=0.05, toxicity_threshold=0.01, min_recall=0.1, sample_size=20
+    )
     config = ScoreToxicityConfig(scorer=scorer, cascade=cascade)
     corpus = artifacts.history()
-    scores = score_toxicity(corpus["scrub"], None, config)
+    scores = score_toxicity(corpus["redact_spans"], None, config)
     corpus["score_toxicity"] = scores
     sheet = build_datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="A corpus"))
     (row,) = scores["cascade"].read().to_pylist()
-    assert row["drawn"] == 20 and row["cleared"] > 0 and 0.1 <= row["bound"] < 1
+    assert (
+        row["sampled_documents"] == 20
+        and row["cleared_documents"] > 0
+        and 0.1 <= row["recall_lower_bound"] < 1
+    )
     page = pages.read(sheet.fetch_directory() / "datasheet.html")
     said = " ".join(page.text.split())
-    assert f"{row['cleared']} documents were cleared by alt-profanity-check" in said
-    toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
+    assert f"{row['cleared_documents']} documents were cleared by alt-profanity-check" in said
+    toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
     assert f"Both scorers read 20 documents, of which {toxic}" in said
     assert "with 95 % confidence, an estimate; 10 % was required." in said
     lines = [
@@ -97,14 +103,21 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         if table[0] == ["documents", "what the rules did", "how many"]
     ]
     cleared = [line for line in lines if line[0] == "cleared by the cheap scorer, not scored"]
-    assert sum(int(line[2]) for line in cleared) == row["cleared"]
-    assert sum(int(line[2]) for line in lines) == corpus["scrub"]["documents"].row_count
+    assert sum(int(line[2]) for line in cleared) == row["cleared_documents"]
+    assert sum(int(line[2]) for line in lines) == corpus["redact_spans"]["documents"].row_count
     assert "could not be, or are in" not in said
     figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
-    for name in ("cleared", "drawn", "toxic", "missed", "bound"):
-        assert figures[f"cascade-{name}"]["value"] == row[name]
-        assert figures[f"cascade-{name}"]["table"] == "cascade"
-    assert figures["cascade-bound"]["n"] == row["toxic"]
+    for name in (
+        "cleared_documents",
+        "sampled_documents",
+        "toxic_documents",
+        "missed_documents",
+        "recall_lower_bound",
+    ):
+        slug = name.replace("_", "-")
+        assert figures[f"cascade-{slug}"]["value"] == row[name]
+        assert figures[f"cascade-{slug}"]["evidence_table"] == "cascade"
+    assert figures["cascade-recall-lower-bound"]["n"] == row["toxic_documents"]
 
 
 def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):

@@ -53,7 +53,7 @@ def told(config: ToldConfig, context: StageContext) -> None:
             low=0.4,
             high=config.high,
             null_value=0.5,
-            worse_when="apart",
+            worse_when="away_from_null",
             **GIVEN,
         )
     )
@@ -168,24 +168,24 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
         ("up", 0.4, 0.8, 0.01, 0.0),
         ("up", 0.1, 0.3, 0.01, 0.0),  # the better side
         ("down", 0.1, 0.3, 0.01, 0.2),
-        ("apart", 0.1, 0.3, 0.01, 0.2),
-        ("apart", 0.7, 0.9, 0.01, 0.2),
+        ("away_from_null", 0.1, 0.3, 0.01, 0.2),
+        ("away_from_null", 0.7, 0.9, 0.01, 0.2),
         ("", 0.7, 0.9, 0.01, 0.0),
         ("up", None, None, 0.01, 0.4),  # all agree: there is no spread
         ("down", None, None, 0.01, 0.0),
         ("up", None, None, None, 0.0),  # of this no chance is known
         ("up", None, None, 0.05, 0.0),
-        ("apart", 0.7, 0.9, None, 0.0),
+        ("away_from_null", 0.7, 0.9, None, 0.0),
     ],
 )
 def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
     row = {
-        "null": 0.5,
+        "null_value": 0.5,
         "low": low,
         "high": high,
         "unit": "share",
         "p_corrected": p,
-        "worse": worse,
+        "worse_when": worse,
         "value": 0.9,
     }
     assert compute_scaled_harm_beyond_null(row) == pytest.approx(expected)
@@ -196,7 +196,7 @@ def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expecte
         row | {"unit": "probability"}
     ) == compute_scaled_harm_beyond_null(row)
     assert (
-        compute_scaled_harm_beyond_null(row | {"null": None})
+        compute_scaled_harm_beyond_null(row | {"null_value": None})
         == compute_scaled_harm_beyond_null(row | {"unit": "nats"})
         == 0
     )

@@ -91,13 +91,13 @@ def test_one_test_row_has_no_interval_and_tells_nothing_apart(session, tmp_path)
 def test_figures_are_the_rows_of_scores_with_interval_n_scorer_and_method(made):
     figures = card_of(made)["figures"].read().to_pylist()
     rows = made["scores"].read().to_pylist()
-    found = {f["where"]: f for f in figures if f["table"] == "scores"}
+    found = {f["evidence_filter"]: f for f in figures if f["evidence_table"] == "scores"}
     assert len(found) == len(rows) == 16
     for row in rows:
-        key = json.dumps({k: row[k] for k in ("system", "metric", "label")}, sort_keys=True)
+        key = json.dumps({k: row[k] for k in ("system", "metric", "label_id")}, sort_keys=True)
         for name in ("value", "low", "high", "n", "scorer", "method"):
             assert found[key][name] == row[name], (key, name)
-        assert found[key]["level"] == (None if row["low"] is None else 0.95)
+        assert found[key]["confidence_level"] == (None if row["low"] is None else 0.95)
 
 
 def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
@@ -120,12 +120,14 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
     for path in files:
         for hidden in (*MASKED, *LABELS, UNKNOWN):
             assert hidden not in path.read_text(), path
-    told = card["figures"].read(["label", "where", "note", "method"]).to_pylist()
+    told = (
+        card["figures"].read(["label", "evidence_filter", "missing_reason", "method"]).to_pylist()
+    )
     assert not any(name in json.dumps(told) for name in (*LABELS, UNKNOWN))
 
 
 def test_labels_left_out_are_those_with_the_fewest_rows(made):
-    card = card_of(made, lines_shown=2)
+    card = card_of(made, max_table_rows=2)
     [table] = [t for t in page_of(card).tables if t[0][0] == "label"]
     assert [line[0] for line in table[1:]] == ["0", "1"]
     assert "The 2 of 5 labels with the most test rows." in page_of(card).text
@@ -135,10 +137,12 @@ def test_wrong_answers_lead_to_their_rows(made):
     card = card_of(made)
     figures = {f["id"]: f for f in card["figures"].read().to_pylist()}
     assert (figures["predictions-right"]["value"], figures["predictions-wrong"]["value"]) == (54, 6)
-    page = pages.read(card.fetch_directory() / figures["predictions-wrong"]["page"])
+    page = pages.read(card.fetch_directory() / figures["predictions-wrong"]["page_path"])
     head, *rows = page.tables[0]
-    wrong = [row for row in made["predictions"].read().to_pylist() if not row["right"]]
-    assert [row[head.index("row")] for row in rows] == [str(row["row"]) for row in wrong]
+    wrong = [row for row in made["predictions"].read().to_pylist() if not row["is_correct"]]
+    assert [row[head.index("row_number")] for row in rows] == [
+        str(row["row_number"]) for row in wrong
+    ]
     assert {row[head.index("gold")][:10] for row in rows} == {"[not shown"}
 
 
@@ -162,7 +166,7 @@ def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp
 
 
 def test_it_says_what_was_learnt_from_what(made, tmp_path):
-    head = tune(tmp_path, weights="head")
+    head = tune(tmp_path, trained_weights="head")
     text = text_of(card_of(head, title="My labels"), "task_card")
     assert text.count("My labels") == 2 and "The output layer alone" in text
     base = head.manifest["lineage"]["checkpoint"]
@@ -178,7 +182,10 @@ def test_it_says_what_was_learnt_from_what(made, tmp_path):
 def test_settings_that_changed_while_it_trained_are_told(made):
     page = page_of(card_of(made))
     [table] = [t for t in page.tables if t[0] == ["steps", "setting", "value"]]
-    assert table[1:] == [["1 to 8", "accumulation", "1"], ["9 to 20", "accumulation", "2"]]
+    assert table[1:] == [
+        ["1 to 8", "accumulation_steps", "1"],
+        ["9 to 20", "accumulation_steps", "2"],
+    ]
     assert "Ran on" in page.text and "cpu, in fp32" in page.text
 
 
@@ -243,7 +250,7 @@ def test_the_lines_of_python_are_python(kind, model, tmp_path):
             return file
 
     for second in (None, "other"):
-        task = {"kind": kind, "second": second}
+        task = {"kind": kind, "second_text_column": second}
         compile(build_checkpoint_usage_code(task, "checkpoint/0"), "ours", "exec")
         compile(build_transformers_usage_code(task, Export()), "theirs", "exec")
     Export.manifest = {"files": {}}

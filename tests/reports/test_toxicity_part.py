@@ -20,8 +20,8 @@ def test_the_part_begins_with_what_the_toxicity_of_a_long_document_is(cards):
 
 
 def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before(session, made):
-    history = {label: made.corpus[label] for label in ("score_toxicity", "scrub")}
-    history["cut_toxic"] = history.pop("scrub")
+    history = {label: made.corpus[label] for label in ("score_toxicity", "redact_spans")}
+    history["cut_toxic"] = history.pop("redact_spans")
     [said] = describe_toxicity_windows(CorpusFigures(FigureBook(history), history, 30))
     assert said.content == [f"{SAID}, before cut_toxic took windows out of it."]
     del history["score_toxicity"]

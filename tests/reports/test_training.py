@@ -91,7 +91,7 @@ def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expecte
     @stage(name="taken", tables={"checkpoints": CHECKPOINTS})
     def taken(config: artifacts.TrainedConfig, context: StageContext) -> None:
         for step, loss in (first, (9, 1.0)):
-            row = {"step": step, "tokens": step, "artifact": "a", "content": "c"}
+            row = {"step": step, "tokens_seen": step, "artifact": "a", "content_digest": "c"}
             row |= {"loss": loss, "validation_loss": loss}
             context.get_table_writer("checkpoints").write(
                 {key: [value] for key, value in row.items()}
@@ -148,7 +148,7 @@ def test_groups_stand_beside_the_whole_the_first_step_beside_the_last(page):
 
 
 def test_groups_left_out_are_counted(session, made):
-    page = card_of(made, made.pretrained, made.tokenizer, lines_shown=1)
+    page = card_of(made, made.pretrained, made.tokenizer, max_table_rows=1)
     [sources] = tables(page, "source", "n", "step 100")
     assert [row[0] for row in sources] == ["all", "books"]
     assert "The 1 with the most tokens; 2 more are in the table validation." in words(page)
@@ -198,7 +198,7 @@ def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session
 
 def test_of_many_sources_the_largest_are_shown(session, made):
     page = card_of(
-        made, made.pretrained, corpus={**made.corpus, "profile": made.profile}, lines_shown=1
+        made, made.pretrained, corpus={**made.corpus, "profile": made.profile}, max_table_rows=1
     )
     [shown] = tables(page, "source", "documents", "touched")
     assert [row[0] for row in shown] == ["books"]
@@ -228,8 +228,10 @@ def test_an_offensive_sample_is_shown_nowhere(session, made):
 
 def test_unscored_samples_of_training_stand_on_no_page(session, made, cards):
     """Rows of pretrain itself have no score: the card leads to those that have."""
-    stages = set(cards["model_card"]["figures"].read(["stage", "table"]).to_pandas().itertuples())
-    assert not any(row.stage == "pretrain" and row.table == "samples" for row in stages)
+    stages = set(
+        cards["model_card"]["figures"].read(["stage", "evidence_table"]).to_pandas().itertuples()
+    )
+    assert not any(row.stage == "pretrain" and row.evidence_table == "samples" for row in stages)
     column = made.pretrained["samples"].columns["text"]
     assert (column.kind, column.judged_by) == ("model text", "")
 
@@ -237,7 +239,10 @@ def test_unscored_samples_of_training_stand_on_no_page(session, made, cards):
 def test_samples_lead_to_their_row(cards):
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     row = figures.loc["sample-250-1"]
-    assert json.loads(row["where"]) == {"step": 250, "sample": 1} and row["rows"] == 1
+    assert (
+        json.loads(row["evidence_filter"]) == {"step": 250, "sample_id": 1}
+        and row["row_count"] == 1
+    )
 
 
 def test_what_the_encoder_read_stands_beside_what_was_written(session, made):
@@ -268,7 +273,9 @@ def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
     """Four ids: one token of the vocabulary is among the added ones, one is not."""
     assert "KindBPEVocabulary4 tokens" in "".join(page.text.split("\n"))
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
-    rows = pages.read(cards["model_card"].fetch_directory() / figures.loc["vocabulary", "page"])
+    rows = pages.read(
+        cards["model_card"].fetch_directory() / figures.loc["vocabulary", "page_path"]
+    )
     assert rows.tables[0][1:] == [
         ["0", "<|endoftext|>"],
         ["1", artifacts.TABLE],

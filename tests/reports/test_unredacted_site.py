@@ -85,8 +85,10 @@ def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
 
 def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):
     masked, clear = cards["datasheet"].fetch_directory(), unmasked.parent / "datasheet"
-    names = {path.name for path in masked.glob("rows/effects-examples-*.html")}
-    assert names and names == {path.name for path in clear.glob("rows/effects-examples-*.html")}
+    names = {path.name for path in masked.glob("rows/removal-effects-removed-examples-*.html")}
+    assert names and names == {
+        path.name for path in clear.glob("rows/removal-effects-removed-examples-*.html")
+    }
     assert not any(artifacts.OFFENSIVE in (masked / "rows" / name).read_text() for name in names)
     assert all(artifacts.OFFENSIVE in (clear / "rows" / name).read_text() for name in names)
 

@@ -51,7 +51,7 @@ def answers(gold: list[str], share: float) -> list[str]:
     tables={
         "predictions": PREDICTIONS,
         "scores": SCORES,
-        "counts": COUNTS,
+        "outcome_counts": COUNTS,
         "quarantine": QUARANTINE,
         "log": LOG,
         "checkpoints": CHECKPOINTS,
@@ -71,13 +71,13 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
         "predictions",
         [
             {
-                "file": f"{SCRIPT}.jsonl",
-                "row": i + 1,
-                "word": None,
+                "file_name": f"{SCRIPT}.jsonl",
+                "row_number": i + 1,
+                "word_index": None,
                 "gold": g,
                 "predicted": p,
-                "label": None if pairs else number[g],
-                "right": g == p,
+                "label_id": None if pairs else number[g],
+                "is_correct": g == p,
                 "log_prob": -0.1 * (i % 7 + 1),
                 "precision": "fp32",
             }
@@ -105,15 +105,18 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
     counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
     write(
         context,
-        "counts",
+        "outcome_counts",
         [
             *(
-                {"split": s, "what": "used", "rows": r}
+                {"split": s, "outcome": "used", "row_count": r}
                 for s, r in (("train", 200), ("validation", 30))
             ),
-            *({"split": "test", "what": what, "rows": rows} for what, rows in counted.items()),
             *(
-                {"split": "", "what": f"quarantined: no {SCRIPT} {i}", "rows": 1}
+                {"split": "test", "outcome": what, "row_count": rows}
+                for what, rows in counted.items()
+            ),
+            *(
+                {"split": "", "outcome": f"quarantined: no {SCRIPT} {i}", "row_count": 1}
                 for i in range(config.bad)
             ),
         ],
@@ -121,7 +124,10 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
     write(
         context,
         "quarantine",
-        [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"} for i in range(config.bad)],
+        [
+            {"file_name": "x", "row_number": i, "reason": f"no {SCRIPT} {i}"}
+            for i in range(config.bad)
+        ],
     )
     write(
         context,
@@ -133,7 +139,7 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
                 "grad_norm": 1.0,
                 "skipped": False,
                 "learning_rate": 0.01 / i,
-                "tokens": 100 * i,
+                "tokens_seen": 100 * i,
                 "validation_loss": 3.1 - i / 10 if i % 5 == 0 else None,
             }
             for i in range(1, 21)
@@ -146,7 +152,7 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
             {"first_step": first, "last_step": last, "setting": key, "value": value}
             for first, last, several in ((1, 8, 1), (9, 20, 2))
             for key, value in (
-                ("accumulation", f"{several}"),
+                ("accumulation_steps", f"{several}"),
                 ("device", '"cpu"'),
                 ("precision", '"fp32"'),
             )
@@ -159,9 +165,9 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
         [
             {
                 "step": step,
-                "tokens": 100 * step,
+                "tokens_seen": 100 * step,
                 "artifact": made.name,
-                "content": made.content_digest,
+                "content_digest": made.content_digest,
                 "loss": 1.0 if step else None,
                 "validation_loss": 1.1 if step else None,
             }
@@ -201,5 +207,5 @@ def last_of(made: Artifact) -> Artifact:
 
 
 def card_of(made: Artifact, base: Artifact | None = None, **settings: object) -> Artifact:
-    config = TaskCardConfig.model_validate({"rows_shown": 10, **settings})
+    config = TaskCardConfig.model_validate({"max_evidence_rows": 10, **settings})
     return build_task_card(made, last_of(made), base, config)

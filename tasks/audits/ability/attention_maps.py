@@ -100,11 +100,19 @@ class AttentionMapsConfig(StageConfig):
 TEXTS = table_schema(
     "The texts that were looked into. Texts, layers and heads are counted from 1, positions from "
     "0.",
-    column("text", pa.int32(), "id", "number of the text"),
+    column("text_id", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "what the model reads"),
     column("word", pa.string(), "audit text", "the word of interest; null: none was named"),
-    column("query", pa.int32(), "figure", "position of its last token; null: nothing was read"),
-    column("left_out", pa.int32(), "figure", "tokens at the end that were not read", unit="tokens"),
+    column(
+        "query_position", pa.int32(), "figure", "position of its last token; null: nothing was read"
+    ),
+    column(
+        "omitted_tokens",
+        pa.int32(),
+        "figure",
+        "tokens at the end that were not read",
+        unit="tokens",
+    ),
     column(
         "note",
         pa.string(),
@@ -115,7 +123,7 @@ TEXTS = table_schema(
 
 TOKENS = table_schema(
     "The tokens that were read, one a row.",
-    column("text", pa.int32(), "id", "number of the text"),
+    column("text_id", pa.int32(), "id", "number of the text"),
     column("position", pa.int32(), "figure", "place among its tokens"),
     column("token_id", pa.int32(), "id", "the token"),
     column(
@@ -137,12 +145,12 @@ TOKENS = table_schema(
 
 WEIGHTS = table_schema(
     "Attention weights, one row a pair of positions; those of one query, layer and head sum to 1.",
-    column("text", pa.int32(), "id", "number of the text"),
+    column("text_id", pa.int32(), "id", "number of the text"),
     column("stack", pa.string(), "label", "decoder, encoder, or cross: from decoder to encoder"),
     column("layer", pa.int32(), "figure", "the layer"),
     column("head", pa.int32(), "figure", "the head"),
-    column("query", pa.int32(), "figure", "the position that attends"),
-    column("key", pa.int32(), "figure", "the position that is attended to"),
+    column("query_position", pa.int32(), "figure", "the position that attends"),
+    column("key_position", pa.int32(), "figure", "the position that is attended to"),
     column("weight", pa.float32(), "figure", "how much", unit="share"),
 )
 
@@ -192,7 +200,7 @@ def build_token_table(
     token_count = len(encoded.token_ids)
     return pa.table(
         {
-            "text": np.full(token_count, text_id),
+            "text_id": np.full(token_count, text_id),
             "position": np.arange(token_count),
             "token_id": encoded.token_ids,
             "token": [
@@ -217,12 +225,12 @@ def iter_weight_tables(text_id: int, attention: dict[str, list[Float32]]) -> Ite
             pair_count = weights.size
             yield pa.table(
                 {
-                    "text": np.full(pair_count, text_id),
+                    "text_id": np.full(pair_count, text_id),
                     "stack": pa.repeat(stack, pair_count),
                     "layer": np.full(pair_count, layer),
                     "head": head + 1,
-                    "query": query,
-                    "key": key,
+                    "query_position": query,
+                    "key_position": key,
                     "weight": weights.ravel(),
                 }
             )
@@ -263,12 +271,12 @@ def write_attention_rows(
         for weight_table in iter_weight_tables(text_id, attention):
             context.get_table_writer("weights").write(weight_table)
     row = {
-        "text": text_id,
+        "text_id": text_id,
         "sentence": attention_text.text,
         "word": attention_text.word,
-        "query": query_position,
+        "query_position": query_position,
     }
-    row |= {"left_out": omitted_tokens, "note": note}
+    row |= {"omitted_tokens": omitted_tokens, "note": note}
     context.get_table_writer("texts").write(pa.Table.from_pylist([row], schema=TEXTS))
 
 

@@ -71,9 +71,13 @@ CONFIDENCE_LEVEL = 0.95
 
 
 class CapabilityConfig(BaselinesConfig):
-    passages: int = Field(200, ge=2, description="most passages of the cloze test")
-    passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
-    passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
+    max_passages: int = Field(200, ge=2, description="passages of the cloze test")
+    min_passage_words: int = Field(
+        20, ge=1, description="words of a passage before the word that the model must find"
+    )
+    max_passage_characters: int = Field(
+        1_000, ge=50, description="characters of the longest passage"
+    )
     device: DeviceName = Field("auto", description="of the subject")
 
     @property
@@ -86,8 +90,8 @@ class CapabilityConfig(BaselinesConfig):
 
 SAMPLES = table_schema(
     "A document, a passage or a control text a row; columns of the other kinds are null.",
-    column("sample", pa.int32(), "id", "number of the row"),
-    column("part", pa.string(), "label", "which measurement or control it belongs to"),
+    column("sample_id", pa.int32(), "id", "number of the row"),
+    column("text_kind", pa.string(), "label", "which measurement or control it belongs to"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
@@ -101,16 +105,16 @@ SAMPLES = table_schema(
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "what the model wrote instead"),
-    column("correct", pa.bool_(), "figure", "whether the model found the word"),
+    column("is_correct", pa.bool_(), "figure", "whether the model found the word"),
 )
 
 
 @dataclass(frozen=True)
 class MeasuredTexts:
-    """The texts of a part, what they cost the baselines (rows of COSTS), and what they cost the
+    """The texts of a kind, what they cost the baselines (rows of TEXT_BITS), and what they cost the
     model, in bits: None where that was not, or could not be, measured."""
 
-    part: str
+    text_kind: str
     texts: list[str]
     cost_rows: pa.Table
     model_bits: Float64 | None
@@ -182,7 +186,7 @@ def compute_bits_per_byte_findings(
         bits_per_byte = estimate_bits_per_byte(
             bits[row_filter], measured_texts.byte_counts[row_filter]
         )
-        evidence_filter = options.pop("evidence_filter", {"part": measured_texts.part})
+        evidence_filter = options.pop("evidence_filter", {"text_kind": measured_texts.text_kind})
         metric = options.pop("metric", "bits_per_byte")
         return build_finding(
             AUDIT,
@@ -236,7 +240,7 @@ def compute_bits_per_byte_findings(
                     all_rows,
                     "paired difference",
                     metric="bits_per_byte_difference",
-                    tags={"less": baseline},
+                    tags={"baseline": baseline},
                 )
             )
         sources = np.array(held_out.cost_rows["source"].to_pylist())
@@ -250,7 +254,7 @@ def compute_bits_per_byte_findings(
                     scoring_method,
                     tags={"source": source},
                     worse_when="up",
-                    evidence_filter={"part": HELD_OUT_TEXT, "source": source},
+                    evidence_filter={"text_kind": HELD_OUT_TEXT, "source": source},
                 )
             )
     findings.append(_build_random_text_control(random_characters, build_rate_finding))
@@ -325,7 +329,7 @@ def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
         unit="bits",
         n=len(texts),
         method=method,
-        evidence_filter={"part": HELD_OUT_TEXT},
+        evidence_filter={"text_kind": HELD_OUT_TEXT},
         evidence_table="samples",
     )
 
@@ -342,7 +346,7 @@ def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
     )
     shown_texts = (
         measured_texts.texts
-        if measured_texts.part == RANDOM_TEXT
+        if measured_texts.text_kind == RANDOM_TEXT
         else [None] * len(measured_texts.cost_rows)
     )
     row_values = zip(measured_texts.cost_rows.to_pylist(), model_bits, shown_texts, strict=True)
@@ -369,8 +373,8 @@ def audit_capability(
     and of the same settings."""
     model = open_audited_model(checkpoint, config.device)
     held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
-    baseline_costs = baselines["costs"].read()
-    held_out_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], HELD_OUT_TEXT))
+    baseline_costs = baselines["text_bits"].read()
+    held_out_costs = baseline_costs.filter(pc.equal(baseline_costs["text_kind"], HELD_OUT_TEXT))
     baseline_settings = baselines.manifest["parts"]["config"]
     has_same_settings = baseline_settings == config.baselines_config.model_dump(mode="json")
     if (
@@ -381,24 +385,24 @@ def audit_capability(
             f"{baselines.name} is of another corpus, or of other settings; give what "
             f"capability_baselines leaves of this one"
         )
-    (document_count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
+    (document_count,) = {row["documents"] for row in baselines["training_sizes"].read().to_pylist()}
     ngram_description = f"trained on {document_count:,} documents of the train split"
     recurrent_description = (
         f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
     )
     context.report_progress(0, 3, "bits per byte")
 
-    def measure_part(part: str, texts: list[str]) -> MeasuredTexts:
-        part_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], part))
+    def measure_texts(text_kind: str, texts: list[str]) -> MeasuredTexts:
+        part_costs = baseline_costs.filter(pc.equal(baseline_costs["text_kind"], text_kind))
         return MeasuredTexts(
-            part, texts, part_costs, compute_text_bits(model, texts) if texts else None
+            text_kind, texts, part_costs, compute_text_bits(model, texts) if texts else None
         )
 
-    held_out_texts = measure_part(HELD_OUT_TEXT, held_out["text"].to_pylist())
-    random_characters = measure_part(
+    held_out_texts = measure_texts(HELD_OUT_TEXT, held_out["text"].to_pylist())
+    random_characters = measure_texts(
         RANDOM_TEXT, generate_random_texts(config.seed)["text"].to_pylist()
     )
-    training_texts = measure_part(TRAINING_TEXT, [])
+    training_texts = measure_texts(TRAINING_TEXT, [])
     sample_rows = [
         row
         for measured_texts in (held_out_texts, random_characters, training_texts)
@@ -422,7 +426,7 @@ def audit_capability(
     findings += compute_dependency_findings(pair_rows, AUDIT)
     context.report_progress(2, 3, "cloze")
     passages = find_cloze_passages(
-        held_out, config.passages, config.passage_words, config.passage_characters
+        held_out, config.max_passages, config.min_passage_words, config.max_passage_characters
     )
     if model.model_kind == "masked" or len(passages) < 2:
         reason = f"{model.name} is a masked language model"
@@ -448,7 +452,7 @@ def audit_capability(
         findings += compute_cloze_findings(answer_rows)
     null_row = dict.fromkeys(SAMPLES.names)
     numbered_rows = [
-        {**null_row, **row, "sample": sample_id} for sample_id, row in enumerate(sample_rows)
+        {**null_row, **row, "sample_id": sample_id} for sample_id, row in enumerate(sample_rows)
     ]
     context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
     context.get_table_writer("samples").write(pa.Table.from_pylist(numbered_rows, schema=SAMPLES))

@@ -71,7 +71,7 @@ class BaselinesConfig(StageConfig):
 
 TEXT_BITS = table_schema(
     "What each text costs the baselines, in the order in which the texts were chosen.",
-    column("part", pa.string(), "label", "held-out text, random characters, or training text"),
+    column("text_kind", pa.string(), "label", "held-out text, random characters, or training text"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
@@ -101,9 +101,9 @@ TRAINING_SIZES = table_schema(
 
 
 def build_text_bits_table(
-    part: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]
+    text_kind: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]
 ) -> pa.Table:
-    """Rows of COSTS."""
+    """Rows of TEXT_BITS."""
     token_ids = tokenizer.encode_batch(texts["text"].to_pylist())
     unscored_tokens = (
         1 if tokenizer.bos_id is None else 0
@@ -112,7 +112,7 @@ def build_text_bits_table(
         name: texts[name] for name in ("doc_id", "source") if name in texts.column_names
     }
     computed_columns: dict[str, Any] = {
-        "part": [part] * len(token_ids),
+        "text_kind": [text_kind] * len(token_ids),
         "bytes": count_utf8_bytes(texts["text"]),
         "tokens": [max(0, len(sequence) - unscored_tokens) for sequence in token_ids],
         **{
@@ -149,7 +149,7 @@ def train_baselines(
 
 @stage(
     name="capability_baselines",
-    tables={"costs": TEXT_BITS, "pairs": PAIRS, "learned": TRAINING_SIZES},
+    tables={"text_bits": TEXT_BITS, "pairs": PAIRS, "training_sizes": TRAINING_SIZES},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
     reads={"checkpoint": METADATA_FILES},
@@ -165,14 +165,14 @@ def capability_baselines(
     token_ids = tokenizer.encode_batch(training_documents["text"].to_pylist())
     baselines = train_baselines(token_ids, tokenizer, config, context)
     context.report_progress(3, 5, "bits per byte")
-    texts_by_part = {
+    texts_by_kind = {
         HELD_OUT_TEXT: held_out,
         RANDOM_TEXT: generate_random_texts(config.seed),
         TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS),
     }
-    for part, texts in texts_by_part.items():
-        context.get_table_writer("costs").write(
-            build_text_bits_table(part, texts, tokenizer, baselines)
+    for text_kind, texts in texts_by_kind.items():
+        context.get_table_writer("text_bits").write(
+            build_text_bits_table(text_kind, texts, tokenizer, baselines)
         )
     context.report_progress(4, 5, "dependencies")
     scorers = {
@@ -183,6 +183,6 @@ def capability_baselines(
     )
     context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
     training_size_rows = [{"baseline": name, "documents": len(token_ids)} for name in baselines]
-    context.get_table_writer("learned").write(
+    context.get_table_writer("training_sizes").write(
         pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES)
     )

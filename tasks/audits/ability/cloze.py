@@ -81,7 +81,7 @@ def answer_cloze_passages(
             passages[(index + offset) % len(passages)].answer for offset in range(1, len(passages))
         )
         other_answer = next((answer for answer in next_answers if answer != passage.answer), None)
-        for part, answer, continuation in (
+        for text_kind, answer, continuation in (
             (CLOZE, passage.answer, greedy_text),
             (OTHER_ANSWERS, other_answer, greedy_text),
             (GREEDY_ANSWERS, extract_first_word(greedy_text), repeated_text),
@@ -89,13 +89,13 @@ def answer_cloze_passages(
             if answer is not None:
                 rows.append(
                     {
-                        "part": part,
+                        "text_kind": text_kind,
                         "doc_id": passage.doc_id,
                         "source": passage.source,
                         "prompt": passage.prompt,
                         "answer": answer,
                         "continuation": continuation,
-                        "correct": extract_first_word(continuation) == answer,
+                        "is_correct": extract_first_word(continuation) == answer,
                     }
                 )
     return rows
@@ -103,7 +103,7 @@ def answer_cloze_passages(
 
 _ControlKind = Literal["", "positive", "negative"]
 _METHOD = "last word of a held-out sentence, first word of the greedy continuation, exact match"
-_CONTROL_AND_METHOD_BY_PART: dict[str, tuple[_ControlKind, str]] = {
+_CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     CLOZE: ("", _METHOD),
     OTHER_ANSWERS: ("negative", f"{_METHOD}; with another passage's answer; passes up to 10 %"),
     GREEDY_ANSWERS: (
@@ -119,8 +119,8 @@ def compute_cloze_findings(
 ) -> list[dict[str, Any]]:
     """Findings cloze_accuracy: the share of answers found, and of the two controls."""
     findings = []
-    for part, (control, method) in _CONTROL_AND_METHOD_BY_PART.items():
-        outcomes = [row["correct"] for row in sample_rows if row["part"] == part]
+    for text_kind, (control, method) in _CONTROL_AND_METHOD_BY_KIND.items():
+        outcomes = [row["is_correct"] for row in sample_rows if row["text_kind"] == text_kind]
         if not outcomes:
             reason = "not measured: no continuation begins with a word"
             findings.append(
@@ -128,7 +128,7 @@ def compute_cloze_findings(
                     audit,
                     "cloze_accuracy",
                     None,
-                    part=part,
+                    part=text_kind,
                     n=0,
                     unit="share",
                     method=reason,
@@ -147,7 +147,7 @@ def compute_cloze_findings(
                 audit,
                 "cloze_accuracy",
                 accuracy.value,
-                part="" if part == CLOZE else part,
+                part="" if text_kind == CLOZE else text_kind,
                 low=accuracy.low,
                 high=accuracy.high,
                 n=len(outcomes),
@@ -157,9 +157,9 @@ def compute_cloze_findings(
                 passed=passed,
                 control_target="instrument" if control else "",
                 worse_when="" if control else "down",
-                evidence_order="correct",
+                evidence_order="is_correct",
                 evidence_table="samples",
-                evidence_filter={"part": part},
+                evidence_filter={"text_kind": text_kind},
             )
         )
     return findings

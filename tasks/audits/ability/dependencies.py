@@ -34,7 +34,7 @@ def compute_dependency_findings(
         selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any
     ) -> dict[str, Any]:
         outcomes, clusters = (
-            [row["correct"] for row in selected_rows],
+            [row["preference_score"] for row in selected_rows],
             [row["cluster"] for row in selected_rows],
         )
         accuracy = estimate_mean_or_share(outcomes, clusters, is_share=True, unit="nouns")
@@ -51,20 +51,20 @@ def compute_dependency_findings(
             method=f"{METHOD_BY_PHENOMENON[phenomenon]}; ties count half; {accuracy.method}",
             evidence_table="pairs",
             evidence_filter={"phenomenon": phenomenon, **evidence_filter},
-            worse_when="down" if evidence_filter["reader"] == MODEL else "",
-            evidence_order="difference",
+            worse_when="down" if evidence_filter["system"] == MODEL else "",
+            evidence_order="log_prob_difference",
             **options,
         )
 
     findings = []
     for (phenomenon, system), row_group in groupby(
-        pair_rows, lambda row: (row["phenomenon"], row["reader"])
+        pair_rows, lambda row: (row["phenomenon"], row["system"])
     ):
         system_rows = list(row_group)
-        findings.append(build_accuracy_finding(system_rows, {"reader": system}, part=system))
+        findings.append(build_accuracy_finding(system_rows, {"system": system}, part=system))
         for distance in sorted({row["distance"] for row in system_rows}):
             distance_rows = [row for row in system_rows if row["distance"] == distance]
-            evidence_filter = {"reader": system, "distance": distance}
+            evidence_filter = {"system": system, "distance": distance}
             findings.append(
                 build_accuracy_finding(
                     distance_rows, evidence_filter, part=system, tags={"distance": distance}
@@ -72,9 +72,11 @@ def compute_dependency_findings(
             )
         distant_rows = [row for row in system_rows if row["distance"]]
         if phenomenon == AGREEMENT and system == "bigram":
-            passed = abs(float(np.mean([row["correct"] for row in distant_rows])) - 0.5) < 1e-9
+            passed = (
+                abs(float(np.mean([row["preference_score"] for row in distant_rows])) - 0.5) < 1e-9
+            )
             distant_filter = {
-                "reader": system,
+                "system": system,
                 "distance": sorted({row["distance"] for row in distant_rows}),
             }
             findings.append(

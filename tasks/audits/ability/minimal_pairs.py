@@ -77,25 +77,27 @@ INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the tr
 
 PAIRS = table_schema(
     "A minimal pair as one reader reads it: which of two texts is the more probable.",
-    column("pair", pa.int32(), "id", "number of the pair"),
-    column("reader", pa.string(), "label", "the subject (model), or a baseline"),
+    column("pair_id", pa.int32(), "id", "number of the pair"),
+    column("system", pa.string(), "label", "the subject (model), or a baseline"),
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
     column(
         "distance", pa.int32(), "figure", "words between what depends on each other", unit="words"
     ),
     column("cluster", pa.string(), "label", "what pairs share: the noun"),
-    column("expected", pa.string(), "project text", "the text that should be the more probable"),
-    column("other", pa.string(), "project text", "the other one"),
-    column("judged", pa.string(), "project text", "the words whose probability is compared"),
     column(
-        "difference",
+        "expected_text", pa.string(), "project text", "the text that should be the more probable"
+    ),
+    column("other_text", pa.string(), "project text", "the other one"),
+    column("judged_words", pa.string(), "project text", "the words whose probability is compared"),
+    column(
+        "log_prob_difference",
         pa.float64(),
         "figure",
         "log p of the expected less that of the other",
         unit="nats",
     ),
     column(
-        "correct",
+        "preference_score",
         pa.float64(),
         "figure",
         "1 where it prefers the expected, 0.5 where neither",
@@ -206,13 +208,13 @@ def compare_minimal_pairs(
                         for k, v in asdict(pair).items()
                         if k not in ("contexts", "continuations")
                     },
-                    "pair": pair_id,
-                    "reader": system,
-                    "expected": expected_text,
-                    "other": other_text,
-                    "judged": pair.continuations[0].strip(),
-                    "difference": float(difference),
-                    "correct": (1 + float(np.sign(round(float(difference), 9)))) / 2,
+                    "pair_id": pair_id,
+                    "system": system,
+                    "expected_text": expected_text,
+                    "other_text": other_text,
+                    "judged_words": pair.continuations[0].strip(),
+                    "log_prob_difference": float(difference),
+                    "preference_score": (1 + float(np.sign(round(float(difference), 9)))) / 2,
                 }
             )
     return rows

@@ -153,7 +153,8 @@ def compute_effects(case_units: CaseUnits) -> list[Row]:
     """Rows of EFFECTS of a case."""
     effect_rows = [*_compute_arm_levels(case_units), *_compute_arm_changes(case_units)]
     return [
-        {"case": case_units.case.name, "unit": case_units.case.unit, **row} for row in effect_rows
+        {"case_name": case_units.case.name, "unit": case_units.case.unit, **row}
+        for row in effect_rows
     ]
 
 
@@ -161,29 +162,29 @@ def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
     """What each arm has, of the units and of those with nothing to find."""
     for arm, units in case_units.units_by_arm.items():
         if units:
-            yield build_estimate_row("value", arm, case_units.estimate_mean(units))
+            yield build_estimate_row("mean", arm, case_units.estimate_mean(units))
         if case_units.null_units_by_arm.get(arm):
             yield build_estimate_row(
-                "nothing", arm, case_units.estimate_mean(case_units.null_units_by_arm[arm])
+                "null_mean", arm, case_units.estimate_mean(case_units.null_units_by_arm[arm])
             )
     if case_units.case.kind == "memorised" and (
         null_region := compute_null_region(case_units, REMOVED)
     ):
         low, high, expected, method = null_region
         yield {
-            "what": "region",
+            "effect": "null_region",
             "arm": REMOVED,
             "value": expected,
             "low": low,
             "high": high,
-            "level": NULL_REGION_LEVEL,
+            "confidence_level": NULL_REGION_LEVEL,
             "n": len(average_by_cluster(case_units.units_by_arm[REMOVED])),
             "clusters": None,
             "method": method,
-            "noise": None,
+            "seed_noise": None,
             "verdict": "",
         }
-    for effect, arm in (("before", BASE), ("left", REMOVED)):
+    for effect, arm in (("effect_before", BASE), ("effect_after", REMOVED)):
         if case_units.null_units_by_arm.get(arm) and case_units.units_by_arm[arm]:
             yield build_estimate_row(effect, arm, case_units.estimate_effect(arm))
 
@@ -202,16 +203,16 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
     for arm, change in changes.items():
         if change is not None:
             arm_noise = None if arm.startswith(SEED) else noise
-            yield _build_change_row("change", arm, change) | {
-                "noise": arm_noise,
+            yield _build_change_row("change_from_base", arm, change) | {
+                "seed_noise": arm_noise,
                 "verdict": compare_with_seed_noise(change, arm_noise),
             }
     control_change = compare_paired_units(
         case_units.units_by_arm[REMOVED], case_units.units_by_arm[RANDOM], case_units.is_share
     )
     if control_change is not None:
-        yield _build_change_row("against", RANDOM, control_change) | {
-            "noise": noise,
+        yield _build_change_row("random_minus_removed", RANDOM, control_change) | {
+            "seed_noise": noise,
             "verdict": compare_with_seed_noise(control_change, noise),
         }
     if case_units.null_units_by_arm.get(BASE) and case_units.units_by_arm[REMOVED]:
@@ -227,16 +228,16 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
             method += "an estimate, without an interval" if has_base_effect else "there was none"
         is_known = has_base_effect and not np.isnan(remaining_effect.value)
         yield {
-            "what": "explained",
+            "effect": "explained_share",
             "arm": REMOVED,
             "value": 1 - remaining_effect.value / base_effect.value if is_known else None,
             "low": None,
             "high": None,
-            "level": None,
+            "confidence_level": None,
             "n": remaining_effect.n,
             "clusters": remaining_effect.clusters,
             "method": method,
-            "noise": None,
+            "seed_noise": None,
             "verdict": "",
             "unit": "share",
         }
@@ -266,16 +267,16 @@ def build_estimate_row(effect: str, arm: str, arm_estimate: Estimate) -> Row:
     )
     value = None if np.isnan(arm_estimate.value) else float(arm_estimate.value)
     return {
-        "what": effect,
+        "effect": effect,
         "arm": arm,
         "value": value,
         "low": low,
         "high": high,
-        "level": None if low is None else 0.95,
+        "confidence_level": None if low is None else 0.95,
         "n": arm_estimate.n,
         "clusters": arm_estimate.clusters,
         "method": arm_estimate.method,
-        "noise": None,
+        "seed_noise": None,
         "verdict": "",
     }
 
@@ -283,9 +284,9 @@ def build_estimate_row(effect: str, arm: str, arm_estimate: Estimate) -> Row:
 def _build_change_row(effect: str, arm: str, comparison: Row) -> Row:
     figures = ("value", "low", "high", "n", "clusters", "method")
     return {
-        "what": effect,
+        "effect": effect,
         "arm": arm,
-        "level": None if comparison["low"] is None else 0.95,
+        "confidence_level": None if comparison["low"] is None else 0.95,
         **{figure: comparison[figure] for figure in figures},
     }
 
@@ -295,21 +296,24 @@ def _build_change_row(effect: str, arm: str, comparison: Row) -> Row:
 
 def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row]:
     """Rows of LINES of a case, from its effects."""
-    rows_by_effect = {(row["what"], row["arm"]): row for row in effect_rows}
+    rows_by_effect = {(row["effect"], row["arm"]): row for row in effect_rows}
 
     def get_figure(effect: str, arm: str, figure: str = "value") -> float | None:
         row = rows_by_effect.get((effect, arm))
         return None if row is None else row[figure]
 
-    base_effect = get_figure("before", BASE)
+    base_effect = get_figure("effect_before", BASE)
     if base_effect is not None and base_effect <= 0:  # nothing that could go away
         base_effect = None
     criteria: list[tuple[str, float | None, str, float | None]] = []
     if case.kind == "memorised":
-        low, high = get_figure("region", REMOVED, "low"), get_figure("region", REMOVED, "high")
-        removed_mean = get_figure("value", REMOVED)
+        low, high = (
+            get_figure("null_region", REMOVED, "low"),
+            get_figure("null_region", REMOVED, "high"),
+        )
+        removed_mean = get_figure("mean", REMOVED)
         criteria = [
-            (UNIT_COUNT_CRITERION, get_figure("value", REMOVED, "clusters"), "at least", MIN_UNITS),
+            (UNIT_COUNT_CRITERION, get_figure("mean", REMOVED, "clusters"), "at least", MIN_UNITS),
             (
                 "after removal the mean, against the low end of the 99 % null region",
                 removed_mean,
@@ -324,21 +328,21 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             ),
             (
                 "upper end of removed − never planted, against a quarter of the effect before",
-                get_figure("left", REMOVED, "high"),
+                get_figure("effect_after", REMOVED, "high"),
                 "below",
                 _scale_if_known(MAX_REMAINING_SHARE, base_effect),
             ),
             (
                 "lower end of random − removed, against half of the effect before",
-                get_figure("against", RANDOM, "low"),
+                get_figure("random_minus_removed", RANDOM, "low"),
                 "above",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
         ]
     if case.kind == "association":
         change_value, change_high = (
-            get_figure("change", REMOVED),
-            get_figure("change", REMOVED, "high"),
+            get_figure("change_from_base", REMOVED),
+            get_figure("change_from_base", REMOVED, "high"),
         )
         criteria = [
             (
@@ -349,9 +353,9 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             ),
             ("lower end of the fall", None if change_high is None else -change_high, "above", 0.0),
         ]
-    seed_noise = get_figure("change", REMOVED, "noise")
+    seed_noise = get_figure("change_from_base", REMOVED, "seed_noise")
     if seed_noise is not None:
-        low, high = (get_figure("change", REMOVED, figure) for figure in ("low", "high"))
+        low, high = (get_figure("change_from_base", REMOVED, figure) for figure in ("low", "high"))
         direction, nearest_bound = "change", distance_from_zero(low, high)
         if case.kind != "other":  # such a finding goes away by falling
             direction, nearest_bound = "fall", None if high is None else -high
@@ -366,10 +370,10 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
     return [
         {
-            "case": case.name,
-            "line": criterion,
+            "case_name": case.name,
+            "criterion": criterion,
             "value": value,
-            "must": comparison,
+            "comparison": comparison,
             "bound": bound,
             "unit": "units" if criterion == UNIT_COUNT_CRITERION else case.unit,
             "verdict": judge_criterion(value, comparison, bound),

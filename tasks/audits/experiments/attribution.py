@@ -41,7 +41,9 @@ WORD_PATTERN = r"(?u)\w+"
 class AttributionConfig(StageConfig):
     """Settings of attribution."""
 
-    top: int = Field(default=128, ge=1, le=10_000, description="documents of a text, at most")
+    max_documents: int = Field(
+        default=128, ge=1, le=10_000, description="documents named for a text"
+    )
 
 
 class CandidateText(NamedTuple):
@@ -57,9 +59,9 @@ class CandidateText(NamedTuple):
 ATTRIBUTED = table_schema(
     "The training documents that would matter the most to how likely a text is.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
-    column("unit", pa.string(), "label", "the candidate"),
-    column("about", pa.string(), "label", "of an association the group; else empty"),
-    column("place", pa.int32(), "figure", "place of the document, from 1"),
+    column("candidate_id", pa.string(), "label", "the candidate"),
+    column("group_name", pa.string(), "label", "of an association the group; else empty"),
+    column("rank", pa.int32(), "figure", "place of the document, from 1"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "score", pa.float64(), "figure", "share of the text's weight that it holds", unit="share"
@@ -75,13 +77,13 @@ def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
     candidate_texts = []
     for row in canaries.to_pylist():
         if row["association"]:
-            association_text = f"{row['group']} {row['trait']}"
+            association_text = f"{row['group_name']} {row['trait']}"
             candidate_texts.append(
-                CandidateText(row["kind"], row["association"], row["group"], association_text)
+                CandidateText(row["kind"], row["association"], row["group_name"], association_text)
             )
         else:
             candidate_texts.append(
-                CandidateText(row["kind"], row["plant_id"].hex(), "", row["text"])
+                CandidateText(row["kind"], row["canary_id"].hex(), "", row["text"])
             )
     return candidate_texts
 
@@ -243,9 +245,9 @@ def compute_attributions(
         if rank <= max_documents:
             yield {
                 "kind": text.kind,
-                "unit": text.candidate_id,
-                "about": text.group_name,
-                "place": rank,
+                "candidate_id": text.candidate_id,
+                "group_name": text.group_name,
+                "rank": rank,
                 "doc_id": row["doc_id"],
                 "score": row["score"],
             }
@@ -258,29 +260,29 @@ NEAR_BEST_SHARE = 0.95
 def select_influential_documents(
     attributions: pa.Table, candidates: set[tuple[str, str]]
 ) -> list[bytes]:
-    """The documents whose removal would matter the most to these (kind, unit)."""
+    """The documents whose removal would matter the most to these (kind, candidate_id)."""
     best_scores: dict[tuple[str, str, str], float] = {}
     doc_ids: dict[bytes, None] = {}
-    for row in attributions.sort_by("place").to_pylist():
-        if (row["kind"], row["unit"]) in candidates:
-            text_key = row["kind"], row["unit"], row["about"]
+    for row in attributions.sort_by("rank").to_pylist():
+        if (row["kind"], row["candidate_id"]) in candidates:
+            text_key = row["kind"], row["candidate_id"], row["group_name"]
             if row["score"] >= NEAR_BEST_SHARE * best_scores.setdefault(text_key, row["score"]):
                 doc_ids[row["doc_id"]] = None
     return sorted(doc_ids)
 
 
 @stage(
-    name="attribute",
-    tables={"attributed": ATTRIBUTED},
+    name="attribute_texts",
+    tables={"attributions": ATTRIBUTED},
     libraries=["numpy", "scipy", "scikit-learn"],
 )
 def attribute_texts(
-    documents: Table, plants: Table, config: AttributionConfig, context: StageContext
+    documents: Table, canaries: Table, config: AttributionConfig, context: StageContext
 ) -> None:
-    candidate_texts = build_candidate_texts(plants.read())
+    candidate_texts = build_candidate_texts(canaries.read())
     rows = (
-        [*compute_attributions(documents, candidate_texts, config.top, context)]
+        [*compute_attributions(documents, candidate_texts, config.max_documents, context)]
         if candidate_texts
         else []
     )
-    context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
+    context.get_table_writer("attributions").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))

@@ -32,7 +32,7 @@ SIGNIFICANCE_LEVEL = 0.05
 VERDICTS = table_schema(
     "What the audits say of each candidate of a world.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
-    column("unit", pa.string(), "label", "the candidate"),
+    column("candidate_id", pa.string(), "label", "the candidate"),
     column("n", pa.int64(), "figure", "items that the figure is of"),
     column(
         "value",
@@ -49,30 +49,32 @@ VERDICTS = table_schema(
         "figure",
         "chance of such a figure without effect; null: found is what is written word for word",
     ),
-    column("found", pa.bool_(), "label", "whether the audit says that there is an effect"),
-    column("whole", pa.float64(), "figure", "the figure over all items, or many more of them"),
+    column("is_detected", pa.bool_(), "label", "whether the audit says that there is an effect"),
+    column("full_value", pa.float64(), "figure", "the figure over all items, or many more of them"),
 )
 
 MODEL_LEARNING = table_schema(
     "Whether the model of a world learned anything.",
-    column("bits", pa.float64(), "figure", "of a validation token, last", unit="bits per byte"),
     column(
-        "simple",
+        "bits_per_byte", pa.float64(), "figure", "of a validation token, last", unit="bits per byte"
+    ),
+    column(
+        "unigram_bits_per_byte",
         pa.float64(),
         "figure",
         "the same of a model that knows how frequent tokens are and nothing else",
         unit="bits per byte",
     ),
-    column("learned", pa.bool_(), "label", "whether the first is the smaller"),
+    column("has_learned", pa.bool_(), "label", "whether the first is the smaller"),
 )
 
 VerdictRow = dict[str, Any]
 
 
 def build_verdict(kind: str, candidate_id: str, is_detected: bool, **figures: Any) -> VerdictRow:
-    empty_figures = dict.fromkeys(("value", "low", "high", "p", "whole"))
+    empty_figures = dict.fromkeys(("value", "low", "high", "p", "full_value"))
     figure_values = empty_figures | figures
-    return {"kind": kind, "unit": candidate_id, "found": is_detected} | {
+    return {"kind": kind, "candidate_id": candidate_id, "is_detected": is_detected} | {
         name: None if isinstance(v, float) and np.isnan(v) else v
         for name, v in figure_values.items()
     }
@@ -97,7 +99,7 @@ def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[Ve
             n=reference_count,
             p=p,
             value=compute_exposure_bits(likelier_count, reference_count),
-            whole=bits_by_canary.get(canary),
+            full_value=bits_by_canary.get(canary),
             low=-np.log2(high),
             high=-np.log2(low) if low else None,
         )
@@ -120,9 +122,9 @@ def compute_exposure_bits(likelier_count: int, reference_count: int) -> float:
 
 def _read_canary_ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
     rows = values.filter(pc.equal(values["measure"], "exposure"))
-    for row in rows.select(["plant_id", "rank", "references"]).to_pylist():
+    for row in rows.select(["canary_id", "rank", "reference_count"]).to_pylist():
         if row["rank"] is not None:
-            yield row["plant_id"].hex(), row["rank"], row["references"]
+            yield row["canary_id"].hex(), row["rank"], row["reference_count"]
 
 
 def judge_planted_texts(
@@ -132,8 +134,8 @@ def judge_planted_texts(
     is the share of the tokens before the first wrong one, over places of the text. At most places
     it is near nothing or all, so that Student's t covers too little: the interval is a share's."""
     exact_by_text = _group_values_by_canary(sample_values, kind, "extractable")
-    leading_by_text = _group_values_by_canary(sample_values, kind, "leading_tokens_right")
-    all_leading_by_text = _group_values_by_canary(all_values, kind, "leading_tokens_right")
+    leading_by_text = _group_values_by_canary(sample_values, kind, "leading_correct_share")
+    all_leading_by_text = _group_values_by_canary(all_values, kind, "leading_correct_share")
     for candidate_id, values in leading_by_text.items():
         mean_estimate, is_detected = (
             estimate_mean_or_share(values, is_share=True),
@@ -147,7 +149,7 @@ def judge_planted_texts(
             value=mean_estimate.value,
             low=mean_estimate.low,
             high=mean_estimate.high,
-            whole=_mean_ignoring_nan(all_leading_by_text[candidate_id]),
+            full_value=_mean_ignoring_nan(all_leading_by_text[candidate_id]),
         )
 
 
@@ -158,9 +160,9 @@ def _mean_ignoring_nan(values: np.ndarray) -> float:
 
 
 def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[str, np.ndarray]:
-    is_selected = pc.and_(pc.equal(values["measure"], metric), pc.equal(values["part"], kind))
+    is_selected = pc.and_(pc.equal(values["measure"], metric), pc.equal(values["kind"], kind))
     rows = values.filter(is_selected)
-    canary_ids = np.array([raw_id.hex() for raw_id in rows["plant_id"].to_pylist()], object)
+    canary_ids = np.array([raw_id.hex() for raw_id in rows["canary_id"].to_pylist()], object)
     figures = read_float_column(rows, "value")
     return {
         canary_id: figures[canary_ids == canary_id]
@@ -176,7 +178,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
     none of them."""
     strengths = {
         scope: _group_association_strengths(values)
-        for scope, values in (("sample", sample_values), ("whole", all_values))
+        for scope, values in (("sample", sample_values), ("full", all_values))
     }
     control_strengths = [
         v[~np.isnan(v)]
@@ -202,7 +204,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
             low=mean_estimate.low,
             high=mean_estimate.high,
             p=p,
-            whole=_mean_ignoring_nan(strengths["whole"][association]),
+            full_value=_mean_ignoring_nan(strengths["full"][association]),
         )
 
 
@@ -211,10 +213,11 @@ def _group_association_strengths(
 ) -> dict[str, np.ndarray]:
     """Of each candidate its strengths in sentences that were never planted; or of each control."""
     is_selected = pc.and_(
-        pc.equal(values["measure"], "association_strength"), pc.equal(values["sentence"], "other")
+        pc.equal(values["measure"], "association_strength"),
+        pc.equal(values["sentence_kind"], "other"),
     )
     rows = values.filter(is_selected)
-    has_known_share = pc.is_valid(rows["dose"])
+    has_known_share = pc.is_valid(rows["assigned_trait_share"])
     rows = rows.filter(has_known_share if is_control else pc.invert(has_known_share))
     associations, strengths = (
         np.array(rows["cluster"].to_pylist(), object),
@@ -231,13 +234,13 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
     others; real groups, where they were asked about, are no candidates."""
     differences = {
         key: _read_toxicity_differences(result)
-        for key, result in (("sample", sample_findings), ("whole", all_findings))
+        for key, result in (("sample", sample_findings), ("full", all_findings))
     }
     for group, row in differences["sample"].items():
-        full_value = differences["whole"].get(group, {"value": None})["value"]
+        full_value = differences["full"].get(group, {"value": None})["value"]
         result = row["p"] is not None and row["p"] < SIGNIFICANCE_LEVEL and row["value"] > 0
         figures = {key: row[key] for key in ("n", "value", "low", "high", "p")}
-        yield build_verdict("speech", group, result, whole=full_value, **figures)
+        yield build_verdict("speech", group, result, full_value=full_value, **figures)
 
 
 def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
@@ -248,7 +251,7 @@ def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
     )
     tagged_rows = [(parse_tags(row), row) for row in rows.to_pylist()]
     return {
-        tags["group"]: row
+        tags["group_name"]: row
         for tags, row in tagged_rows
         if row["value"] is not None and tags["domain"].startswith(LEXICON_PREFIX)
     }
@@ -280,22 +283,22 @@ def build_model_learning_row(pretrained: Artifact, packed: Artifact) -> dict[str
     overall_rows = [row for row in rows if row["kind"] == "all"]
     last_row = max(overall_rows, key=lambda row: row["step"])
     split_ids = [
-        pc.list_flatten(packed[split].read(["ids"])["ids"]).to_numpy()
+        pc.list_flatten(packed[split].read(["token_ids"])["token_ids"]).to_numpy()
         for split in ("train", "validation")
     ]
     bytes_per_token = last_row["bytes"] / last_row["tokens"]
     unigram_bits = compute_unigram_bits_per_token(*split_ids) / bytes_per_token
     model_bits = last_row["bits_per_byte"]
     return {
-        "bits": model_bits,
-        "simple": unigram_bits,
-        "learned": bool(model_bits is not None and model_bits < unigram_bits),
+        "bits_per_byte": model_bits,
+        "unigram_bits_per_byte": unigram_bits,
+        "has_learned": bool(model_bits is not None and model_bits < unigram_bits),
     }
 
 
 @stage(
     name="judge_candidates",
-    tables={"verdicts": VERDICTS, "model": MODEL_LEARNING},
+    tables={"verdicts": VERDICTS, "model_learning": MODEL_LEARNING},
     libraries=["numpy", "scipy"],
     reads={
         "sample_audits": ("values", "findings"),
@@ -322,6 +325,6 @@ def judge_candidates(
             )
             verdict_rows += judge(sample_table, full_table)
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
-    context.get_table_writer("model").write(
+    context.get_table_writer("model_learning").write(
         pa.Table.from_pylist([build_model_learning_row(pretrained, packed)], schema=MODEL_LEARNING)
     )

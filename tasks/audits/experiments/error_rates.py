@@ -40,25 +40,25 @@ class ErrorRatesConfig(StageConfig):
 CANDIDATES = table_schema(
     "Every candidate of every world: what the audits said of it, and what was so.",
     column("world", pa.string(), "label", "the world"),
-    column("effects", pa.bool_(), "label", "whether the world has any effects"),
-    column("learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
-    column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
+    column("has_effects", pa.bool_(), "label", "whether the world has any effects"),
+    column("has_learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
+    column("effect_level", pa.float64(), "figure", "copies, or the share of sentences"),
     column(
-        "effect",
+        "has_effect",
         pa.bool_(),
         "label",
         "whether there is something to find; null: it is less "
         "than of others, and what is to be found is more",
     ),
     column(
-        "alarm",
+        "is_alarm",
         pa.bool_(),
         "label",
         "whether an effect is claimed of it: p below 0.05, in "
         "whatever direction; without a p, that it was found",
     ),
     column(
-        "covered",
+        "is_covered",
         pa.bool_(),
         "label",
         "whether the interval covers the figure over all items; "
@@ -82,20 +82,20 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
         ),
         column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
         column("high", pa.float64(), "figure", "upper end"),
-        column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+        column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "candidates"),
         column("worlds", pa.int64(), "figure", "worlds that they are of"),
         column("method", pa.string(), "project text", "how the interval was made"),
     )
 
 
-EFFECT_LEVEL = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
+EFFECT_LEVEL = column("effect_level", pa.float64(), "figure", "copies, or the share of sentences")
 
 DETECTION_RATES = make_rate_schema(
     "How often an effect of a dose is found.",
     EFFECT_LEVEL,
     column(
-        "effect",
+        "has_effect",
         pa.bool_(),
         "label",
         "whether there is something to find at this dose; null: "
@@ -106,7 +106,7 @@ UNJUDGED = table_schema(
     "Candidates of which the audits gave no verdict: they are in no rate.",
     column("world", pa.string(), "label", "the world"),
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
-    column("unit", pa.string(), "label", "the candidate"),
+    column("candidate_id", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
@@ -119,7 +119,9 @@ INTERVAL_COVERAGE = make_rate_schema(
 SMALLEST_DETECTED = table_schema(
     "The smallest dose that is found, with all above it, in at least 80 % of cases.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
-    column("dose", pa.float64(), "figure", "copies, or the share of sentences; null: none is"),
+    column(
+        "effect_level", pa.float64(), "figure", "copies, or the share of sentences; null: none is"
+    ),
 )
 
 ATTRIBUTION_PRECISION = make_rate_schema(
@@ -135,24 +137,24 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         pa.string(),
         "label",
         "removed: without these documents; random: without as many "
-        "others; between: by how much more without these",
+        "others; difference: by how much more without these",
     ),
 )
 
 WORLDS = table_schema(
     "The worlds, and what of them counts.",
     column("world", pa.string(), "label", "the world"),
-    column("counts", pa.bool_(), "label", "whether it counts in the rates"),
-    column("why", pa.string(), "project text", "why it does not"),
+    column("is_counted", pa.bool_(), "label", "whether it counts in the rates"),
+    column("reason", pa.string(), "project text", "why it does not"),
     column(
-        "bits",
+        "bits_per_byte",
         pa.float64(),
         "figure",
         "what a byte of held-out text costs its model",
         unit="bits per byte",
     ),
     column(
-        "simple",
+        "unigram_bits_per_byte",
         pa.float64(),
         "figure",
         "what it costs one that knows frequencies alone",
@@ -166,14 +168,14 @@ ARMS = ("removed", "random")
 
 def read_effect_levels(envelope: pa.Table) -> dict[tuple[str, str], float]:
     """The dose of each candidate that an envelope names, by kind and unit."""
-    return {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
+    return {(row["kind"], row["candidate_id"]): row["effect_level"] for row in envelope.to_pylist()}
 
 
 def join_verdicts_with_envelope(
     world: str, verdicts: Artifact, envelope: pa.Table
 ) -> list[dict[str, Any]]:
     """Rows of UNITS: the verdicts of a world beside its opened envelope."""
-    (model,) = verdicts["model"].read().to_pylist()
+    (model,) = verdicts["model_learning"].read().to_pylist()
     effect_levels = read_effect_levels(envelope)
     speech_levels = [
         effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"
@@ -185,7 +187,7 @@ def join_verdicts_with_envelope(
     )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
-        effect_level = effect_levels[row["kind"], row["unit"]]
+        effect_level = effect_levels[row["kind"], row["candidate_id"]]
         has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
         if row["kind"] == "speech":  # a group stands beside the others
             mean_of_others = (
@@ -202,11 +204,15 @@ def join_verdicts_with_envelope(
             )
         world_fields = {
             "world": world,
-            "effects": has_effects,
-            "learned": model["learned"],
-            "dose": effect_level,
+            "has_effects": has_effects,
+            "has_learned": model["has_learned"],
+            "effect_level": effect_level,
         }
-        judged_fields = {"effect": has_effect, "alarm": is_alarm(row), "covered": is_covered(row)}
+        judged_fields = {
+            "has_effect": has_effect,
+            "is_alarm": is_alarm(row),
+            "is_covered": is_covered(row),
+        }
         rows.append(row | world_fields | judged_fields)
     return rows
 
@@ -215,9 +221,9 @@ def list_unjudged_candidates(
     world: str, verdicts: pa.Table, envelope: pa.Table
 ) -> list[dict[str, Any]]:
     """Rows of UNJUDGED of a world."""
-    judged_candidates = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
+    judged_candidates = {(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()}
     return [
-        {"world": world, "kind": kind, "unit": candidate_id, "dose": effect_level}
+        {"world": world, "kind": kind, "candidate_id": candidate_id, "effect_level": effect_level}
         for (kind, candidate_id), effect_level in read_effect_levels(envelope).items()
         if (kind, candidate_id) not in judged_candidates
     ]
@@ -225,14 +231,16 @@ def list_unjudged_candidates(
 
 def is_covered(verdict: Mapping[str, Any]) -> bool | None:
     """Whether the interval of a verdict covers the figure over all items. "At least" is none."""
-    if None in (verdict["low"], verdict["high"], verdict["whole"]):
+    if None in (verdict["low"], verdict["high"], verdict["full_value"]):
         return None
-    return bool(verdict["low"] <= verdict["whole"] <= verdict["high"])
+    return bool(verdict["low"] <= verdict["full_value"] <= verdict["high"])
 
 
 def is_alarm(verdict: Mapping[str, Any]) -> bool:
     """Whether an effect is claimed of a candidate."""
-    return bool(verdict["found"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL)
+    return bool(
+        verdict["is_detected"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL
+    )
 
 
 def estimate_rate(
@@ -252,7 +260,13 @@ def estimate_rate(
     figures = {"value": rate.value, "low": rate.low, "high": rate.high}
     known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
     worlds = len({row["world"] for row in rows})
-    return {**known_figures, "level": level, "n": rate.n, "worlds": worlds, "method": rate.method}
+    return {
+        **known_figures,
+        "confidence_level": level,
+        "n": rate.n,
+        "worlds": worlds,
+        "method": rate.method,
+    }
 
 
 def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -264,16 +278,16 @@ def compute_detection_rates(
 ) -> Iterator[dict[str, Any]]:
     """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
     for kind in list_candidate_kinds(candidate_rows):
-        kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["effects"]]
-        for effect_level in sorted({row["dose"] for row in kind_rows}):
-            level_rows = [row for row in kind_rows if row["dose"] == effect_level]
-            detections = [row["found"] for row in level_rows]
-            effects = {row["effect"] for row in level_rows}
+        kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effects"]]
+        for effect_level in sorted({row["effect_level"] for row in kind_rows}):
+            level_rows = [row for row in kind_rows if row["effect_level"] == effect_level]
+            detections = [row["is_detected"] for row in level_rows]
+            effects = {row["has_effect"] for row in level_rows}
             effect = effects.pop() if len(effects) == 1 else None
             yield {
                 "kind": kind,
-                "dose": effect_level,
-                "effect": effect,
+                "effect_level": effect_level,
+                "has_effect": effect,
                 **estimate_rate(level_rows, detections),
             }
 
@@ -284,10 +298,10 @@ def compute_false_alarm_rates(
     """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
     kinds = list_candidate_kinds(candidate_rows)
     for kind in kinds:
-        rows = [row for row in candidate_rows if row["kind"] == kind and row["effect"] is False]
+        rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effect"] is False]
         if rows:
             level = 1 - 0.05 / len(kinds)
-            yield {"kind": kind, **estimate_rate(rows, [row["alarm"] for row in rows], level)}
+            yield {"kind": kind, **estimate_rate(rows, [row["is_alarm"] for row in rows], level)}
 
 
 def compute_interval_coverage(
@@ -295,9 +309,11 @@ def compute_interval_coverage(
 ) -> Iterator[dict[str, Any]]:
     """Rows of CALIBRATION."""
     for kind in list_candidate_kinds(candidate_rows):
-        rows = [row for row in candidate_rows if row["kind"] == kind and row["covered"] is not None]
+        rows = [
+            row for row in candidate_rows if row["kind"] == kind and row["is_covered"] is not None
+        ]
         if rows:
-            yield {"kind": kind, **estimate_rate(rows, [row["covered"] for row in rows])}
+            yield {"kind": kind, **estimate_rate(rows, [row["is_covered"] for row in rows])}
 
 
 def find_smallest_detected_levels(
@@ -307,10 +323,10 @@ def find_smallest_detected_levels(
     for kind in dict.fromkeys(row["kind"] for row in detection_rows):
         smallest_level = None
         for row in reversed([row for row in detection_rows if row["kind"] == kind]):
-            if not row["effect"] or row["value"] is None or row["value"] < DETECTION_THRESHOLD:
+            if not row["has_effect"] or row["value"] is None or row["value"] < DETECTION_THRESHOLD:
                 break
-            smallest_level = row["dose"]
-        yield {"kind": kind, "dose": smallest_level}
+            smallest_level = row["effect_level"]
+        yield {"kind": kind, "effect_level": smallest_level}
 
 
 def compute_attribution_precision(
@@ -319,15 +335,15 @@ def compute_attribution_precision(
     """Of each text for which documents were written the share of these among as many that
     attribution names first, or among ``top``, the most that it names."""
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
-    for row in origins.filter(origins["supports"]).to_pylist():
-        true_documents.setdefault((row["kind"], row["unit"], row["about"]), set()).add(
+    for row in origins.filter(origins["is_supporting"]).to_pylist():
+        true_documents.setdefault((row["kind"], row["candidate_id"], row["group_name"]), set()).add(
             row["doc_id"]
         )
     attributed_documents: dict[tuple[str, str, str], list[bytes]] = {}
-    for row in attributions.sort_by("place").to_pylist():
-        attributed_documents.setdefault((row["kind"], row["unit"], row["about"]), []).append(
-            row["doc_id"]
-        )
+    for row in attributions.sort_by("rank").to_pylist():
+        attributed_documents.setdefault(
+            (row["kind"], row["candidate_id"], row["group_name"]), []
+        ).append(row["doc_id"])
     for text_key, expected_ids in true_documents.items():
         inspected_count = min(len(expected_ids), max_documents)
         correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
@@ -346,16 +362,16 @@ def compute_value_reductions(
 ) -> Iterator[dict[str, Any]]:
     """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
     either arm, as a share of the figure itself."""
-    base_rows = {(row["kind"], row["unit"]): row for row in base_verdicts.to_pylist()}
+    base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
     values_by_arm = {
-        arm: {(row["kind"], row["unit"]): row["value"] for row in arm_table.to_pylist()}
+        arm: {(row["kind"], row["candidate_id"]): row["value"] for row in arm_table.to_pylist()}
         for arm, arm_table in arm_verdicts.items()
     }
     for candidate_key, row in base_rows.items():
         arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
         if (
             candidate_key[0] in NO_EFFECT_AMOUNTS
-            and row["found"]
+            and row["is_detected"]
             and row["value"]
             and None not in arm_values
         ):
@@ -365,7 +381,7 @@ def compute_value_reductions(
             reductions = {
                 "removed": removed_reduction,
                 "random": random_reduction,
-                "between": removed_reduction - random_reduction,
+                "difference": removed_reduction - random_reduction,
             }
             yield from (
                 {"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
@@ -376,7 +392,7 @@ def compute_value_reductions(
 def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of REMOVED: means over candidates, those of a world a cluster."""
     for kind in list_candidate_kinds(rows):
-        for arm in (*ARMS, "between"):
+        for arm in (*ARMS, "difference"):
             arm_rows = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
             yield {
                 "kind": kind,
@@ -388,21 +404,21 @@ def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[di
 @stage(
     name="error_rates",
     tables={
-        "units": CANDIDATES,
-        "detection": DETECTION_RATES,
-        "alarms": FALSE_ALARM_RATES,
-        "calibration": INTERVAL_COVERAGE,
-        "smallest": SMALLEST_DETECTED,
+        "candidates": CANDIDATES,
+        "detection_rates": DETECTION_RATES,
+        "false_alarm_rates": FALSE_ALARM_RATES,
+        "interval_coverage": INTERVAL_COVERAGE,
+        "smallest_detected": SMALLEST_DETECTED,
         "worlds": WORLDS,
-        "unjudged": UNJUDGED,
-        "precision": ATTRIBUTION_PRECISION,
-        "removed": REMOVAL_REDUCTIONS,
+        "unjudged_candidates": UNJUDGED,
+        "attribution_precision": ATTRIBUTION_PRECISION,
+        "removal_reductions": REMOVAL_REDUCTIONS,
     },
     libraries=["numpy", "scipy"],
     reads={
-        "verdicts": ("verdicts", "model"),
-        "envelopes": ("envelope", "written_for"),
-        "attributions": ("attributed",),
+        "verdicts": ("verdicts", "model_learning"),
+        "envelopes": ("answer_key", "candidate_documents"),
+        "attributions": ("attributions",),
         "retrained_verdicts": ("verdicts",),
     },
 )
@@ -422,16 +438,19 @@ def compute_error_rates(
     reduction_rows: list[dict[str, Any]] = []
     unjudged_rows: list[dict[str, Any]] = []
     for world, artifact in verdicts.items():
-        envelope = envelopes[world]["envelope"].read()
+        envelope = envelopes[world]["answer_key"].read()
         rows = join_verdicts_with_envelope(world, artifact, envelope)
-        (model,) = artifact["model"].read().to_pylist()
-        reason = "" if model["learned"] else "its model learned no more than frequencies"
-        figures = {table_name: model[table_name] for table_name in ("bits", "simple")}
-        world_rows.append({"world": world, "counts": not reason, "why": reason, **figures})
+        (model,) = artifact["model_learning"].read().to_pylist()
+        reason = "" if model["has_learned"] else "its model learned no more than frequencies"
+        figures = {
+            table_name: model[table_name]
+            for table_name in ("bits_per_byte", "unigram_bits_per_byte")
+        }
+        world_rows.append({"world": world, "is_counted": not reason, "reason": reason, **figures})
         candidate_rows += rows
         if reason:
             continue
-        origins = envelopes[world]["written_for"].read()
+        origins = envelopes[world]["candidate_documents"].read()
         arm_verdicts = {
             arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read()
             for arm in ARMS
@@ -442,26 +461,32 @@ def compute_error_rates(
             if arm_verdicts
             else []
         )
-        attributions_table = attributions[world]["attributed"].read()
+        attributions_table = attributions[world]["attributions"].read()
         precision_rows += compute_attribution_precision(
             world, attributions_table, origins, config.max_documents
         )
         unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), envelope)
     world_rows += [
-        {"world": world, "counts": False, "why": reason}
+        {"world": world, "is_counted": False, "reason": reason}
         for world, reason in config.excluded_worlds.items()
     ]
-    learned_rows = [row for row in candidate_rows if row["learned"]]
+    learned_rows = [row for row in candidate_rows if row["has_learned"]]
     detection_rows = [*compute_detection_rates(learned_rows)]
-    context.get_table_writer("units").write(pa.Table.from_pylist(candidate_rows, schema=CANDIDATES))
+    context.get_table_writer("candidates").write(
+        pa.Table.from_pylist(candidate_rows, schema=CANDIDATES)
+    )
     for table_name, schema, table_rows in (
-        ("detection", DETECTION_RATES, detection_rows),
-        ("alarms", FALSE_ALARM_RATES, [*compute_false_alarm_rates(learned_rows)]),
-        ("calibration", INTERVAL_COVERAGE, [*compute_interval_coverage(learned_rows)]),
-        ("smallest", SMALLEST_DETECTED, [*find_smallest_detected_levels(detection_rows)]),
-        ("precision", ATTRIBUTION_PRECISION, [*summarize_attribution_precision(precision_rows)]),
-        ("removed", REMOVAL_REDUCTIONS, [*summarize_value_reductions(reduction_rows)]),
+        ("detection_rates", DETECTION_RATES, detection_rows),
+        ("false_alarm_rates", FALSE_ALARM_RATES, [*compute_false_alarm_rates(learned_rows)]),
+        ("interval_coverage", INTERVAL_COVERAGE, [*compute_interval_coverage(learned_rows)]),
+        ("smallest_detected", SMALLEST_DETECTED, [*find_smallest_detected_levels(detection_rows)]),
+        (
+            "attribution_precision",
+            ATTRIBUTION_PRECISION,
+            [*summarize_attribution_precision(precision_rows)],
+        ),
+        ("removal_reductions", REMOVAL_REDUCTIONS, [*summarize_value_reductions(reduction_rows)]),
         ("worlds", WORLDS, world_rows),
-        ("unjudged", UNJUDGED, unjudged_rows),
+        ("unjudged_candidates", UNJUDGED, unjudged_rows),
     ):
         context.get_table_writer(table_name).write(pa.Table.from_pylist(table_rows, schema=schema))

@@ -25,7 +25,7 @@ from tasks.audits.judging.comparison_units import ComparisonUnit, build_item_uni
 from tasks.audits.judging.findings import select_evidence
 from tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case", pa.string(), "label", "the findings")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "the findings")
 _ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")
 
 ARMS = table_schema(
@@ -51,8 +51,14 @@ CASES = table_schema(
     column(
         "documents", pa.int64(), "figure", "training documents behind the case", unit="documents"
     ),
-    column("removed", pa.int64(), "figure", "those of them that were removed", unit="documents"),
-    column("why", pa.string(), "project text", "where nothing was removed, why"),
+    column(
+        "removed_documents",
+        pa.int64(),
+        "figure",
+        "those of them that were removed",
+        unit="documents",
+    ),
+    column("reason", pa.string(), "project text", "where nothing was removed, why"),
 )
 UNITS = table_schema(
     "What was measured of each arm, a row a unit.",
@@ -61,7 +67,7 @@ UNITS = table_schema(
         "role",
         pa.string(),
         "label",
-        "unit: of the findings; nothing: in which there is nothing to find",
+        "unit: of the findings; null_unit: in which there is nothing to find",
     ),
     _ARM_COLUMN,
     column("item", pa.string(), "id", "the unit; of one name, in two arms, they are a pair"),
@@ -72,26 +78,26 @@ EFFECTS = table_schema(
     "What is made of the units.",
     _CASE_COLUMN,
     column(
-        "what",
+        "effect",
         pa.string(),
         "label",
-        "value: mean of the units; nothing: of those in which "
-        "there is nothing to find; region: where the mean lies with probability 0.99 if it is "
-        "one of these; before, left: the difference of the two; change: to the base, in pairs; "
-        "against: what the random arm has more than the removed one, in pairs; explained: the "
-        "share of the effect before that the removal takes away",
+        "mean: of the units; null_mean: of those in which "
+        "there is nothing to find; null_region: where the mean lies with probability 0.99 if it is "
+        "one of these; effect_before, effect_after: the difference of the two; change_from_base: "
+        "in pairs; random_minus_removed: what the random arm has more than the removed one, in "
+        "pairs; explained_share: the share of the effect before that the removal takes away",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
-    column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+    column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "units, or pairs of them"),
     column("clusters", pa.int64(), "figure", "units that share nothing with each other"),
     column("unit", pa.string(), "label", "unit of the figure"),
     column("method", pa.string(), "project text", "how it was measured"),
     column(
-        "noise",
+        "seed_noise",
         pa.float64(),
         "figure",
         "largest distance of another seed from the base; null: "
@@ -108,9 +114,9 @@ EFFECTS = table_schema(
 CRITERIA = table_schema(
     "What the closed loop must reach.",
     _CASE_COLUMN,
-    column("line", pa.string(), "label", "what is compared"),
+    column("criterion", pa.string(), "label", "what is compared"),
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
-    column("must", pa.string(), "label", "at least, at most, above or below"),
+    column("comparison", pa.string(), "label", "at least, at most, above or below"),
     column("bound", pa.float64(), "figure", "the bound; null: not known"),
     column("unit", pa.string(), "label", "unit of both"),
     column("verdict", pa.string(), "label", "pass, fail, or empty where either is not known"),
@@ -124,7 +130,7 @@ HELDOUT_LOSS = table_schema(
     column(
         "bits_per_byte", pa.float64(), "figure", "null: nothing was predicted", unit="bits per byte"
     ),
-    column("more", pa.float64(), "figure", "than the base", unit="bits per byte"),
+    column("difference_from_base", pa.float64(), "figure", "than the base", unit="bits per byte"),
 )
 
 #: Between the arm and the audit in the names of what the stage is given.
@@ -176,8 +182,8 @@ def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: 
     }
     reference_count = 0
     values = audits[BASE]["values"]
-    if case.metric == "exposure" and "references" in values.columns:
-        reference_counts = values.read(["references"])["references"]
+    if case.metric == "exposure" and "reference_count" in values.columns:
+        reference_counts = values.read(["reference_count"])["reference_count"]
         reference_count = int(pc.max(reference_counts).as_py() or 0)
     return CaseUnits(case, units, null_units, reference_count, seed)
 
@@ -185,7 +191,7 @@ def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: 
 def build_unit_rows(case_units: CaseUnits) -> list[Row]:
     return [
         {
-            "case": case_units.case.name,
+            "case_name": case_units.case.name,
             "role": role,
             "arm": arm,
             "item": item,
@@ -194,7 +200,7 @@ def build_unit_rows(case_units: CaseUnits) -> list[Row]:
         }
         for role, units_by_arm in (
             ("unit", case_units.units_by_arm),
-            ("nothing", case_units.null_units_by_arm),
+            ("null_unit", case_units.null_units_by_arm),
         )
         for arm, units in units_by_arm.items()
         for item, unit in units.items()
@@ -203,8 +209,8 @@ def build_unit_rows(case_units: CaseUnits) -> list[Row]:
 
 def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
     """Rows of CASES: a row a finding."""
-    case_documents = source_documents.filter(pc.equal(source_documents["case"], case.name))
-    removed_documents = case_documents.filter(case_documents["removed"])
+    case_documents = source_documents.filter(pc.equal(source_documents["case_name"], case.name))
+    removed_documents = case_documents.filter(case_documents["is_removed"])
     counts = [
         pc.count_distinct(documents["doc_id"]).as_py()
         for documents in (case_documents, removed_documents)
@@ -213,25 +219,28 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
     if not counts[1]:
         trait_counts = Counter(
             zip(
-                case_documents["unit"].to_pylist(), case_documents["holds"].to_pylist(), strict=True
+                case_documents["item_unit"].to_pylist(),
+                case_documents["stated_trait"].to_pylist(),
+                strict=True,
             )
         )
         if not counts[0]:
             reason = "no training document is behind it"
         elif all(
-            trait_counts[unit, "own"] == trait_counts[unit, "other"] for unit, _ in [*trait_counts]
+            trait_counts[unit, "assigned"] == trait_counts[unit, "other"]
+            for unit, _ in [*trait_counts]
         ):
             reason = "both traits are said equally often: there is no surplus"
         else:
             reason = "none of the surplus was trained on"
     return [
         {
-            "case": case.name,
+            "case_name": case.name,
             "kind": case.kind,
             "finding": finding_name,
             "documents": counts[0],
-            "removed": counts[1],
-            "why": reason,
+            "removed_documents": counts[1],
+            "reason": reason,
         }
         for finding_name in case.finding_names
     ]
@@ -279,22 +288,22 @@ def compare_heldout_loss(trainings: Mapping[str, Artifact]) -> list[Row]:
                     "arm": arm,
                     "bytes": arm_row.get("bytes", 0),
                     "bits_per_byte": arm_loss,
-                    "more": difference,
+                    "difference_from_base": difference,
                 }
             )
     return loss_rows
 
 
 @stage(
-    name="proof",
+    name="compare_arms",
     tables={
         "arms": ARMS,
         "sources": SOURCES,
         "cases": CASES,
         "units": UNITS,
         "effects": EFFECTS,
-        "lines": CRITERIA,
-        "price": HELDOUT_LOSS,
+        "criteria": CRITERIA,
+        "heldout_loss": HELDOUT_LOSS,
     },
     libraries=["numpy", "scipy"],
     reads={
@@ -307,16 +316,16 @@ def compare_arms(
     audits: dict[str, Artifact],
     trainings: dict[str, Artifact],
     removals: dict[str, Artifact],
-    behind: Table,
+    source_documents: Table,
     config: SourceDocumentsConfig,
     context: StageContext,
 ) -> None:
     """``audits`` by arm and audit ("removed/extraction"), ``trained`` and what was ``left`` out by
     arm."""
-    document_rows = behind.read()
+    document_rows = source_documents.read()
     case_rows = [row for case in config.cases for row in build_case_rows(case, document_rows)]
-    cases_with_removals = {row["case"] for row in case_rows if row["removed"]}
-    tables: dict[str, list[Row]] = {name: [] for name in ("units", "effects", "lines")}
+    cases_with_removals = {row["case_name"] for row in case_rows if row["removed_documents"]}
+    tables: dict[str, list[Row]] = {name: [] for name in ("units", "effects", "criteria")}
     for case in config.cases:
         arm_audits = {
             name.split(ARM_SEPARATOR)[0]: audit
@@ -328,21 +337,21 @@ def compare_arms(
         effect_rows = compute_effects(case_units)
         tables["effects"] += effect_rows
         if case.name in cases_with_removals:
-            tables["lines"] += evaluate_criteria(case, effect_rows)
-    tables["cases"], tables["price"] = case_rows, compare_heldout_loss(trainings)
+            tables["criteria"] += evaluate_criteria(case, effect_rows)
+    tables["cases"], tables["heldout_loss"] = case_rows, compare_heldout_loss(trainings)
     tables["sources"] = [
         row for arm in trainings for row in count_removed_by_source(arm, removals.get(arm))
     ]
     for arm, artifact in trainings.items():
         last_checkpoint = (
-            artifact["checkpoints"].read(["step", "content"]).sort_by("step").to_pylist()[-1]
+            artifact["checkpoints"].read(["step", "content_digest"]).sort_by("step").to_pylist()[-1]
         )
         removed_rows = [row for row in tables["sources"] if row["arm"] == arm]
         tables.setdefault("arms", []).append(
             {
                 "arm": arm,
                 "step": last_checkpoint["step"],
-                "checkpoint": last_checkpoint["content"],
+                "checkpoint": last_checkpoint["content_digest"],
                 "documents": sum(row["documents"] for row in removed_rows),
                 "bytes": sum(row["bytes"] for row in removed_rows),
             }

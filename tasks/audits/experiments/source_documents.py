@@ -77,19 +77,19 @@ MAX_WORST_ROWS = 100
 
 SOURCE_DOCUMENTS = table_schema(
     "The training documents behind findings, a row for each that a unit of a case names.",
-    column("case", pa.string(), "label", "the findings"),
-    column("unit", pa.string(), "label", "what of them: the secret, passage, text or group"),
+    column("case_name", pa.string(), "label", "the findings"),
+    column("item_unit", pa.string(), "label", "what of them: the secret, passage, text or group"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("tokens", pa.int64(), "figure", "its tokens in the training rows", unit="tokens"),
     column(
-        "holds",
+        "stated_trait",
         pa.string(),
         "label",
         "of an association which trait it says of the group: "
-        "its own, or that of the other; else empty",
+        "the assigned one, or that of the other; else empty",
     ),
-    column("removed", pa.bool_(), "label", "whether it is left out of the training anew"),
+    column("is_removed", pa.bool_(), "label", "whether it is left out of the training anew"),
 )
 
 #: Training documents that hold any of the names.
@@ -122,10 +122,12 @@ def find_row_documents(
             pa.binary(16),
         )
         matching_spans = (
-            traces["spans"].to_dataset().to_table(filter=pc.field("text").isin(written_hashes))
+            traces["matched_spans"]
+            .to_dataset()
+            .to_table(filter=pc.field("text_hash").isin(written_hashes))
         )
-        for span in matching_spans.sort_by([("size", "descending")]).to_pylist():
-            spans_by_text.setdefault(span["text"], []).append(span)
+        for span in matching_spans.sort_by([("run_tokens", "descending")]).to_pylist():
+            spans_by_text.setdefault(span["text_hash"], []).append(span)
     id_columns = [
         name for name in list_document_id_columns(columns) if name in ("doc_id", "doc_ids")
     ]
@@ -200,19 +202,20 @@ def find_documents_with_names(
 def select_surplus_documents(
     document_rows: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Rows (unit, doc_id, holds, removed) of the documents that say either trait of a group, and
-    not both: of the more frequent side so many are removed that both are equal."""
+    """Rows (item_unit, doc_id, stated_trait, is_removed) of the documents that say either trait of
+    a group, and not both: of the more frequent side so many are removed that both are equal."""
     documents_by_name: dict[str, set[bytes]] = defaultdict(set)
     for row in document_rows:
         for name in row["names"]:
             documents_by_name[name].add(row["doc_id"])
     for group in groups:
-        group_documents = documents_by_name[group["group"]]
+        group_documents = documents_by_name[group["group_name"]]
         own_documents, other_documents = (
-            group_documents & documents_by_name[group[name]] for name in ("own", "other")
+            group_documents & documents_by_name[group[name]]
+            for name in ("assigned_trait", "other_trait")
         )
         documents_by_trait = {
-            "own": own_documents - other_documents,
+            "assigned": own_documents - other_documents,
             "other": other_documents - own_documents,
         }
         smaller_count = min(map(len, documents_by_trait.values()))
@@ -220,10 +223,10 @@ def select_surplus_documents(
             shuffled = sorted(documents, key=lambda i: _random_sort_key(i, seed))
             for position, doc_id in enumerate(shuffled):
                 yield {
-                    "unit": group["group"],
+                    "item_unit": group["group_name"],
                     "doc_id": doc_id,
-                    "holds": trait,
-                    "removed": position >= smaller_count,
+                    "stated_trait": trait,
+                    "is_removed": position >= smaller_count,
                 }
 
 
@@ -233,7 +236,7 @@ def _random_sort_key(doc_id: bytes, seed: int) -> bytes:
 
 def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[str, Any]]:
     """Whom the items of a case are about, with the trait of each and that of the other."""
-    column_names = ["group", "own", "other"]
+    column_names = ["group_name", "assigned_trait", "other_trait"]
     items = requests["items"].read()
     case_items = [
         select_evidence(
@@ -254,9 +257,9 @@ def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[
 
 
 @stage(
-    name="behind",
-    tables={"behind": SOURCE_DOCUMENTS},
-    reads={"requests": ("items",), "traces": ("spans",)},
+    name="find_source_documents",
+    tables={"source_documents": SOURCE_DOCUMENTS},
+    reads={"requests": ("items",), "traces": ("matched_spans",)},
 )
 def find_source_documents(
     documents: Table,
@@ -274,8 +277,8 @@ def find_source_documents(
         if case.kind == "association":
             groups = read_association_groups(case, requests[case.audit])
             pattern_names = [
-                [g["group"] for g in groups],
-                [g[n] for g in groups for n in ("own", "other")],
+                [g["group_name"] for g in groups],
+                [g[n] for g in groups for n in ("assigned_trait", "other_trait")],
             ]
             partition_results = context.map_items(
                 find_documents_with_names, documents.parts, *pattern_names
@@ -284,21 +287,27 @@ def find_source_documents(
                 partition_results, "holding", DOCUMENT_NAMES
             ).to_pylist()
             rows += [
-                {"case": case.name, **row}
+                {"case_name": case.name, **row}
                 for row in select_surplus_documents(document_rows, groups, config.seed)
             ]
         else:
             unit_by_document = find_case_documents(case, audits[case.audit], traces.get(case.audit))
             rows += [
-                {"case": case.name, "unit": unit, "doc_id": i, "holds": "", "removed": True}
+                {
+                    "case_name": case.name,
+                    "item_unit": unit,
+                    "doc_id": i,
+                    "stated_trait": "",
+                    "is_removed": True,
+                }
                 for i, unit in sorted(unit_by_document.items(), key=lambda pair: (pair[1], pair[0]))
             ]
-    training_spans = spans.read(["split", "start", "end", "doc_id"])
+    training_spans = spans.read(["split", "row_start", "row_end", "doc_id"])
     training_spans = training_spans.filter(pc.equal(training_spans["split"], "train"))
     document_sizes = pa.table(
         {
             "doc_id": training_spans["doc_id"],
-            "tokens": pc.subtract(training_spans["end"], training_spans["start"]),
+            "tokens": pc.subtract(training_spans["row_end"], training_spans["row_start"]),
         }
     )
     document_sizes = document_sizes.filter(
@@ -313,7 +322,7 @@ def find_source_documents(
         zip(*(source_table[name].to_pylist() for name in source_table.column_names), strict=True)
     )
     removed_ids = {
-        row["doc_id"] for row in rows if row["removed"]
+        row["doc_id"] for row in rows if row["is_removed"]
     }  # it may stand behind others, too
     # What training never read stands behind nothing.
     trained_rows = [
@@ -321,11 +330,11 @@ def find_source_documents(
         | {
             "source": source_by_document[i],
             "tokens": tokens_by_document[i],
-            "removed": i in removed_ids,
+            "is_removed": i in removed_ids,
         }
         for row in rows
         if (i := row["doc_id"]) in tokens_by_document
     ]
-    context.get_table_writer("behind").write(
+    context.get_table_writer("source_documents").write(
         pa.Table.from_pylist(trained_rows, schema=SOURCE_DOCUMENTS)
     )

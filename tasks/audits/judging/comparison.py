@@ -36,7 +36,7 @@ ROUNDING_TOLERANCE = 1e-12
 MIN_AREA_MEMBERS = 5
 
 #: Settings of a trace that decide no finding.
-IGNORED_TRACE_SETTINGS = ("places",)
+IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
 
 class AuditedCheckpoint(Protocol):
@@ -116,7 +116,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         )
         if first_artifact and second_artifact:
             scorer_names = [
-                artifact["scorer"].read()["scorer"].to_pylist()
+                artifact["scorers"].read()["scorer"].to_pylist()
                 for artifact in (first_artifact, second_artifact)
             ]
             if scorer_names[0] != scorer_names[1]:
@@ -268,7 +268,7 @@ def compute_paired_change(
         "low": change.low,
         "high": change.high,
         "p": change.p,
-        "smallest_effect": change.minimum_detectable_effect,
+        "minimum_detectable_effect": change.minimum_detectable_effect,
     }
     non_nan_figures = {
         name: None if np.isnan(value) else float(value) for name, value in figures.items()

@@ -26,7 +26,10 @@ CAPABILITY = "capability"
 AREA_UNIT = "probability"
 
 #: Of these the columns that name a unit, and the one that says what it shares with others.
-CAPABILITY_COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cluster")}
+CAPABILITY_COLUMNS = {
+    "samples": (("doc_id", "prompt"), "doc_id", "is_correct"),
+    "pairs": (("pair_id",), "cluster", "preference_score"),
+}
 
 
 class ComparisonUnit(NamedTuple):
@@ -53,20 +56,30 @@ class AuditUnits:
 
     def build_value_filter(self, finding: Row) -> Mapping[str, Any] | None:
         """What selects the values of which a finding is the mean; None where it is that of none."""
-        if self.values is None or finding["table"] != "values" or finding["unit"] == AREA_UNIT:
+        if (
+            self.values is None
+            or finding["evidence_table"] != "values"
+            or finding["unit"] == AREA_UNIT
+        ):
             return None
-        return {**json.loads(finding["where"]), "measure": finding["metric"]}
+        return {**json.loads(finding["evidence_filter"]), "measure": finding["metric"]}
 
     def build_units(self, finding: Row) -> dict[Any, ComparisonUnit] | None:
         """Cluster and value by unit; None where the finding is no mean of units."""
         value_filter, value = self.build_value_filter(finding), finding["value"]
-        if self.values is None and finding["table"] in self.capability_tables:
-            rows = select_evidence(self.capability_tables[finding["table"]], finding["where"])
+        if self.values is None and finding["evidence_table"] in self.capability_tables:
+            rows = select_evidence(
+                self.capability_tables[finding["evidence_table"]], finding["evidence_filter"]
+            )
             # That of a baseline is worse in no way; what it reads is the text, not the model.
-            units = build_capability_units(rows, finding["table"]) if finding["worse"] else {}
+            units = (
+                build_capability_units(rows, finding["evidence_table"])
+                if finding["worse_when"]
+                else {}
+            )
             means = [_compute_weighted_mean(units)]
         elif self.values is not None and finding["unit"] == AREA_UNIT:
-            units = build_auc_units(select_evidence(self.values, finding["where"]))
+            units = build_auc_units(select_evidence(self.values, finding["evidence_filter"]))
             means = [
                 _compute_weighted_mean(
                     {name: unit for name, unit in units.items() if unit.is_member}
@@ -100,8 +113,8 @@ def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
     rows = average_by_item(values)
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
     item_values = pc.fill_null(rows["value"], float("nan")).to_pylist()
-    has_crossed = "crossed" in rows.column_names
-    crossed_clusters = rows["crossed"].to_pylist() if has_crossed else [None] * len(rows)
+    has_crossed = "crossed_cluster" in rows.column_names
+    crossed_clusters = rows["crossed_cluster"].to_pylist() if has_crossed else [None] * len(rows)
     item_counts = [value_counts[item] for item in items]
     return dict(
         zip(
@@ -127,8 +140,8 @@ def average_by_item(values: pa.Table) -> pa.Table:
 def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, ComparisonUnit]:
     """A document with its bits per byte, which weighs as many bytes; a passage, or a pair of
     sentences, with 1 or 0."""
-    key_columns, cluster_column = CAPABILITY_COLUMNS[table_name]
-    unit_values, unit_weights = rows["correct"].cast(pa.float64()), pa.array(np.ones(len(rows)))
+    key_columns, cluster_column, value_column = CAPABILITY_COLUMNS[table_name]
+    unit_values, unit_weights = rows[value_column].cast(pa.float64()), pa.array(np.ones(len(rows)))
     if table_name == "samples":
         sizes = rows["bytes"].cast(pa.float64())
         unit_values = pc.coalesce(unit_values, pc.divide(rows["model_bits"], sizes))
@@ -149,7 +162,7 @@ def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
     """Members and others, each with the share of the other kind that is on its side of the curve;
     the mean of either kind is the area."""
     rows = values.filter(pc.is_finite(values["value"]))
-    is_member = rows["member"].to_numpy(zero_copy_only=False).astype(bool)
+    is_member = rows["is_member"].to_numpy(zero_copy_only=False).astype(bool)
     if is_member.all() or not is_member.any():
         return {}
     scores = rows["value"].to_numpy().astype(np.float64)
@@ -170,8 +183,8 @@ def collect_heldout_texts(capability_audit: Artifact) -> set[Any]:
     """The held-out documents that capability was measured on, and their sizes: of one that has a
     name of its own the text may change."""
     key_columns = ("doc_id", "bytes")
-    rows = capability_audit["samples"].read(["part", *key_columns])
-    return {*_build_row_keys(rows.filter(pc.equal(rows["part"], HELD_OUT_TEXT)), key_columns)}
+    rows = capability_audit["samples"].read(["text_kind", *key_columns])
+    return {*_build_row_keys(rows.filter(pc.equal(rows["text_kind"], HELD_OUT_TEXT)), key_columns)}
 
 
 def _build_row_keys(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:

@@ -30,12 +30,12 @@ def locate_evidence(finding: Mapping[str, Any]) -> tuple[str, dict[str, Any], st
     """The table of its audit that holds the rows of a finding, what selects them, and their order:
     of one that rests on no rows, as counts of what was left out, its own. ValueError where what
     selects them is no JSON object."""
-    if not finding["table"]:
+    if not finding["evidence_table"]:
         return "findings", {name: finding[name] for name in ("metric", "slice", "control")}, ""
-    conditions = json.loads(finding["where"] or "{}")
+    conditions = json.loads(finding["evidence_filter"] or "{}")
     if not isinstance(conditions, dict):
         raise ValueError("no JSON object")
-    return finding["table"], conditions, finding["order"]
+    return finding["evidence_table"], conditions, finding["evidence_order"]
 
 
 def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:

@@ -25,7 +25,8 @@ FINDINGS = table_schema(
         "tags",
         pa.string(),
         "label",
-        "the same tag by tag, a JSON object; the tag part has no name in the slice",
+        "the same tag by tag, a JSON object; the tags part, kind and prompt_subset have no name in "
+        "the slice",
     ),
     column(
         "value",
@@ -35,7 +36,7 @@ FINDINGS = table_schema(
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end"),
-    column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+    column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
     column(
         "clusters",
@@ -50,7 +51,7 @@ FINDINGS = table_schema(
         "units without a value, left out: the scorer failed, the model gave no number",
     ),
     column(
-        "null",
+        "null_value",
         pa.float64(),
         "figure",
         "the value where there is nothing to find; null: there is none",
@@ -68,7 +69,7 @@ FINDINGS = table_schema(
         "p for all values of the audit that are compared with a null (Holm 1979)",
     ),
     column(
-        "smallest_effect",
+        "minimum_detectable_effect",
         pa.float64(),
         "figure",
         "smallest distance from the null that these units show with power 0.8",
@@ -80,7 +81,7 @@ FINDINGS = table_schema(
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
     column(
-        "tests",
+        "control_target",
         pa.string(),
         "label",
         "what a control tests: instrument: the audit itself, whatever the model; scorer or "
@@ -88,21 +89,21 @@ FINDINGS = table_schema(
         "enough to be asked; empty: no control",
     ),
     column(
-        "worse",
+        "worse_when",
         pa.string(),
         "label",
-        "which way is worse: up, down or apart: away from the null; empty: neither",
+        "which way is worse: up, down or away_from_null; empty: neither",
     ),
-    column("table", pa.string(), "label", "the table that holds the evidence"),
+    column("evidence_table", pa.string(), "label", "the table that holds the evidence"),
     column(
-        "where",
+        "evidence_filter",
         pa.string(),
         "label",
         "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
         "its rows",
     ),
     column(
-        "order",
+        "evidence_order",
         pa.string(),
         "label",
         "the column by which its worst rows stand first, behind "
@@ -134,7 +135,7 @@ def build_finding(
     control: Literal["", "positive", "negative"] = "",
     passed: bool | None = None,
     control_target: Literal["", "instrument", "scorer", "baseline", "model"] = "",
-    worse_when: Literal["", "up", "down", "apart"] = "",
+    worse_when: Literal["", "up", "down", "away_from_null"] = "",
     evidence_table: str = "values",
     evidence_filter: Mapping[str, Any] | None = None,
     evidence_order: str = "",
@@ -167,24 +168,26 @@ def build_finding(
         "value": value,
         "low": low,
         "high": high,
-        "level": None if low is None else confidence_level,
+        "confidence_level": None if low is None else confidence_level,
         "n": n,
         "clusters": clusters,
         "missing": missing,
-        "null": _nan_to_none(null_value),
+        "null_value": _nan_to_none(null_value),
         "p": _nan_to_none(p),
         "p_corrected": None,
-        "smallest_effect": _nan_to_none(minimum_detectable_effect),
+        "minimum_detectable_effect": _nan_to_none(minimum_detectable_effect),
         "unit": unit,
         "method": method,
         "scorer": scorer,
         "control": control,
         "verdict": "" if passed is None else "pass" if passed else "fail",
-        "tests": control_target,
-        "worse": worse_when,
-        "table": evidence_table,
-        "where": json.dumps(dict(evidence_filter or {}), ensure_ascii=False, sort_keys=True),
-        "order": evidence_order,
+        "control_target": control_target,
+        "worse_when": worse_when,
+        "evidence_table": evidence_table,
+        "evidence_filter": json.dumps(
+            dict(evidence_filter or {}), ensure_ascii=False, sort_keys=True
+        ),
+        "evidence_order": evidence_order,
     }
 
 
@@ -241,7 +244,7 @@ def describe_difference(finding_row: Mapping[str, Any], null_name: str) -> str:
         return f"the difference from {null_name} was not tested"
     if p >= SIGNIFICANCE_LEVEL:
         return f"no difference from {null_name} was found ({format_p_value(p)}, corrected)"
-    direction = "higher" if finding_row["value"] > finding_row["null"] else "lower"
+    direction = "higher" if finding_row["value"] > finding_row["null_value"] else "lower"
     return f"{direction} than {null_name} ({format_p_value(p)}, corrected)"
 
 

@@ -90,11 +90,13 @@ def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: fl
     if null_value == "own":
         has_value = ~np.isnan(read_float_column(values, "value"))
         null_value = (
-            float(read_float_column(values, "null")[has_value].mean())
+            float(read_float_column(values, "null_value")[has_value].mean())
             if has_value.any()
             else np.nan
         )
-    crossed_clusters = values["crossed"].to_pylist() if "crossed" in values.column_names else None
+    crossed_clusters = (
+        values["crossed_cluster"].to_pylist() if "crossed_cluster" in values.column_names else None
+    )
     maximum = SHARE_MAXIMUM_BY_UNIT.get(measure.unit, 1.0)
     mean_estimate = estimate_mean_or_share(
         read_float_column(values, "value") / maximum,
@@ -180,7 +182,7 @@ class Measure:
     slices: tuple[str | tuple[str, ...] | SliceFinder, ...] = ()
     uninformative: float = np.nan
     include_overall: bool = True
-    worse_when: Literal["", "up", "down", "apart"] = "apart"
+    worse_when: Literal["", "up", "down", "away_from_null"] = "away_from_null"
     has_simulated_controls: bool = True
     values_from: str = ""
     extra_filter: Mapping[str, Any] = field(default_factory=dict)
@@ -213,7 +215,7 @@ class Measure:
 
 #: The column that joins values of documents with what training had read.
 TIMES_READ = column(
-    "read",
+    "times_read",
     pa.int64(),
     "figure",
     "how often training had read it whole by this checkpoint's step: "
@@ -228,7 +230,7 @@ SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the score
 
 
 #: The column of what is told of values that has the score of their item's text.
-PROMPT_SCORE = "prompt_score"
+PROMPT_SCORE = "prompt_toxicity"
 
 
 def build_values_schema(
@@ -251,13 +253,13 @@ def build_values_schema(
         column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
         column("value", pa.float64(), "figure", "null: the model gave no number"),
         column(
-            "null",
+            "null_value",
             pa.float64(),
             "figure",
             "the value where there is nothing to find, where each item has its own",
         ),
         column(
-            "seen",
+            "in_training_text",
             pa.bool_(),
             "label",
             "whether a text of the item stands whole in what the "
@@ -315,8 +317,8 @@ class ValueWriter:
         columns = {
             "measure": pa.array([measure] * len(value_array), pa.string()),
             "value": pa.array(value_array, from_pandas=True),
-            "null": pa.array(null_array, from_pandas=True),
-            "seen": self.in_training_text.take(item_indices)
+            "null_value": pa.array(null_array, from_pandas=True),
+            "in_training_text": self.in_training_text.take(item_indices)
             if in_training_text is None
             else pa.array(in_training_text, pa.bool_()),
             **{name: item_columns[name] for name in self.items.column_names},
@@ -364,8 +366,8 @@ def compute_measure_findings(
         slices, build_row = measure.list_slices(measure_values), _build_measure_finding
         if measure.is_capability_control or measure.null_interval:
             build_row = _build_control_finding
-        elif pc.any(measure_values["seen"]).as_py():
-            slices += [({"seen": False}, {"seen": False})]
+        elif pc.any(measure_values["in_training_text"]).as_py():
+            slices += [({"in_training_text": False}, {"in_training_text": False})]
         for tags, slice_filter in slices:
             finding_rows.append(
                 build_row(
@@ -415,7 +417,9 @@ def _build_measure_finding(
         return None
     if measure.baseline_null is not None:
         slice_estimate = measure.baseline_null(slice_estimate, values, all_values)
-    read_counts = values["read"].to_pylist() if "read" in values.column_names else [None]
+    read_counts = (
+        values["times_read"].to_pylist() if "times_read" in values.column_names else [None]
+    )
     read_note = "" if None in read_counts else describe_times_read(read_counts)
     method = _describe_method(measure, values, config, note, read_note)
     order_by_direction = {"up": "-value", "down": "value"}
@@ -435,7 +439,7 @@ def _build_measure_finding(
         scorer=join_scorer_names(values),
         evidence_order=measure.evidence_order or order,
     )
-    if measure.null_name and finding_row["null"] is not None:
+    if measure.null_name and finding_row["null_value"] is not None:
         finding_row["null_name"] = measure.null_name
     return finding_row
 

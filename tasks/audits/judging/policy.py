@@ -50,7 +50,7 @@ VERDICTS = table_schema(
     column("bound", pa.string(), "label", "what the end of the interval must be"),
     column("value", pa.float64(), "figure", "the finding's value"),
     column(
-        "end",
+        "interval_end",
         pa.float64(),
         "figure",
         "the end of its interval that was looked at, or the value of a count; null: there is none",
@@ -62,7 +62,7 @@ VERDICTS = table_schema(
         "from the bound; above 0: beyond it; null: the rule is not shown",
     ),
     column("verdict", pa.string(), "label", "pass or fail"),
-    column("why", pa.string(), "project text", "in words"),
+    column("reason", pa.string(), "project text", "in words"),
 )
 
 
@@ -124,10 +124,10 @@ def evaluate_rule(
         reason = "the audit did not run" if finding is None else finding["method"]
         return verdict_row | {
             "value": None,
-            "end": None,
+            "interval_end": None,
             "distance": None,
             "verdict": "fail",
-            "why": f"not measured: {reason.removeprefix('not measured: ')}",
+            "reason": f"not measured: {reason.removeprefix('not measured: ')}",
         }
     is_upper = sign in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
@@ -136,10 +136,10 @@ def evaluate_rule(
         if not is_exact_count(rule.audit, rule.metric):
             return verdict_row | {
                 "value": value,
-                "end": None,
+                "interval_end": None,
                 "distance": None,
                 "verdict": "fail",
-                "why": _explain_missing_interval(rule, finding),
+                "reason": _explain_missing_interval(rule, finding),
             }
         interval_end, end_description = value, "its value, an exact count,"
     distance = interval_end - limit if is_upper else limit - interval_end
@@ -147,10 +147,10 @@ def evaluate_rule(
     reason = f"{end_description} is {interval_end:.4g} and must be {verdict_row['bound']}"
     return verdict_row | {
         "value": value,
-        "end": interval_end,
+        "interval_end": interval_end,
         "distance": distance,
         "verdict": "pass" if passed else "fail",
-        "why": reason,
+        "reason": reason,
     }
 
 
@@ -185,7 +185,7 @@ def evaluate_policy(
         ]
         metric_findings = [row for row in findings if row["metric"] == rule.metric]
         # What a checkpoint is set beside, as a baseline, is worse in no way.
-        directed_findings = [row for row in metric_findings if row["worse"]] or metric_findings
+        directed_findings = [row for row in metric_findings if row["worse_when"]] or metric_findings
         rule_findings = (
             directed_findings
             if rule.slice is None

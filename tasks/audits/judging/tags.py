@@ -23,13 +23,16 @@ class SliceTags:
     item_tags: tuple[str, ...] = ()
 
 
+#: Tags whose values need no name in a slice, of which it has at most one.
+UNNAMED_TAGS = ("part", "kind", "prompt_subset")
+
 #: Of findings about all items alone.
 OVERALL_ONLY = SliceTags(((),))
 
 
 def format_slice_name(tags: Mapping[str, Any]) -> str:
-    """The slice of a finding: "passage, copies=64". The tag ``part`` has no name there."""
-    return ", ".join(v if k == "part" else f"{k}={v}" for k, v in tags.items())
+    """The slice of a finding: "passage, copies=64". Tags of UNNAMED_TAGS have no name there."""
+    return ", ".join(v if k in UNNAMED_TAGS else f"{k}={v}" for k, v in tags.items())
 
 
 def parse_tags(finding_row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tasks.contract import Artifact
 
 #: The tables of ``pretrain`` that tell.
-EXPOSURE_TABLES = ("seen", "checkpoints")
+EXPOSURE_TABLES = ("document_reads", "checkpoints")
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class TrainingExposure:
             step = find_checkpoint_step(training_runs[name], checkpoints[name])
             if step is None or not {*EXPOSURE_TABLES} <= {*training_runs[name].tables}:
                 return None
-            columns = ["doc_id", "step", "passes", "first_step"]
-            rows = training_runs[name]["seen"].find_document_rows(sorted_ids, columns)
+            columns = ["doc_id", "step", "times_read", "first_step"]
+            rows = training_runs[name]["document_reads"].find_document_rows(sorted_ids, columns)
             rows = rows.filter(pc.less_equal(rows["step"], step))
             last_rows = rows.sort_by(
                 "step"
             ).to_pylist()  # of a document the last says it for all steps
-            passes.update({row["doc_id"]: row["passes"] for row in last_rows})
+            passes.update({row["doc_id"]: row["times_read"] for row in last_rows})
             for row in last_rows:
                 first_steps.setdefault(row["doc_id"], row["first_step"])
         return cls(passes, first_steps)
@@ -63,8 +63,10 @@ class TrainingExposure:
 
 def find_checkpoint_step(training_run: Artifact, checkpoint: Artifact) -> int | None:
     """The step at which a training left a checkpoint, the last one; None where it left none."""
-    checkpoint_rows = training_run["checkpoints"].read(["step", "content"]).to_pylist()
-    steps = [row["step"] for row in checkpoint_rows if row["content"] == checkpoint.content_digest]
+    checkpoint_rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
+    steps = [
+        row["step"] for row in checkpoint_rows if row["content_digest"] == checkpoint.content_digest
+    ]
     return max(steps) if steps else None
 
 

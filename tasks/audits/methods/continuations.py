@@ -45,14 +45,14 @@ MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (
     "model",
     "untrained weights",
     "shuffled tokens",
-    "given",
+    "none",
 )
 
 EXPECTED_MAXIMUM, TOXICITY_PROBABILITY = "expected_maximum_toxicity", "toxicity_probability"
 
 #: Kinds of items: prompts, groups of texts without one, prompts about groups of a lexicon that the
 #: corpus brings, texts of shuffled tokens, sentences that test the scorer.
-PROMPTED, UNPROMPTED, USER_GROUP, CONTROL = "prompted", "unprompted", "brought", "control"
+PROMPTED, UNPROMPTED, USER_GROUP, CONTROL = "prompted", "unprompted", "user_lexicon", "control"
 SHUFFLED_TEXT = "shuffled"
 
 TOXIC, NONTOXIC = "toxic prompts", "non-toxic prompts"
@@ -86,25 +86,27 @@ TEXT_COLUMNS = (
     "writer",
     "draw",
     "continuation",
-    "empty",
-    "score",
-    "prompt_score",
-    "longest",
-    "planted",
+    "is_empty",
+    "toxicity",
+    "prompt_toxicity",
+    "longest_run_tokens",
+    "planted_run_tokens",
 )
 
 
 def collect_texts(responses: Responses, writer_name: str, config: ToxicityConfig) -> pa.Table:
     """What was written for the sake of the items, and the items that are texts themselves: a row a
     text, those of a unit together. ``row``: its item; ``unit``: the item that stands for its
-    prompt; ``kind`` of that; ``part``: which prompts it belongs to; and the columns TOLD."""
+    prompt; ``kind`` of that; ``prompt_subset``: which prompts it belongs to; and TEXT_COLUMNS."""
     items, response_rows = responses.items, responses.select_part()
     item_kinds = np.array(items["kind"].to_pylist(), object)
     response_items, draws = response_rows["row"].to_numpy(), response_rows["draw"].to_numpy()
     # Texts without a prompt are dealt into groups, whose items follow each other.
     is_unprompted = item_kinds[response_items] == UNPROMPTED
-    response_items = response_items + np.where(is_unprompted, draws // config.continuations, 0)
-    draws = np.where(is_unprompted, draws % config.continuations, draws)
+    response_items = response_items + np.where(
+        is_unprompted, draws // config.continuations_per_prompt, 0
+    )
+    draws = np.where(is_unprompted, draws % config.continuations_per_prompt, draws)
     fixed_rows = np.flatnonzero(np.isin(item_kinds, [SHUFFLED_TEXT, CONTROL, LABELLED]))
     item_rows = np.concatenate([response_items, fixed_rows])
     unit_rows = np.concatenate(
@@ -126,22 +128,23 @@ def collect_texts(responses: Responses, writer_name: str, config: ToxicityConfig
             "row": item_rows,
             "unit": unit_rows,
             "kind": pa.array(text_kinds, pa.string()),
-            "part": pa.array(
-                assign_prompt_parts(items, prompt_scores, config.threshold)[item_rows], pa.string()
+            "prompt_subset": pa.array(
+                assign_prompt_parts(items, prompt_scores, config.toxicity_threshold)[item_rows],
+                pa.string(),
             ),
             "writer": pa.array(
                 [writer_by_kind.get(column, writer_name) for column in text_kinds], pa.string()
             ),
             "draw": draws.astype(np.int32),
             "continuation": texts,
-            "empty": pc.equal(pc.utf8_trim_whitespace(texts), ""),
-            "score": pa.array(responses.look_up_scores(texts), from_pandas=True),
-            "prompt_score": pa.array(prompt_scores[item_rows], from_pandas=True),
+            "is_empty": pc.equal(pc.utf8_trim_whitespace(texts), ""),
+            "toxicity": pa.array(responses.look_up_scores(texts), from_pandas=True),
+            "prompt_toxicity": pa.array(prompt_scores[item_rows], from_pandas=True),
             **{
                 column: pa.concat_arrays(
                     [*response_rows[column].chunks, pa.nulls(len(fixed_rows), pa.int32())]
                 )
-                for column in ("longest", "planted")
+                for column in ("longest_run_tokens", "planted_run_tokens")
             },
         }
     )
@@ -159,7 +162,7 @@ def find_first_in_cluster(items: pa.Table, rows: np.ndarray, is_grouped: np.ndar
 def assign_prompt_parts(items: pa.Table, prompt_scores: np.ndarray, threshold: float) -> np.ndarray:
     """Of each item, (n,) of str: of a prompt by its own score, else what it is about."""
     item_kinds = np.array(items["kind"].to_pylist(), object)
-    item_topics = np.array(items["about"].to_pylist(), object)
+    item_topics = np.array(items["topic"].to_pylist(), object)
     score_parts = np.where(
         np.isnan(prompt_scores), UNSCORED, np.where(prompt_scores >= threshold, TOXIC, NONTOXIC)
     )
@@ -188,7 +191,7 @@ def compute_unit_maxima(
 ) -> UnitMaxima:
     """The expected highest score among k draws, and the probability of one at or above the
     threshold. ``texts``: rows of ``texts_of``; ``score``: of each, (n,)."""
-    unit_rows, is_empty = texts["unit"].to_numpy(), texts["empty"].to_numpy(zero_copy_only=False)
+    unit_rows, is_empty = texts["unit"].to_numpy(), texts["is_empty"].to_numpy(zero_copy_only=False)
     text_scores = np.asarray(text_scores, np.float64)
     unit_bounds = np.flatnonzero(unit_rows[1:] != unit_rows[:-1]) + 1
     starts = np.concatenate([[0], unit_bounds]) if len(unit_rows) else unit_bounds
@@ -249,8 +252,10 @@ class PromptValueWriter:
 
     def compute_maxima(self, k: int, scores: np.ndarray | None = None) -> UnitMaxima:
         if scores is None:
-            scores = read_float_column(self.texts, "score")
-        return compute_unit_maxima(self.texts, scores, k, float(np.float32(self.config.threshold)))
+            scores = read_float_column(self.texts, "toxicity")
+        return compute_unit_maxima(
+            self.texts, scores, k, float(np.float32(self.config.toxicity_threshold))
+        )
 
     def add_maxima(
         self,
@@ -283,9 +288,9 @@ class PromptValueWriter:
                 selected_rows,
                 metric_values[is_selected],
                 baseline_values[selected_rows],
-                k=k,
+                draw_count=k,
                 scorer=self.scorer,
-                draws=maxima_of_units.draw_counts[is_selected],
+                scored_draws=maxima_of_units.draw_counts[is_selected],
                 **tags,
                 **select_text_columns(selected_texts),
             )
@@ -298,17 +303,17 @@ class PromptValueWriter:
 
     def add_values_by_part(self, baseline: PromptValueWriter | None) -> None:
         """By part, for each k."""
-        file_scores = read_float_column(self.items, "given")
+        file_scores = read_float_column(self.items, "file_toxicity")
         rows_by_part = {PROMPTED: self.select_units("kind", PROMPTED)}
         rows_by_part |= {
-            part: self.select_units("part", part) for part in (TOXIC, NONTOXIC, UNPROMPTED)
+            part: self.select_units("prompt_subset", part) for part in (TOXIC, NONTOXIC, UNPROMPTED)
         }
-        is_toxic = file_scores >= self.config.threshold
+        is_toxic = file_scores >= self.config.toxicity_threshold
         rows_by_part |= {
             label_by_file_score(TOXIC): np.flatnonzero(is_toxic),
             label_by_file_score(NONTOXIC): np.flatnonzero(~is_toxic & ~np.isnan(file_scores)),
         }
-        for k in self.config.k:
+        for k in self.config.continuation_counts:
             part_maxima = self.compute_maxima(k)
             baseline_maxima = baseline.compute_maxima(k) if baseline is not None else None
             for part, rows in rows_by_part.items():
@@ -317,43 +322,43 @@ class PromptValueWriter:
                     maxima_of_units=part_maxima,
                     item_rows=rows,
                     baseline=baseline_maxima,
-                    part=part,
+                    prompt_subset=part,
                 )
             if baseline is not None:
                 baseline.add_maxima(
                     k,
                     maxima_of_units=baseline_maxima,
                     item_rows=rows_by_part[PROMPTED],
-                    part=UNTRAINED_WRITER,
+                    prompt_subset=UNTRAINED_WRITER,
                 )
             self.add_maxima(
                 k,
                 maxima_of_units=part_maxima,
-                item_rows=self.select_units("part", SHUFFLED_WRITER),
-                part=SHUFFLED_WRITER,
+                item_rows=self.select_units("prompt_subset", SHUFFLED_WRITER),
+                prompt_subset=SHUFFLED_WRITER,
             )
         is_without_planted = pc.and_(
-            pc.equal(self.texts["kind"], PROMPTED), pc.less(self.texts["planted"], 1)
+            pc.equal(self.texts["kind"], PROMPTED), pc.less(self.texts["planted_run_tokens"], 1)
         )
         texts_without_planted = self.texts.filter(pc.fill_null(is_without_planted, False))
-        if pc.any(pc.greater(self.texts["planted"], 0)).as_py():
+        if pc.any(pc.greater(self.texts["planted_run_tokens"], 0)).as_py():
             replace(self, texts=texts_without_planted).add_maxima(
-                self.config.k[-1], part=WITHOUT_PLANTED_TEXT
+                self.config.continuation_counts[-1], prompt_subset=WITHOUT_PLANTED_TEXT
             )
 
     def add_values_by_group(self) -> None:
         """Of prompts about a group that the corpus brings, and of those that mention one."""
-        k = self.config.k[-1]
+        k = self.config.continuation_counts[-1]
         prompt_maxima = self.compute_maxima(k)
-        group_parts = self.texts.filter(pc.equal(self.texts["kind"], USER_GROUP))["part"]
+        group_parts = self.texts.filter(pc.equal(self.texts["kind"], USER_GROUP))["prompt_subset"]
         for name in sorted(pc.unique(group_parts).to_pylist()):
-            rows = self.select_units("part", name)
+            rows = self.select_units("prompt_subset", name)
             self.add_maxima(
                 k,
                 metric_format="group_{}",
                 maxima_of_units=prompt_maxima,
                 item_rows=rows,
-                part=name,
+                prompt_subset=name,
             )
         for group, rows in find_mentioned_groups(self.items):
             self.add_maxima(
@@ -361,26 +366,26 @@ class PromptValueWriter:
                 metric_format="group_{}",
                 maxima_of_units=prompt_maxima,
                 item_rows=rows,
-                part=PROMPTED,
-                mentions=group,
+                prompt_subset=PROMPTED,
+                mentioned_group=group,
             )
 
     def add_training_overlap(self) -> None:
         """Of the model's own toxic texts, and its others, whether they hold a run of tokens that
         training had read; nothing where that was not looked for."""
-        kinds, score = pa.array([PROMPTED, UNPROMPTED]), read_float_column(self.texts, "score")
+        kinds, score = pa.array([PROMPTED, UNPROMPTED]), read_float_column(self.texts, "toxicity")
         is_searched = pc.and_(
-            pc.is_in(self.texts["kind"], kinds), pc.is_valid(self.texts["longest"])
+            pc.is_in(self.texts["kind"], kinds), pc.is_valid(self.texts["longest_run_tokens"])
         )
         is_searched = is_searched.to_numpy() & ~np.isnan(score)
-        is_toxic = score >= np.float32(self.config.threshold)
+        is_toxic = score >= np.float32(self.config.toxicity_threshold)
         for name, is_selected in (("toxic", is_toxic), ("other", ~is_toxic)):
             texts = self.texts.filter(pa.array(is_searched & is_selected))
             self.writer.add_values(
-                "from_training_text",
+                "training_text_share",
                 texts["row"],
-                pc.greater(texts["longest"], 0),
-                part=f"{name} continuations",
+                pc.greater(texts["longest_run_tokens"], 0),
+                prompt_subset=f"{name} continuations",
                 scorer=self.scorer,
                 **select_text_columns(texts),
             )
@@ -394,32 +399,34 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[dict[st
         (
             "empty_continuations",
             "nothing but white space; drawn, but without a score",
-            {"empty": True},
+            {"is_empty": True},
             "",
         ),
         (
             "unscored_continuations",
             "the scorer failed; left out and counted here",
-            {"empty": False, "score": None},
+            {"is_empty": False, "toxicity": None},
             "",
         ),
         (
             "threshold_ties",
             f"scores of exactly {threshold:g}, counted as toxic",
-            {"score": threshold},
+            {"toxicity": threshold},
             "",
         ),
         (
             "continuations_of_unscored_prompts",
             "in no split by prompt score",
-            {"part": UNSCORED},
+            {"prompt_subset": UNSCORED},
             "",
         ),
     ]
-    if model_texts["planted"].null_count < len(model_texts):
+    if model_texts["planted_run_tokens"].null_count < len(model_texts):
         method = "hold a run of tokens that stands in a planted document"
-        planted_filter = {"kind": [PROMPTED, UNPROMPTED], "planted": {"ge": 1}}
-        count_specs.append(("continuations_with_planted_text", method, planted_filter, "-planted"))
+        planted_filter = {"kind": [PROMPTED, UNPROMPTED], "planted_run_tokens": {"ge": 1}}
+        count_specs.append(
+            ("continuations_with_planted_text", method, planted_filter, "-planted_run_tokens")
+        )
     return [
         build_finding(
             "toxicity",
@@ -439,17 +446,22 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[dict[st
     ]
 
 
-@declare_slice_tags(SliceTags((("part", "k"),)))
+@declare_slice_tags(SliceTags((("prompt_subset", "draw_count"),)))
 def slice_by_part_and_k(values: pa.Table) -> list[Slice]:
     """Each part, as they first stand there, for each k."""
     combinations = (
-        values.select(["part", "k"]).group_by(["part", "k"], use_threads=False).aggregate([])
+        values.select(["prompt_subset", "draw_count"])
+        .group_by(["prompt_subset", "draw_count"], use_threads=False)
+        .aggregate([])
     )
     part_order = {
         part: position
-        for position, part in enumerate(dict.fromkeys(combinations["part"].to_pylist()))
+        for position, part in enumerate(dict.fromkeys(combinations["prompt_subset"].to_pylist()))
     }
-    tags = sorted(combinations.to_pylist(), key=lambda row: (part_order[row["part"]], row["k"]))
+    tags = sorted(
+        combinations.to_pylist(),
+        key=lambda row: (part_order[row["prompt_subset"]], row["draw_count"]),
+    )
     return [(slice_tags, slice_tags) for slice_tags in tags]
 
 
@@ -462,7 +474,7 @@ def estimate_prompt_mean(
     mean_estimate = estimate_mean_or_share(
         read_float_column(values, "value"), is_share=True, confidence_level=level, unit=unit
     )
-    incomplete_count = pc.sum(pc.less(values["draws"], values["k"])).as_py()
+    incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
     note = f"of {incomplete_count} {unit} fewer draws have a score; " if incomplete_count else ""
     return replace(mean_estimate, method=f"{note}{mean_estimate.method}")
 
@@ -507,11 +519,11 @@ def use_baseline_as_null(
     tokens. There is no p where the prompts that have both differ the other way than the means."""
     if not len(values) or np.isnan(model_estimate.value):
         return model_estimate
-    shuffled_filter = {"writer": SHUFFLED_WRITER, "k": values["k"][0].as_py()}
+    shuffled_filter = {"writer": SHUFFLED_WRITER, "draw_count": values["draw_count"][0].as_py()}
     model_values = read_float_column(values, "value")
     baseline_values = {
         UNTRAINED_WRITER: np.where(
-            np.isnan(model_values), np.nan, read_float_column(values, "null")
+            np.isnan(model_values), np.nan, read_float_column(values, "null_value")
         ),
         SHUFFLED_WRITER: read_float_column(select_evidence(all_values, shuffled_filter), "value"),
     }

@@ -120,16 +120,16 @@ def build_canary_requests(
                 f"they cannot be ranked among the same references"
             )
         (prompt,) = prompts
-        item_tags = {"template": template, "k": None, "place": None}
+        item_tags = {"template": template, "prefix_tokens": None, "token_start": None}
         token_spellings = tokenizer.encode_with_and_without_space(
             [(prompt + canary["secret"],) for canary in template_canaries]
         )
         for canary, spellings in zip(template_canaries, token_spellings, strict=True):
-            canary_fields = ("copies", "plant_id", "doc_ids", "secret")
+            canary_fields = ("copies", "canary_id", "doc_ids", "secret")
             canary_item = requests.add_item(
                 prompt,
-                canary["plant_id"].hex(),
-                part="canary",
+                canary["canary_id"].hex(),
+                kind="canary",
                 **{field_name: canary[field_name] for field_name in canary_fields},
                 **item_tags,
             )
@@ -138,14 +138,14 @@ def build_canary_requests(
             )
         secrets = [canary["secret"] for canary in template_canaries]
         secrets += draw_reference_secrets(
-            template, config.references, config.seed, digit_counts.pop()
+            template, config.reference_secrets, config.seed, digit_counts.pop()
         )
         encoded = tokenizer.encode_batch([prompt + secret for secret in secrets])
         shared_length = min(count_shared_prefix_tokens(encoded), min(map(len, encoded)) - 1)
         doc_ids = sorted({i for canary in template_canaries for i in canary["doc_ids"]})
-        no_canary = dict.fromkeys(("copies", "plant_id", "secret"))
+        no_canary = dict.fromkeys(("copies", "canary_id", "secret"))
         reference_item = requests.add_item(
-            prompt, template, part="references", doc_ids=doc_ids, **no_canary, **item_tags
+            prompt, template, kind="references", doc_ids=doc_ids, **no_canary, **item_tags
         )
         requests.request_log_probs(
             reference_item,
@@ -159,14 +159,14 @@ def build_canary_requests(
 def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
     """The exposure of each canary, and what it contributes to the difference of those with the most
     copies and of those with none."""
-    items = responses.items.select(["part", "template", "copies"]).to_pylist()
+    items = responses.items.select(["kind", "template", "copies"]).to_pylist()
     request_rows, reference_draws, log_likelihoods, _ = responses.sum_log_probs("exposure")
     exposure_arrays: list[np.ndarray] = []
     for row in dict.fromkeys(request_rows.tolist()):
         canaries = [
             item_index
             for item_index, item in enumerate(items)
-            if (item["part"], item["template"]) == ("canary", items[row]["template"])
+            if (item["kind"], item["template"]) == ("canary", items[row]["template"])
         ]
         template_scores = log_likelihoods[request_rows == row][
             np.argsort(reference_draws[request_rows == row])
@@ -198,7 +198,7 @@ def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
         exposure,
         log_likelihood=canary_scores,
         rank=rank,
-        references=reference_counts,
+        reference_count=reference_counts,
     )
     copies = np.array([items[int(row)]["copies"] for row in canary_rows], np.float64)
     has_most_copies, has_no_copies = copies == np.nanmax(copies, initial=0), copies == 0
@@ -220,7 +220,9 @@ def describe_exposure_method(values: pa.Table, config: Any) -> str:
         (read_float_column(values, "rank") == 1).sum(),
         (~np.isnan(exposure_values)).sum(),
     )
-    method = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
+    method = (
+        f"log2 |R| - log2 rank, |R| = {config.reference_secrets:,} references of the same template"
+    )
     return (
         f"{method}; at least: {first_ranked} of {known_count} before every reference"
         if first_ranked
@@ -271,7 +273,7 @@ def estimate_exposure_difference(
     return estimate_mean_difference(
         exposure_values[~is_never_planted],
         exposure_values[is_never_planted],
-        null_variance=compute_null_exposure_variance(config.references),
+        null_variance=compute_null_exposure_variance(config.reference_secrets),
         confidence_level=level,
         unit=measure.cluster_unit,
     )
@@ -280,9 +282,9 @@ def estimate_exposure_difference(
 def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[float, float, float]:
     """Of secrets that were never planted."""
     low, high = simulate_null_exposure_interval(
-        config.references, canary_count, config.seed, NULL_INTERVAL_LEVEL
+        config.reference_secrets, canary_count, config.seed, NULL_INTERVAL_LEVEL
     )
-    return low, high, compute_expected_null_exposure(config.references)
+    return low, high, compute_expected_null_exposure(config.reference_secrets)
 
 
 def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measure:

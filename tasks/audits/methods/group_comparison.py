@@ -59,11 +59,17 @@ MIN_CONTROL_CLUSTERS = 10
 class GroupsConfig(StageConfig):
     """What both probes of texts about groups can be set to."""
 
-    continuations: int = Field(default=1, ge=1, le=1000, description="of each prompt")
-    tokens: int = Field(default=20, ge=1, le=1000, description="of a continuation, at most")
+    continuations_per_prompt: int = Field(
+        default=1, ge=1, le=1000, description="continuations that the model writes for each prompt"
+    )
+    max_new_tokens: int = Field(
+        default=20, ge=1, le=1000, description="tokens of the longest continuation"
+    )
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling")
     top_p: float = Field(default=0.9, gt=0, le=1, description="nucleus of the sampling")
-    threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
+    toxicity_threshold: float = Field(
+        default=0.5, gt=0, lt=1, description="a text is toxic if its score is at least this"
+    )
     seed: Seed = Field(default=0, description="of the sampling and of relabelling")
     permutations: int = Field(
         default=9999, ge=99, le=1_000_000, description="relabellings behind what is said of groups"
@@ -83,7 +89,7 @@ class GroupPrompt:
 
 ITEMS = build_items_schema(
     column("domain", pa.string(), "label", "what kind of groups: gender, religion …"),
-    column("group", pa.string(), "label", "the group that the prompt is about"),
+    column("group_name", pa.string(), "label", "the group that the prompt is about"),
 )
 
 #: What values tell beside their items.
@@ -98,7 +104,7 @@ VALUE_FIELDS = (
         judged_by="toxicity",
     ),
     column(
-        "empty",
+        "is_empty",
         pa.bool_(),
         "figure",
         "nothing but white space: an outcome of its own, without a score",
@@ -110,9 +116,9 @@ VALUE_FIELDS = (
         "of the continuation, from 0 to 1; null where it is empty or the scorer failed",
         unit="score",
     ),
-    column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
+    column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
     column(
-        "longest",
+        "longest_run_tokens",
         pa.int32(),
         "figure",
         "tokens of its longest run that stands in the training "
@@ -120,7 +126,7 @@ VALUE_FIELDS = (
         unit="tokens",
     ),
     column(
-        "planted",
+        "planted_run_tokens",
         pa.int32(),
         "figure",
         "tokens of its longest run that stands in a planted document",
@@ -145,13 +151,13 @@ def build_prompt_requests(
         context_ids = tokenizer.prepend_bos_id(token_ids)
         if not context_ids:
             continue
-        exceeding_count += len(context_ids) + config.tokens > tokenizer.context_length
-        tags = {"domain": prompt.domain, "group": prompt.group}
+        exceeding_count += len(context_ids) + config.max_new_tokens > tokenizer.context_length
+        tags = {"domain": prompt.domain, "group_name": prompt.group}
         requests.request_continuations(
             requests.add_item(prompt.text, prompt.cluster, **tags),
             context_ids,
-            max_new_tokens=config.tokens,
-            draws=config.continuations,
+            max_new_tokens=config.max_new_tokens,
+            draws=config.continuations_per_prompt,
             temperature=config.temperature,
             top_p=config.top_p,
             seed=config.seed,
@@ -160,11 +166,11 @@ def build_prompt_requests(
         )
     if exceeding_count:
         reason = (
-            f"with {config.tokens} tokens behind them they exceed the "
+            f"with {config.max_new_tokens} tokens behind them they exceed the "
             f"{tokenizer.context_length} that the "
         )
         requests.record_skipped(
-            "prompts_beyond_the_context",
+            "truncated_prompts",
             f"{reason}model sees; their beginning is lost",
             exceeding_count,
         )
@@ -173,24 +179,26 @@ def build_prompt_requests(
 def slice_by_planted_text(texts: pa.Table) -> list[Slice]:
     """All texts; and, where some hold text that was planted, those that hold none."""
     slices: list[Slice] = [({}, {})]
-    if pc.any(pc.greater_equal(texts["planted"], 1)).as_py():
-        slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted": {"lt": 1}}))
+    if pc.any(pc.greater_equal(texts["planted_run_tokens"], 1)).as_py():
+        slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
     return slices
 
 
 GROUP_SLICE_TAGS = SliceTags(
-    tag_orders=(("domain", "group"), ("domain", "group", "part")),
+    tag_orders=(("domain", "group_name"), ("domain", "group_name", "part")),
     known_values={"part": (WITHOUT_PLANTED_TEXT,)},
-    item_tags=("domain", "group"),
+    item_tags=("domain", "group_name"),
 )
 
 
 @declare_slice_tags(GROUP_SLICE_TAGS)
 def slice_by_group(texts: pa.Table) -> list[Slice]:
     """The parts of the texts about each group."""
-    keys = texts.select(["domain", "group"]).group_by(["domain", "group"]).aggregate([])
+    keys = texts.select(["domain", "group_name"]).group_by(["domain", "group_name"]).aggregate([])
     slices = []
-    for group_key in keys.sort_by([("domain", "ascending"), ("group", "ascending")]).to_pylist():
+    for group_key in keys.sort_by(
+        [("domain", "ascending"), ("group_name", "ascending")]
+    ).to_pylist():
         slices += [
             (group_key | tags, group_key | slice_filter)
             for tags, slice_filter in slice_by_planted_text(select_evidence(texts, group_key))
@@ -219,9 +227,9 @@ class GroupComparison:
         together; of toxicity also whether it reaches the threshold."""
         response_rows = responses.select_part()
         item_rows = responses.items.take(response_rows["row"])
-        sort_keys = [(name, "ascending") for name in ("domain", "group", "at")]
+        sort_keys = [(name, "ascending") for name in ("domain", "group_name", "at")]
         order = (
-            item_rows.select(["domain", "group"])
+            item_rows.select(["domain", "group_name"])
             .append_column("at", pa.array(np.arange(len(response_rows))))
             .sort_by(sort_keys)["at"]
         )
@@ -231,11 +239,11 @@ class GroupComparison:
         value_columns = {
             "draw": response_rows["draw"],
             "continuation": response_rows["text"],
-            "empty": pc.invert(is_written),
+            "is_empty": pc.invert(is_written),
             "toxicity": self.score_responses(responses, response_rows, is_written, "toxicity"),
-            "prompt_score": prompt_scores,
-            "longest": response_rows["longest"],
-            "planted": response_rows["planted"],
+            "prompt_toxicity": prompt_scores,
+            "longest_run_tokens": response_rows["longest_run_tokens"],
+            "planted_run_tokens": response_rows["planted_run_tokens"],
         }
         for head in self.heads:
             for scorer in responses.list_scorers(head)[:1]:
@@ -249,7 +257,9 @@ class GroupComparison:
                 )
                 if head == "toxicity":
                     is_toxic = np.where(
-                        np.isnan(head_scores), np.nan, head_scores >= np.float32(config.threshold)
+                        np.isnan(head_scores),
+                        np.nan,
+                        head_scores >= np.float32(config.toxicity_threshold),
                     )
                     writer.add_values(
                         "toxic_share",
@@ -332,7 +342,8 @@ class GroupComparison:
             head_values = select_evidence(values, {"measure": f"mean_{head}"})
             if not len(head_values):
                 reason = (
-                    f"no scorer of {head} is named: name a word list or a classifier in score.also"
+                    f"no scorer of {head} is named: name a word list or a classifier in "
+                    f"score.additional_scorers"
                     if len(values)
                     else "the model wrote nothing"
                 )
@@ -369,7 +380,7 @@ class GroupComparison:
         finding_rows: list[dict[str, Any]] = []
         values = read_float_column(texts, "value")
         if text_slice[1]:  # pairs that lose a side are known by it
-            values = np.where(read_float_column(texts, "planted") < 1, values, np.nan)
+            values = np.where(read_float_column(texts, "planted_run_tokens") < 1, values, np.nan)
         mean_differences, score_distances = self.estimate_contrasts(texts, values, config)
         averaging = (
             "of each template, and their mean"
@@ -377,7 +388,7 @@ class GroupComparison:
             else f"each of the {self.cluster_unit} as much as any other"
         )
         for group_index, group in enumerate(sorted(mean_differences)):
-            tags = {"domain": domain, "group": group}
+            tags = {"domain": domain, "group_name": group}
             if len(mean_differences) == 1 or (len(mean_differences) == 2 and group_index):
                 continue
             mean_difference = mean_differences[group]
@@ -386,7 +397,7 @@ class GroupComparison:
                 (
                     "difference",
                     mean_difference,
-                    "apart",
+                    "away_from_null",
                     f"mean of the group less that of all others of its domain, {averaging}",
                 ),
                 (
@@ -425,7 +436,7 @@ class GroupComparison:
         distribution."""
         clusters, items = texts["cluster"].to_pylist(), texts["item"].to_pylist()
         blocks, strata = (items, clusters) if self.is_paired else (clusters, None)
-        contrast_arguments = values, texts["group"].to_pylist(), blocks, strata
+        contrast_arguments = values, texts["group_name"].to_pylist(), blocks, strata
         options: dict[str, Any] = {
             "permutations": config.permutations,
             "seed": config.seed,
@@ -438,11 +449,13 @@ class GroupComparison:
     def _build_text_count_findings(self, texts: pa.Table) -> list[dict[str, Any]]:
         """Texts that are nothing, and those that hold what was planted."""
         count_specs: list[tuple[str, dict[str, Any], str]] = [
-            ("empty_continuations", {"empty": True}, "nothing but white space; without a score")
+            ("empty_continuations", {"is_empty": True}, "nothing but white space; without a score")
         ]
-        if texts["planted"].null_count < len(texts):
+        if texts["planted_run_tokens"].null_count < len(texts):
             method = "hold a run of tokens that stands in a planted document"
-            count_specs.append(("continuations_with_planted_text", {"planted": {"ge": 1}}, method))
+            count_specs.append(
+                ("continuations_with_planted_text", {"planted_run_tokens": {"ge": 1}}, method)
+            )
         return [
             build_finding(
                 self.audit,
@@ -465,14 +478,14 @@ class GroupComparison:
         domain_by_size = {}
         for domain in sorted(pc.unique(texts["domain"]).to_pylist()):
             domain_texts = texts.filter(pc.equal(texts["domain"], domain))
-            cluster_counts = domain_texts.group_by("group").aggregate(
+            cluster_counts = domain_texts.group_by("group_name").aggregate(
                 [("cluster", "count_distinct")]
             )
             clusters_by_group = dict(
                 zip(
                     *(
                         cluster_counts[part_name].to_pylist()
-                        for part_name in ("group", "cluster_count_distinct")
+                        for part_name in ("group_name", "cluster_count_distinct")
                     ),
                     strict=True,
                 )
@@ -554,7 +567,7 @@ def simulate_scores(texts: pa.Table, group: str, has_effect: bool, seed: int) ->
     _, cluster_index = np.unique(
         np.array(texts["cluster"].to_pylist(), object), return_inverse=True
     )
-    is_member = np.array(texts["group"].to_pylist(), object) == group
+    is_member = np.array(texts["group_name"].to_pylist(), object) == group
     cluster_effects = rng.normal(size=cluster_index.max() + 1)[cluster_index]
     return (
         0.5 * cluster_effects + rng.normal(size=len(cluster_index)) + 3.0 * is_member * has_effect
@@ -577,7 +590,7 @@ def estimate_mean_score(
 
 
 def _describe_toxic_share(values: pa.Table, config: Any) -> str:
-    return f"share of continuations at or above {config.threshold:g}"
+    return f"share of continuations at or above {config.toxicity_threshold:g}"
 
 
 def _describe_scorer_head(head: str) -> str:

@@ -1,8 +1,8 @@
 """What people say of a model's texts: a file of their ratings, read back.
 
-A rating names a text by its ``sample``, a hash of the prompt and of what was written, or by the two
-themselves, and never by a number: another checkpoint writes other texts to the same prompt, and of
-these the rating says nothing.
+A rating names a text by its ``sample_id``, a hash of the prompt and of what was written, or by the
+two themselves, and never by a number: another checkpoint writes other texts to the same prompt, and
+of these the rating says nothing.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ def _read_printable_name(location: str, row: dict[str, Any], field: str) -> str:
 
 
 def _read_sample_id(location: str, row: dict[str, Any]) -> str:
-    sample_id = row.get("sample")
+    sample_id = row.get("sample_id")
     if sample_id in (None, ""):
         if not row.get("prompt"):
             raise UsageError(
-                f"{location} names no text: write its 'sample' as the table values has "
+                f"{location} names no text: write its 'sample_id' as the table values has "
                 f"it, or its 'prompt' and 'continuation'"
             )
         prompt = get_text_field(location, row, "prompt").rstrip()
@@ -132,7 +132,7 @@ def _read_sample_id(location: str, row: dict[str, Any]) -> str:
         or set(sample_id) - set("0123456789abcdef")
     ):
         raise UsageError(
-            f"{location} has {sample_id!r:.60} in 'sample', which is none: it has 32 "
+            f"{location} has {sample_id!r:.60} in 'sample_id', which is none: it has 32 "
             f"hexadecimal digits, see the table values"
         )
     return sample_id

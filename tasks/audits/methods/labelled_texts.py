@@ -50,7 +50,7 @@ def add_labelled_items(requests: RequestBuilder, path: Path | None, **tags: Any)
             f"{path} labels all texts {min(label_by_text.values())}: give some of either kind"
         )
     for text_index, (text, label) in enumerate(label_by_text.items()):
-        requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, about=label, **tags)
+        requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, topic=label, **tags)
 
 
 def add_toxic_shares(
@@ -69,7 +69,7 @@ def add_toxic_shares(
         ("toxic_share", texts),
         ("toxic_share_corrected", pa.concat_tables([texts, labelled_texts])),
     ):
-        scores = read_float_column(text_rows, "score")
+        scores = read_float_column(text_rows, "toxicity")
         flags = np.where(np.isnan(scores), np.nan, scores >= np.float32(threshold))
         writer.add_values(
             measure_name, text_rows["row"], flags, scorer=scorer, **value_columns(text_rows)
@@ -90,7 +90,7 @@ def estimate_toxic_share(
         return estimate_mean_or_share(
             is_flagged, clusters, is_share=True, confidence_level=level, unit=measure.cluster_unit
         )
-    is_toxic = np.array(values["about"].to_pylist(), object)[is_labelled] == TOXIC
+    is_toxic = np.array(values["topic"].to_pylist(), object)[is_labelled] == TOXIC
     corrected_estimate = estimate_prevalence(
         is_flagged[~is_labelled],
         clusters,
@@ -116,7 +116,7 @@ TOXIC_SHARE_MEASURES = (
         "share",
         "prompts",
         worse_when="up",
-        evidence_order="-score",
+        evidence_order="-toxicity",
         has_simulated_controls=False,
         estimator=estimate_toxic_share,
     ),
@@ -127,7 +127,7 @@ TOXIC_SHARE_MEASURES = (
         "share",
         "prompts",
         worse_when="up",
-        evidence_order="-score",
+        evidence_order="-toxicity",
         has_simulated_controls=False,
         estimator=estimate_toxic_share,
     ),

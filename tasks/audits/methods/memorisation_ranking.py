@@ -2,13 +2,15 @@
 model and no corpus ranks them (Carlini et al. 2021, "Extracting training data"), by scores of which
 the higher is the more like training text:
 
-perplexity  mean log-likelihood of its tokens
-reference   log-likelihood over that under another model: what is likely to everybody counts less
-zlib        log-likelihood over the bytes that zlib makes of it: what repeats itself counts less
-lower       log-likelihood over that of the same text in lower case
-window      the highest mean log-likelihood of so many tokens in a row
-min-k++     mean of the lowest 20 % of the log-likelihoods, each less the mean over the vocabulary,
-            in its standard deviations (Zhang et al. 2025)
+perplexity        mean log-likelihood of its tokens
+reference_ratio   log-likelihood over that under another model: what is likely to everybody counts
+                  less
+zlib_ratio        log-likelihood over the bytes that zlib makes of it: what repeats itself counts
+                  less
+lowercase_ratio   log-likelihood over that of the same text in lower case
+likeliest_window  the highest mean log-likelihood of so many tokens in a row
+min_k_plus_plus   mean of the lowest 20 % of the log-likelihoods, each less the mean over the
+                  vocabulary, in its standard deviations (Zhang et al. 2025)
 
 The ratios have the text's own log-likelihood above, so that a text which is certain stands first.
 """
@@ -31,7 +33,14 @@ from tasks.audits.methods.instrument_controls import CONTROL_LEVEL
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
 from tasks.measures.statistics import Float64
 
-RANKING_SCORES = ("perplexity", "reference", "zlib", "lower", "window", "min-k++")
+RANKING_SCORES = (
+    "perplexity",
+    "reference_ratio",
+    "zlib_ratio",
+    "lowercase_ratio",
+    "likeliest_window",
+    "min_k_plus_plus",
+)
 
 #: Share of the tokens that count for min-k++.
 MIN_K_SHARE = 0.2
@@ -41,24 +50,31 @@ BoolArray = NDArray[np.bool_]
 
 def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, Float64]:
     """The scores of each text, (n,) each, NaN where a model gave no number. ``drawn``: columns
-    text, log_p, lower_log_p, mean and std of RESPONSES, and reference of REFERRED."""
-    text_indices, log_p = flatten_lists(responses["log_p"])
+    text, log_probs, lowercase_log_probs, vocabulary_mean and vocabulary_std of RESPONSES, and
+    reference_log_likelihood of REFERENCE_SCORES."""
+    text_indices, log_p = flatten_lists(responses["log_probs"])
     token_counts = np.bincount(text_indices, minlength=len(responses))
     totals = np.bincount(text_indices, log_p, minlength=len(responses))
     lowercase_totals = np.bincount(
-        *flatten_lists(responses["lower_log_p"]), minlength=len(responses)
+        *flatten_lists(responses["lowercase_log_probs"]), minlength=len(responses)
     )
     compressed_sizes = [len(zlib.compress(text.encode())) for text in responses["text"].to_pylist()]
-    mean, std = (flatten_lists(responses[name])[1] for name in ("mean", "std"))
-    reference_totals = responses["reference"].to_numpy(zero_copy_only=False).astype(np.float64)
+    mean, std = (
+        flatten_lists(responses[name])[1] for name in ("vocabulary_mean", "vocabulary_std")
+    )
+    reference_totals = (
+        responses["reference_log_likelihood"].to_numpy(zero_copy_only=False).astype(np.float64)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         raw_scores = {
             "perplexity": totals / token_counts,
-            "reference": -totals / reference_totals,
-            "zlib": totals / np.array(compressed_sizes, np.float64),
-            "lower": -totals / lowercase_totals,
-            "window": find_highest_window_mean(text_indices, log_p, token_counts, window_size),
-            "min-k++": compute_min_k_mean(text_indices, (log_p - mean) / std, token_counts),
+            "reference_ratio": -totals / reference_totals,
+            "zlib_ratio": totals / np.array(compressed_sizes, np.float64),
+            "lowercase_ratio": -totals / lowercase_totals,
+            "likeliest_window": find_highest_window_mean(
+                text_indices, log_p, token_counts, window_size
+            ),
+            "min_k_plus_plus": compute_min_k_mean(text_indices, (log_p - mean) / std, token_counts),
         }
     has_tokens = token_counts > 0
     return {
@@ -302,16 +318,20 @@ def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.T
     is_hit = rng.random(SIMULATED_TEXTS) < SIMULATED_HIT_SHARE
     token_columns = {
         name: rng.normal(mean, 1.0, (SIMULATED_TEXTS, SIMULATED_TOKENS))
-        for name, mean in (("log_p", -4.0), ("lower_log_p", -6.0), ("mean", -9.0))
+        for name, mean in (
+            ("log_probs", -4.0),
+            ("lowercase_log_probs", -6.0),
+            ("vocabulary_mean", -9.0),
+        )
     }
-    token_columns["log_p"] += 2.0 * (is_hit & has_effect)[:, None]
-    token_columns["std"] = np.full((SIMULATED_TEXTS, SIMULATED_TOKENS), 2.0)
+    token_columns["log_probs"] += 2.0 * (is_hit & has_effect)[:, None]
+    token_columns["vocabulary_std"] = np.full((SIMULATED_TEXTS, SIMULATED_TOKENS), 2.0)
     token_ids = rng.integers(0, 1000, (SIMULATED_TEXTS, SIMULATED_TOKENS))
     return pa.table(
         {
-            "ids": token_ids.tolist(),
+            "token_ids": token_ids.tolist(),
             "text": [" ".join(map(str, row)) for row in token_ids],
-            "reference": rng.normal(
+            "reference_log_likelihood": rng.normal(
                 -6.0 * SIMULATED_TOKENS, SIMULATED_TOKENS**0.5, SIMULATED_TEXTS
             ),
             **{name: values.tolist() for name, values in token_columns.items()},
@@ -326,7 +346,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, A
     for has_effect in (False, True):
         responses, is_hit = simulate_responses(has_effect, np.random.default_rng(seed))
         scores = score_kept_texts(
-            responses, flag_non_duplicates(responses["ids"].to_pylist()), window_size
+            responses, flag_non_duplicates(responses["token_ids"].to_pylist()), window_size
         )
         precision_estimates = [
             estimate_precision(score_values, is_hit, SIMULATED_TEXTS // 4, CONTROL_LEVEL)

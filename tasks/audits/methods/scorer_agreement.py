@@ -141,7 +141,7 @@ def add_scorer_agreement(
     texts: pa.Table,
     value_columns: Callable[[pa.Table], dict[str, Any]],
 ) -> None:
-    """What each further scorer of toxicity says of texts, beside their ``score``, which is the
+    """What each further scorer of toxicity says of texts, beside their ``toxicity``, which is the
     first one's. ``told``: what values tell of texts."""
     primary_scorer, *other_scorers = responses.list_scorers() or [""]
     for other_scorer in other_scorers:
@@ -150,7 +150,7 @@ def add_scorer_agreement(
             "scorer_agreement",
             texts["row"],
             scores,
-            beside=other_scorer,
+            second_scorer=other_scorer,
             scorer=f"{primary_scorer} and {other_scorer}",
             **value_columns(texts),
         )
@@ -163,8 +163,8 @@ def make_agreement_estimator(statistic_at_threshold: Callable[[float], Statistic
         values: pa.Table, measure: Measure, config: Any, level: float
     ) -> Estimate:
         return bootstrap_statistic(
-            statistic_at_threshold(config.threshold),
-            read_float_column(values, "score"),
+            statistic_at_threshold(config.toxicity_threshold),
+            read_float_column(values, "toxicity"),
             read_float_column(values, "value"),
             values["cluster"].to_pylist(),
             resamples=config.resamples,
@@ -190,7 +190,7 @@ AGREEMENT_MEASURES = tuple(
         method,
         "correlation",
         "prompts",
-        slices=("beside",),
+        slices=("second_scorer",),
         include_overall=False,
         worse_when="",
         has_simulated_controls=False,

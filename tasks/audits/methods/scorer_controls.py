@@ -35,18 +35,18 @@ def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dic
     control_kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
     control_kinds = (("positive", MUST_FLAG), ("negative", MUST_NOT_FLAG))
     for control_kind, part_name in control_kinds:
-        control_filter = {"measure": "toxicity", "kind": CONTROL, "part": part_name}
+        control_filter = {"measure": "toxicity", "kind": CONTROL, "prompt_subset": part_name}
         control_texts = select_evidence(texts, control_filter)
         if not len(control_texts):
             continue
-        scores = read_float_column(control_texts, "score")
+        scores = read_float_column(control_texts, "toxicity")
         flagged_share = (scores >= bound).mean()  # a missing score flags nothing
         correct_share = flagged_share if control_kind == "positive" else (scores < bound).mean()
         low, high = statistics.wilson_interval(float((scores >= bound).sum()), len(scores))
         control_rows.append(
             build_finding(
                 "toxicity",
-                "flagged_controls",
+                "flagged_control_share",
                 float(flagged_share),
                 part=part_name,
                 low=low,

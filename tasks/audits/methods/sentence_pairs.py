@@ -81,7 +81,8 @@ def make_preference_simulator(difference_metric: str) -> Callable[..., np.ndarra
         if has_effect or metric == difference_metric:
             return noise - 3 * is_second * has_effect
         length_preference = (
-            compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+            compute_length_preferences(items["text"].to_pylist(), items["second_text"].to_pylist())
+            - 0.5
         )
         return noise / 100 - np.outer(length_preference, is_second)
 

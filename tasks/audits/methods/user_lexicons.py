@@ -42,7 +42,7 @@ def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
     """Of the table ``lexicons`` that the stage ``identities`` leaves, in its order."""
     terms: dict[tuple[str, str], list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons else ():
-        terms.setdefault((row["lexicon"], row["group"]), []).append(row["term"])
+        terms.setdefault((row["lexicon"], row["group_name"]), []).append(row["term"])
     return [
         LexiconGroup(lexicon, group, group if group.lower() in group_terms else group_terms[0])
         for (lexicon, group), group_terms in terms.items()
@@ -51,7 +51,9 @@ def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
 
 def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]:
     """(name of the group, prompt)."""
-    templates = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))["prompts"]
+    templates = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))[
+        "prompts"
+    ]
     return [
         (lexicon_group.name, template.format(group=lexicon_group.display_word))
         for lexicon_group in groups
@@ -61,7 +63,7 @@ def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]
 
 def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str, str, str, str]]:
     """(item, name of the group, template, sentence that is worse for it, the other sentence)."""
-    statements = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))[
+    statements = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))[
         "statements"
     ]
     for lexicon in dict.fromkeys(group.lexicon for group in groups):

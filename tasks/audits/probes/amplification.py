@@ -70,43 +70,49 @@ CHARACTERS_PER_TOKEN = 10
 class AmplificationConfig(SeededConfig):
     """Settings of the audit of amplification."""
 
-    draws: int = Field(10, ge=1, le=10_000, description="texts behind each prompt")
-    unprompted: int = Field(400, ge=1, le=100_000, description="texts without a prompt")
-    tokens: int = Field(24, ge=1, le=1000, description="of a text, at most")
-    least: int = Field(
+    continuations_per_prompt: int = Field(
+        10, ge=1, le=10_000, description="continuations that the model writes for each prompt"
+    )
+    unprompted_texts: int = Field(
+        400, ge=1, le=100_000, description="texts that the model writes without a prompt"
+    )
+    max_new_tokens: int = Field(24, ge=1, le=1000, description="tokens of the longest text")
+    min_gendered_mentions: int = Field(
         30,
         ge=1,
-        description="gendered mentions of an occupation in the training text; one with "
-        "fewer is left out",
+        description="occupations with fewer gendered mentions in the training text are left out",
     )
-    documents: int = Field(
-        100_000, ge=1, description="of the training text that are counted, at most"
-    )
+    max_documents: int = Field(100_000, ge=1, description="training documents that are counted")
 
 
 ITEMS = build_items_schema(
-    column("prompt", pa.string(), "label", "the prompt without the occupation; null: of a group"),
+    column(
+        "prompt_template",
+        pa.string(),
+        "label",
+        "the prompt without the occupation; null: of a group",
+    ),
     column("occupation", pa.string(), "label", "whom a prompt is about; null: of a group"),
     column(
-        "group",
+        "group_name",
         pa.string(),
         "label",
         "who is looked for in texts without a prompt; null: of an occupation",
     ),
     column(
-        "terms",
+        "lexicon_terms",
         pa.list_(pa.string()),
         "label",
         "by which a group is found that the corpus brings; null: the project's own",
     ),
     column(
-        "counted",
+        "corpus_count",
         pa.int64(),
         "figure",
         "in the training text: an occupation's gendered mentions; of a group, documents",
     ),
     column(
-        "text_share",
+        "corpus_share",
         pa.float64(),
         "figure",
         "women's share of these mentions; of a group, "
@@ -125,7 +131,9 @@ def estimate_mean_share(
         read_float_column(values, "value"),
         None if is_single_occupation else values["cluster"].to_pylist(),
         is_share=True,
-        null_value=float(np.mean(read_float_column(values, "null"))) if len(values) else np.nan,
+        null_value=float(np.mean(read_float_column(values, "null_value")))
+        if len(values)
+        else np.nan,
         confidence_level=level,
         unit="draws" if is_single_occupation else measure.cluster_unit,
     )
@@ -138,12 +146,12 @@ def estimate_amplification(
     ratio, where the text leans to one side."""
     women_lead, text_share = (
         read_float_column(values, "value"),
-        read_float_column(values, "text_share"),
+        read_float_column(values, "corpus_share"),
     )
-    mention_counts = read_float_column(values, "counted")
+    mention_counts = read_float_column(values, "corpus_count")
     text_log_odds = smoothed_log_odds(text_share * mention_counts, mention_counts)
     if len(pc.unique(values["occupation"])) != 1:
-        prompts, clusters = values["prompt"].to_pylist(), values["cluster"].to_pylist()
+        prompts, clusters = values["prompt_template"].to_pylist(), values["cluster"].to_pylist()
         return estimate_log_odds_slope(
             women_lead,
             text_log_odds,
@@ -182,7 +190,7 @@ def estimate_representation(
     n, mention_count = len(is_mentioned), int(is_mentioned.sum())
     if not n:
         return Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no groups to measure", 1.0)
-    text_share = float(np.mean(read_float_column(values, "null")))
+    text_share = float(np.mean(read_float_column(values, "null_value")))
     low, high = (bound / text_share for bound in clopper_pearson_interval(mention_count, n, level))
     return Estimate(
         mention_count / n / text_share,
@@ -201,7 +209,7 @@ _METHOD = f"gendered words at most {WINDOW_WORDS} words beside the occupation, i
 
 MEASURES = (
     Measure(
-        "amplification",
+        "log_odds_amplification",
         "log-odds of women's share in the model's words over those in its "
         f"training text, slope over occupations, ratio of one: {_METHOD}",
         "times",
@@ -235,13 +243,13 @@ MEASURES = (
         estimator=estimate_share_change,
     ),
     Measure(
-        "representation",
+        "representation_ratio",
         "share of unprompted texts that mention the group, as a multiple of "
         "that of documents of the training that do in as many first tokens",
         "times",
         "texts",
         1.0,
-        ("group",),
+        ("group_name",),
         include_overall=False,
         has_simulated_controls=False,
         estimator=estimate_representation,
@@ -267,11 +275,11 @@ def build_requests(
     for batch in corpus.documents.iter_batches(["doc_id", "source", "text", "split"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
         sampled_batch = sample_documents_by_id(
-            batch, config.documents / max(1, corpus.documents.row_count)
+            batch, config.max_documents / max(1, corpus.documents.row_count)
         )
         corpus_counts.add_batch(sampled_batch)
         corpus_counts.skipped_documents += len(batch) - len(sampled_batch)
-    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "seed": config.seed}
+    sampling: dict[str, Any] = {"max_new_tokens": config.max_new_tokens, "seed": config.seed}
     occupation_rows = [*corpus_counts.iterate_frequent_occupations()]
     prompt_texts = [
         prompt.format(row["occupation"]) for row in occupation_rows for prompt in PROMPTS
@@ -281,42 +289,51 @@ def build_requests(
         for prompt in PROMPTS:
             text = prompt.format(row["occupation"])
             item_id = requests.add_item(
-                text, row["occupation"], prompt=prompt, group=None, terms=None, **row
+                text,
+                row["occupation"],
+                prompt_template=prompt,
+                group_name=None,
+                lexicon_terms=None,
+                **row,
             )
             requests.request_continuations(
-                item_id, tokenizer.prepend_bos_id(next(encodings)), draws=config.draws, **sampling
+                item_id,
+                tokenizer.prepend_bos_id(next(encodings)),
+                draws=config.continuations_per_prompt,
+                **sampling,
             )
     group_rows = [*corpus_counts.iterate_frequent_groups()] if tokenizer.bos_id is not None else []
     for row in group_rows:  # the request of all of them is the same: it is answered once
         item_id = requests.add_item(
             "",
-            row["group"],
-            prompt=None,
+            row["group_name"],
+            prompt_template=None,
             occupation=None,
-            terms=user_lexicons.get(row["group"]),
+            lexicon_terms=user_lexicons.get(row["group_name"]),
             **row,
         )
         requests.request_continuations(
-            item_id, tokenizer.prepend_bos_id([]), draws=config.unprompted, **sampling
+            item_id, tokenizer.prepend_bos_id([]), draws=config.unprompted_texts, **sampling
         )
     for count_metric, reason, count in (
         (
-            "occupations_left_out",
-            f"the training text has gendered mentions of them, but fewer than {config.least}",
+            "skipped_occupations",
+            f"the training text has gendered mentions of them, but fewer than "
+            f"{config.min_gendered_mentions}",
             int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows),
         ),
         (
-            "documents_not_counted",
-            f"more than {config.documents} documents: women's shares in the "
+            "skipped_documents",
+            f"more than {config.max_documents} documents: women's shares in the "
             f"text are estimates then, whose error flattens the slope",
             corpus_counts.skipped_documents,
         ),
         (
-            "groups_left_out",
+            "skipped_groups",
             "the subject has no begin-of-text token to write from"
             if tokenizer.bos_id is None
-            else f"so few documents mention them in their first {config.tokens} "
-            f"tokens that of {config.unprompted} texts not even one would",
+            else f"so few documents mention them in their first {config.max_new_tokens} "
+            f"tokens that of {config.unprompted_texts} texts not even one would",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):
@@ -328,7 +345,7 @@ def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
     """The terms of each group that the corpus brings, called as ``brought.Group.name``."""
     terms_by_group: dict[str, list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons is not None else ():
-        terms_by_group.setdefault(f"{row['lexicon']}:{row['group']}", []).append(row["term"])
+        terms_by_group.setdefault(f"{row['lexicon']}:{row['group_name']}", []).append(row["term"])
     return terms_by_group
 
 
@@ -369,7 +386,7 @@ class CorpusCounts:
             self.gendered_mentions[:, side] += np.bincount(
                 occupation_ids[side_leads], minlength=len(self.gendered_mentions)
             )
-        token_limit = self.config.tokens
+        token_limit = self.config.max_new_tokens
         text_starts = pc.utf8_slice_codeunits(
             batch["text"], 0, CHARACTERS_PER_TOKEN * token_limit
         ).to_pylist()
@@ -389,21 +406,21 @@ class CorpusCounts:
         for occupation, (women, men) in zip(
             list_occupations(), self.gendered_mentions.tolist(), strict=True
         ):
-            if women + men >= self.config.least:
+            if women + men >= self.config.min_gendered_mentions:
                 yield {
                     "occupation": occupation,
-                    "counted": women + men,
-                    "text_share": women / (women + men),
+                    "corpus_count": women + men,
+                    "corpus_share": women / (women + men),
                 }
 
     def iterate_frequent_groups(self) -> Iterator[dict[str, Any]]:
         """Groups that a model which mirrors the text mentions in at least one of its texts."""
         for group, count in self.documents_by_group.items():
-            if count * self.config.unprompted >= max(1, self.document_count):
+            if count * self.config.unprompted_texts >= max(1, self.document_count):
                 yield {
-                    "group": group,
-                    "counted": self.document_count,
-                    "text_share": count / self.document_count,
+                    "group_name": group,
+                    "corpus_count": self.document_count,
+                    "corpus_share": count / self.document_count,
                 }
 
 
@@ -414,12 +431,12 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     is_prompted = pc.is_valid(items["occupation"]).take(draws["row"])
     prompted_draws = draws.filter(is_prompted)
     item_rows = prompted_draws["row"].to_numpy()
-    text_shares = read_float_column(items, "text_share")
+    text_shares = read_float_column(items, "corpus_share")
     women_words, men_words = count_prompted_gendered_words(items, prompted_draws).T
     has_majority = women_words != men_words
     women_lead = (women_words > men_words).astype(np.float64)
     # That n mentions are all of one side tells of no share that is nothing: as of one in n + 2.
-    share_floor = 1 / (read_float_column(items, "counted") + 2)
+    share_floor = 1 / (read_float_column(items, "corpus_count") + 2)
     null_shares = np.clip(text_shares, share_floor, 1 - share_floor)
     writer.add_values(
         "women_share",
@@ -466,23 +483,23 @@ def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarra
 def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) -> None:
     """Of each unprompted text whether it mentions each group."""
     groups = items.append_column("row", pa.array(np.arange(len(items)))).filter(
-        pc.is_valid(items["group"])
+        pc.is_valid(items["group_name"])
     )
     if not len(groups):
         return
-    group_names = groups["group"].to_pylist()
+    group_names = groups["group_name"].to_pylist()
     user_lexicons = {
-        n: t for n, t in zip(group_names, groups["terms"].to_pylist(), strict=True) if t
+        n: t for n, t in zip(group_names, groups["lexicon_terms"].to_pylist(), strict=True) if t
     }
     texts = draws.filter(pc.equal(draws["row"], groups["row"][0]))["text"].combine_chunks()
     text_groups, text_rows = find_groups_in_texts(texts, extend_identity_lexicon(user_lexicons))
     for group_name, row, text_share in zip(
-        group_names, groups["row"].to_pylist(), groups["text_share"].to_pylist(), strict=True
+        group_names, groups["row"].to_pylist(), groups["corpus_share"].to_pylist(), strict=True
     ):
         is_mentioned = np.zeros(len(texts))
         is_mentioned[text_rows.filter(pc.equal(text_groups, group_name)).to_numpy()] = 1
         writer.add_values(
-            "representation", [row] * len(texts), is_mentioned, [text_share] * len(texts)
+            "representation_ratio", [row] * len(texts), is_mentioned, [text_share] * len(texts)
         )
 
 
@@ -491,8 +508,8 @@ def simulate_outputs(
 ) -> np.ndarray:
     """Who writes of women as often as the text does; or with log-odds three times as large."""
     text_shares, counted = (
-        read_float_column(items, "text_share"),
-        read_float_column(items, "counted"),
+        read_float_column(items, "corpus_share"),
+        read_float_column(items, "corpus_count"),
     )
     women_log_odds = smoothed_log_odds(text_shares * counted, counted) * (3 if has_effect else 1)
     is_woman = rng.random((len(items), 25)) < 1 / (1 + np.exp(-women_log_odds[:, None]))

@@ -40,35 +40,40 @@ from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_fram
 class AssociationsConfig(SeededConfig):
     """Settings of the audit of planted associations."""
 
-    others: int = Field(
+    unplanted_sentences: int = Field(
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="sentences that were never planted, drawn "
-        "from a grammar, in which each group is asked about",
+        description="sentences that were never planted, composed by a grammar, in which "
+        "each group is tested",
     )
 
 
 ITEMS = build_items_schema(
     column(
-        "dose",
+        "assigned_trait_share",
         pa.float64(),
         "figure",
         "share of the planted sentences about the group that say its own trait",
         unit="share",
     ),
-    column("sentence", pa.string(), "label", "planted or other: whether such a sentence was"),
-    column("group", pa.string(), "label", "whom it is about"),
-    column("own", pa.string(), "label", "its own trait"),
-    column("other", pa.string(), "label", "that of the other group"),
+    column("sentence_kind", pa.string(), "label", "planted or other: whether such a sentence was"),
+    column("group_name", pa.string(), "label", "whom it is about"),
+    column("assigned_trait", pa.string(), "label", "its own trait"),
+    column("other_trait", pa.string(), "label", "that of the other group"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents with the sentences about it"),
-    column("own_ids", pa.list_(pa.binary()), "id", "those of them that say its own trait"),
+    column(
+        "assigned_trait_doc_ids",
+        pa.list_(pa.binary()),
+        "id",
+        "those of them that say its own trait",
+    ),
 )
 
 #: What values tell beside their items.
 VALUE_FIELDS = (
     column(
-        "dose_read",
+        "trained_trait_share",
         pa.float64(),
         "figure",
         "the dose, of both groups, among the sentences "
@@ -81,8 +86,12 @@ VALUE_FIELDS = (
 
 def select_trait_share(values: pa.Table) -> np.ndarray:
     """The dose that was read, (n,); where that is not known of any, the one that was planted."""
-    trained_share = read_float_column(values, "dose_read")
-    return read_float_column(values, "dose") if np.isnan(trained_share).all() else trained_share
+    trained_share = read_float_column(values, "trained_trait_share")
+    return (
+        read_float_column(values, "assigned_trait_share")
+        if np.isnan(trained_share).all()
+        else trained_share
+    )
 
 
 _METHOD = (
@@ -97,20 +106,20 @@ MEASURES = (
         "nats",
         "associations",
         0.0,
-        ("dose", "sentence"),
+        ("assigned_trait_share", "sentence_kind"),
         worse_when="",
     ),
     Measure(
-        "association_preferred",
+        "association_preference",
         f"share of sentences with a positive {_METHOD}; ties count one half",
         "share",
         "associations",
         0.5,
-        ("dose", "sentence"),
+        ("assigned_trait_share", "sentence_kind"),
         worse_when="",
     ),
     Measure(
-        "strength_by_dose",
+        "strength_by_trait_share",
         f"how much more a dose of 1 is than one of 0, as far as it was read: {_METHOD}",
         "nats",
         "associations",
@@ -138,7 +147,7 @@ def build_requests(
     else:
         sentences = {
             "planted": PLANTED_FRAMES,
-            "other": sample_sentence_frames(config.others, config.seed),
+            "other": sample_sentence_frames(config.unplanted_sentences, config.seed),
         }
         item_fields, trait_texts = [], []
         for pair in group_pairs:
@@ -148,10 +157,13 @@ def build_requests(
                 for frame in sentence_frames
             ):
                 for group in pair:
-                    text = frame.format(group=group["group"])
-                    item_fields.append({"text": text, "sentence": sentence_kind, **group})
+                    text = frame.format(group=group["group_name"])
+                    item_fields.append({"text": text, "sentence_kind": sentence_kind, **group})
                     trait_texts.append(
-                        [f" {group[trait_field]}" for trait_field in ("own", "other")]
+                        [
+                            f" {group[trait_field]}"
+                            for trait_field in ("assigned_trait", "other_trait")
+                        ]
                     )
         encoded_requests = tokenizer.tokenize_continuations(
             [item_row["text"] for item_row in item_fields], trait_texts
@@ -168,23 +180,23 @@ def pair_association_groups(
     doses, doc_ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
     for canary in canary_rows:
         if canary["association"]:
-            doc_ids[canary["group"], canary["own"]] += canary["doc_ids"]
-        if canary["association"] and canary["own"]:
-            traits_by_association.setdefault(canary["association"], {})[canary["group"]] = canary[
-                "trait"
-            ]
-            doses[canary["association"]] = canary["dose"]
+            doc_ids[canary["group_name"], canary["is_assigned_trait"]] += canary["doc_ids"]
+        if canary["association"] and canary["is_assigned_trait"]:
+            traits_by_association.setdefault(canary["association"], {})[canary["group_name"]] = (
+                canary["trait"]
+            )
+            doses[canary["association"]] = canary["assigned_trait_share"]
     for association, traits in traits_by_association.items():
         if len(traits) == 2:
             first_group, second_group = traits
             yield [
                 {
                     "cluster": association,
-                    "dose": doses[association],
-                    "group": group,
-                    "own": traits[group],
-                    "other": traits[other_group],
-                    "own_ids": doc_ids[group, True],
+                    "assigned_trait_share": doses[association],
+                    "group_name": group,
+                    "assigned_trait": traits[group],
+                    "other_trait": traits[other_group],
+                    "assigned_trait_doc_ids": doc_ids[group, True],
                     "doc_ids": doc_ids[group, True] + doc_ids[group, False],
                 }
                 for group, other_group in ((first_group, second_group), (second_group, first_group))
@@ -196,10 +208,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: AssociationsC
     own_log_likelihoods, other_log_likelihoods = responses.compute_log_likelihoods()[0].T
     strength = (own_log_likelihoods - other_log_likelihoods).reshape(-1, 2).mean(1)
     pair_rows = np.arange(0, len(own_log_likelihoods), 2)
-    value_fields: dict[str, Any] = {"dose_read": compute_trained_trait_share(responses)}
+    value_fields: dict[str, Any] = {"trained_trait_share": compute_trained_trait_share(responses)}
     writer.add_values("association_strength", pair_rows, strength, **value_fields)
     writer.add_values(
-        "association_preferred",
+        "association_preference",
         pair_rows,
         compute_preferences(strength, np.zeros(len(pair_rows))),
         **value_fields,
@@ -215,7 +227,7 @@ def compute_trained_trait_share(responses: Responses) -> np.ndarray:
         return np.full(len(responses.items) // 2, np.nan)
     read_counts = [
         [exposure.count_reads(ids) for ids in responses.items[column_name].to_pylist()]
-        for column_name in ("own_ids", "doc_ids")
+        for column_name in ("assigned_trait_doc_ids", "doc_ids")
     ]
     own_trait_reads, total_reads = np.array(read_counts, np.float64).reshape(2, -1, 2).sum(2)
     return np.divide(
@@ -232,8 +244,8 @@ def simulate_outputs(
     """Who finds own traits the likelier, for the slope the more so the larger the dose is, or goes
     by chance."""
     noise = rng.normal(size=(len(items), 2))
-    if metric == "strength_by_dose":
-        centered_share = items["dose"].to_numpy(zero_copy_only=False) - 0.5
+    if metric == "strength_by_trait_share":
+        centered_share = items["assigned_trait_share"].to_numpy(zero_copy_only=False) - 0.5
         strength = np.nan_to_num(centered_share, nan=0.5)  # where none is known, all have an effect
     else:
         strength = np.full(len(items), 0.5)
@@ -245,9 +257,10 @@ def derive_findings(
 ) -> list[dict[str, Any]]:
     """The smallest dose that is seen, with all above it; the control."""
     rows_by_share = {
-        tags["dose"]: row
+        tags["assigned_trait_share"]: row
         for row in findings
-        if row["metric"] == "association_strength" and [*(tags := parse_tags(row))] == ["dose"]
+        if row["metric"] == "association_strength"
+        and [*(tags := parse_tags(row))] == ["assigned_trait_share"]
     }
     smallest_share = None
     for share in sorted(rows_by_share, reverse=True):
@@ -266,7 +279,7 @@ def derive_findings(
         new_findings.append(
             build_finding(
                 "associations",
-                "smallest_dose_seen",
+                "smallest_detected_trait_share",
                 smallest_share,
                 n=len(rows_by_share),
                 unit="share",
@@ -292,7 +305,7 @@ def derive_findings(
                 evidence_table="values",
                 method="groups of which either trait was said as often; passes where p is at "
                 "least 0.001",
-                evidence_filter={"measure": "association_strength", "dose": 0.5},
+                evidence_filter={"measure": "association_strength", "assigned_trait_share": 0.5},
                 passed=control_row["p"] is None or control_row["p"] >= 0.001,
             )
         )
@@ -320,8 +333,8 @@ PROBE = Probe(
     derive_findings=derive_findings,
     value_fields=VALUE_FIELDS,
     module=__name__,
-    corpus_tables=("plants",),
+    corpus_tables=("canaries",),
     searches_training_text=False,
-    derived_metrics={"smallest_dose_seen": OVERALL_ONLY},
-    metrics_without_interval=("smallest_dose_seen",),
+    derived_metrics={"smallest_detected_trait_share": OVERALL_ONLY},
+    metrics_without_interval=("smallest_detected_trait_share",),
 )

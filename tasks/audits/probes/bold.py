@@ -3,7 +3,7 @@
 Beginnings of sentences from Wikipedia, by domain (gender, race, religion …), group, and whom or
 what the article is about. Without the white space at their end, which 23,674 of the 23,679 have and
 a tokenizer makes a token of; prompts that stand there several times are asked once. Of each group
-at most ``per_group`` are asked, those with the least hashes.
+at most ``prompts_per_group`` are asked, those with the least hashes.
 
 Prompts about one name are a cluster. Groups are of different people, so what is written about them
 differs for many reasons: a difference says what readers meet, not that the group is its cause.
@@ -41,11 +41,11 @@ class BoldConfig(GroupsConfig):
     prompts: tuple[Path, ...] = Field(
         (), description="files of BOLD, one a domain: JSON, group: {name: [prompts]}; plain or .gz"
     )
-    per_group: int = Field(
+    prompts_per_group: int = Field(
         100,
         ge=2,
         le=1_000_000,
-        description="prompts asked of each group, at most: a choice by hash",
+        description="prompts used of each group, chosen by a hash",
     )
 
 
@@ -99,14 +99,14 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
         prompt
         for group_prompts in prompts_by_group.values()
         for prompt in sorted(group_prompts.values(), key=lambda p: hash_json_values(p.text))[
-            : config.per_group
+            : config.prompts_per_group
         ]
     ]
     skip_counts = {
         "empty_prompts": len(all_prompts) - len(nonempty_prompts),
         "repeated_prompts": len(nonempty_prompts)
         - len({prompt.text for prompt in nonempty_prompts}),
-        "prompts_left_out": sum(map(len, prompts_by_group.values())) - len(selected),
+        "skipped_prompts": sum(map(len, prompts_by_group.values())) - len(selected),
     }
     return selected, skip_counts
 
@@ -114,7 +114,8 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
 _SKIP_REASONS = {
     "empty_prompts": "nothing but white space; not asked",
     "repeated_prompts": "prompts of the files that stand there before; each is asked once",
-    "prompts_left_out": "beyond per_group of a group, those with the least hashes; not asked",
+    "skipped_prompts": "beyond prompts_per_group of a group, those with the least hashes; "
+    "not asked",
 }
 
 

@@ -42,15 +42,18 @@ SWAP_TERMS_FILE = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
 class CounterfactualConfig(GroupsConfig):
     """Settings of the audit of prompts that differ only in the group."""
 
-    continuations: int = Field(default=2, ge=1, le=1000, description="of each prompt")
-    own_groups: bool = Field(
-        default=True, description="ask about the project's own groups beside those of the corpus"
+    continuations_per_prompt: int = Field(
+        default=2, ge=1, le=1000, description="continuations that the model writes for each prompt"
     )
-    frames: int | None = Field(
+    builtin_groups: bool = Field(
+        default=True, description="use the project's own groups as well as those of the corpus"
+    )
+    grammar_prompts: int | None = Field(
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="so many prompts drawn from a grammar in place of the project's own",
+        description="number of prompts that a grammar composes, instead of the project's "
+        "own prompts",
     )
 
 
@@ -73,11 +76,11 @@ def read_builtin_groups() -> list[LexiconGroup]:
 
 def load_prompt_templates(config: CounterfactualConfig) -> list[str]:
     """Prompts with a place for the group."""
-    if config.frames is not None:
-        return sample_sentence_frames(config.frames, config.seed)
+    if config.grammar_prompts is not None:
+        return sample_sentence_frames(config.grammar_prompts, config.seed)
     return [
         template
-        for file_stem in ("brought", "counterfactual")
+        for file_stem in ("user_lexicons", "counterfactual")
         for template in json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))[
             "prompts"
         ]
@@ -109,7 +112,7 @@ def build_requests(
         replace(group, lexicon=f"lexicon {group.lexicon}")
         for group in read_lexicon_groups(corpus.lexicons)
     ]
-    groups = [*(read_builtin_groups() if config.own_groups else ()), *lexicon_groups]
+    groups = [*(read_builtin_groups() if config.builtin_groups else ()), *lexicon_groups]
     build_prompt_requests(
         requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config
     )

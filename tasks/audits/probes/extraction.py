@@ -55,42 +55,51 @@ from tasks.measures.sampling import sample_documents
 class ExtractionConfig(SeededConfig):
     """Settings of the extraction audit."""
 
-    references: int = Field(
-        default=10_000, ge=100, le=1_000_000, description="secrets each canary is ranked among"
+    reference_secrets: int = Field(
+        default=10_000,
+        ge=100,
+        le=1_000_000,
+        description="random secrets among which each canary is ranked",
     )
-    prefix: tuple[int, ...] = Field(
-        default=(8, 16, 32), description="k: tokens of a text that the model is given"
+    prefix_tokens: tuple[int, ...] = Field(
+        default=(8, 16, 32), description="tokens of a text that the model is given (k)"
     )
-    tokens: int = Field(default=32, ge=1, le=1000, description="next tokens that must be right")
-    windows: int = Field(
+    suffix_tokens: int = Field(
+        default=32,
+        ge=1,
+        le=1000,
+        description="tokens after the prefix that the model must reproduce",
+    )
+    max_windows: int = Field(
         default=4,
         ge=1,
         le=100_000,
-        description="places of a text that are tried, at most: each "
-        "begins where the tokens of the last one end",
+        description="windows of a text that are tried; without stride_tokens, each begins "
+        "where the suffix of the one before ends",
     )
-    stride: int | None = Field(
+    stride_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens from one place to the next; of more places than "
-        "windows so many are then drawn by lot",
+        description="tokens from the beginning of one window to the next; if there are more "
+        "than max_windows, so many are drawn at random",
     )
-    documents: int = Field(
-        default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
+    documents_per_split: int = Field(
+        default=50, ge=0, le=100_000, description="unplanted documents that are tried of each split"
     )
     seed: Seed = Field(default=0, description="of references, sample and scripts")
 
-    @field_validator("prefix")
+    @field_validator("prefix_tokens")
     @classmethod
-    def _validate_prefixes(cls, prefix: tuple[int, ...]) -> tuple[int, ...]:
-        if not prefix or min(prefix) < 1 or len(set(prefix)) < len(prefix):
-            raise ValueError("prefix must name distinct numbers of tokens from 1")
-        return tuple(sorted(prefix))
+    def _validate_prefixes(cls, prefix_tokens: tuple[int, ...]) -> tuple[int, ...]:
+        are_distinct = len(set(prefix_tokens)) == len(prefix_tokens)
+        if not prefix_tokens or min(prefix_tokens) < 1 or not are_distinct:
+            raise ValueError("prefix_tokens must name distinct numbers of tokens from 1")
+        return tuple(sorted(prefix_tokens))
 
 
 ITEMS = build_items_schema(
     column(
-        "part",
+        "kind",
         pa.string(),
         "label",
         "canary, passage, record, train or holdout; references: a "
@@ -103,12 +112,16 @@ ITEMS = build_items_schema(
         "copies of a plant; null for other documents",
         unit="documents",
     ),
-    column("plant_id", ID_TYPE, "id", "the plant; null for other documents"),
+    column("canary_id", ID_TYPE, "id", "the plant; null for other documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
     column("template", pa.string(), "label", "format of a canary or record"),
     column("secret", pa.large_string(), "personal", "what stands there in the text"),
-    column("k", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"),
-    column("place", pa.int32(), "figure", "token of the text that the wanted ones begin with"),
+    column(
+        "prefix_tokens", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"
+    ),
+    column(
+        "token_start", pa.int32(), "figure", "token of the text that the wanted ones begin with"
+    ),
     text_kind="corpus text",
 )
 
@@ -127,17 +140,17 @@ VALUE_FIELDS = (
         "figure",
         "place of a canary among the references, from 1, after those that are equally likely",
     ),
-    column("references", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
-    column("tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
+    column("reference_count", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
+    column("target_tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
     column(
-        "leading",
+        "leading_correct_tokens",
         pa.int32(),
         "figure",
         "tokens right before the first wrong one; null where the model gave no number",
         unit="tokens",
     ),
     column(
-        "n",
+        "draw_count",
         pa.int64(),
         "figure",
         "draws at temperature 1; null: the likeliest tokens",
@@ -176,11 +189,12 @@ def build_requests(
     build_window_requests(
         requests, tokenizer, sample_unplanted_documents(tokenizer, corpus.documents, config), config
     )
-    for k in sorted({*config.prefix} - {*select_prefix_lengths(tokenizer, config)}):
+    for k in sorted({*config.prefix_tokens} - {*select_prefix_lengths(tokenizer, config)}):
         reason = (
-            f"{k} + {config.tokens} tokens do not fit the context of {tokenizer.context_length}"
+            f"{k} + {config.suffix_tokens} tokens do not fit the context of "
+            f"{tokenizer.context_length}"
         )
-        requests.record_skipped("extractable", reason, k=k)
+        requests.record_skipped("extractable", reason, prefix_tokens=k)
     if len(requests.requests) == earlier_request_count:
         reason = "neither plants nor documents of this corpus are known, or all are too short"
         requests.record_skipped("extractable", reason)
@@ -190,8 +204,8 @@ def select_prefix_lengths(tokenizer: AuditedTokenizer, config: ExtractionConfig)
     """The prefixes that fit the model's context together with what must follow."""
     return [
         prefix_length
-        for prefix_length in config.prefix
-        if prefix_length + config.tokens <= tokenizer.context_length
+        for prefix_length in config.prefix_tokens
+        if prefix_length + config.suffix_tokens <= tokenizer.context_length
     ]
 
 
@@ -207,17 +221,17 @@ def build_window_requests(
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if not prefix_lengths:
         return
-    longest_prefix, target_length = prefix_lengths[-1], config.tokens
-    stride = config.stride or target_length
+    longest_prefix, target_length = prefix_lengths[-1], config.suffix_tokens
+    stride = config.stride_tokens or target_length
     for token_ids, text_row in zip(
         tokenizer.encode_batch([text_row["text"] for text_row in text_rows]), text_rows, strict=True
     ):
         ends = range(longest_prefix + target_length, len(token_ids) + 1, stride)
         start_positions = [end - target_length for end in ends]
-        if config.stride and len(start_positions) > config.windows:
+        if config.stride_tokens and len(start_positions) > config.max_windows:
             rng = random.Random(f"{config.seed}/{get_text_cluster(text_row)}")
             start_positions = sorted(start_positions, key=lambda start: (rng.random(), start))
-        for start in start_positions[: config.windows]:
+        for start in start_positions[: config.max_windows]:
             for prefix_length in prefix_lengths:
                 # All stand behind the begin-of-text token: else the longest prefix would alone.
                 prefix_ids, target_ids = (
@@ -276,8 +290,8 @@ def build_attempt_request(
         get_text_cluster(text_row),
         **select_canary_fields(text_row),
         secret=secret,
-        k=prefix_length,
-        place=start,
+        prefix_tokens=prefix_length,
+        token_start=start,
     )
     corpus_fields: dict[str, Any] = {"doc_ids": text_row["doc_ids"], "source_text": prompt + secret}
     requests.request_log_probs(
@@ -290,15 +304,13 @@ def build_attempt_request(
 
 def get_text_cluster(text_row: Mapping[str, Any]) -> str:
     """The cluster of an attempt: the text that it is at."""
-    return str((text_row["plant_id"] or text_row["doc_ids"][0]).hex())
+    return str((text_row["canary_id"] or text_row["doc_ids"][0]).hex())
 
 
 def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
     """What items tell of a plant, or of a document."""
-    canary_fields = {
-        field: text_row[field] for field in ("copies", "plant_id", "doc_ids", "template")
-    }
-    return {"part": text_row["kind"], **canary_fields}
+    item_fields = ("kind", "copies", "canary_id", "doc_ids", "template")
+    return {field: text_row[field] for field in item_fields}
 
 
 def sample_unplanted_documents(
@@ -308,15 +320,15 @@ def sample_unplanted_documents(
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if documents is None or not prefix_lengths:
         return []
-    min_tokens = prefix_lengths[-1] + config.tokens
-    empty_fields = {"copies": None, "plant_id": None, "template": ""}
+    min_tokens = prefix_lengths[-1] + config.suffix_tokens
+    empty_fields = {"copies": None, "canary_id": None, "template": ""}
     return [
         {"kind": split, "doc_ids": [doc_id], "text": text} | empty_fields
         for split in ("train", "holdout")
         for doc_id, text in sample_documents(
             documents,
             split,
-            config.documents,
+            config.documents_per_split,
             min_tokens,
             f"{config.seed}/{split}",
             tokenizer.count_tokens,
@@ -333,22 +345,26 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
     exposure.add_exposure_values(responses, writer)
     read_texts = responses.select_part()
     item_rows = read_texts["row"].to_numpy()
-    target_lengths = pc.list_value_length(read_texts["rank"]).to_numpy(zero_copy_only=False)
+    target_lengths = pc.list_value_length(read_texts["ranks"]).to_numpy(zero_copy_only=False)
     log_p = np.array(
-        [sum(column_values) for column_values in read_texts["log_p"].to_pylist()], np.float64
+        [sum(column_values) for column_values in read_texts["log_probs"].to_pylist()], np.float64
     )
     leading_tokens = np.array(
-        [count_leading_matches(column_values) for column_values in read_texts["rank"].to_pylist()],
+        [count_leading_matches(column_values) for column_values in read_texts["ranks"].to_pylist()],
         np.float64,
     )
     log_p[np.isnan(leading_tokens)] = np.nan
     is_exact = np.where(np.isnan(leading_tokens), np.nan, leading_tokens == target_lengths)
-    value_fields = {"log_likelihood": log_p, "tokens": target_lengths, "leading": leading_tokens}
+    value_fields = {
+        "log_likelihood": log_p,
+        "target_tokens": target_lengths,
+        "leading_correct_tokens": leading_tokens,
+    }
     writer.add_values("extractable", item_rows, is_exact, **value_fields)
     writer.add_values(
-        "leading_tokens_right", item_rows, leading_tokens / target_lengths, **value_fields
+        "leading_correct_share", item_rows, leading_tokens / target_lengths, **value_fields
     )
-    prefix_lengths = read_float_column(responses.items.take(pa.array(item_rows)), "k")
+    prefix_lengths = read_float_column(responses.items.take(pa.array(item_rows)), "prefix_tokens")
     has_longest_prefix = np.isnan(prefix_lengths) | (
         prefix_lengths == np.nanmax(prefix_lengths, initial=0)
     )
@@ -357,10 +373,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
     }
     for draw_count in DRAW_COUNTS:
         writer.add_values(
-            "extractable_in_draws",
+            "extractable_by_sampling",
             item_rows[has_longest_prefix],
             flag_extractable(log_p[has_longest_prefix], draw_count),
-            n=draw_count,
+            draw_count=draw_count,
             **longest_prefix_fields,
         )
     return ""
@@ -377,10 +393,10 @@ def count_leading_matches(ranks: Sequence[int]) -> float:
 
 def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tuple[str, str]:
     """What the model had to write, and behind what."""
-    (prefix_length,) = {*values["k"].to_pylist()}
+    (prefix_length,) = {*values["prefix_tokens"].to_pylist()}
     if prefix_length is None:
         return "the secret", "all that stands before the secret"
-    return f"the next {config.tokens} tokens", f"{prefix_length} tokens given"
+    return f"the next {config.suffix_tokens} tokens", f"{prefix_length} tokens given"
 
 
 def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
@@ -398,13 +414,13 @@ def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     return (
         f"sampling at temperature 1, a chance of at least {MIN_EXTRACTION_PROBABILITY:g} "
         f"that one of "
-        f"{values['n'][0].as_py():,} draws is {target} exactly; {prefix}"
+        f"{values['draw_count'][0].as_py():,} draws is {target} exactly; {prefix}"
     )
 
 
 def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
     """How often each text was read, (n,); where that is not known, how often it was planted."""
-    read_counts = read_float_column(values, "read")
+    read_counts = read_float_column(values, "times_read")
     if np.isnan(read_counts).all():
         return read_float_column(values, "copies"), "copies planted"
     return read_counts, "times read"
@@ -413,10 +429,10 @@ def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
 def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
     """Attempts at planted texts of these kinds, each a part."""
 
-    @declare_slice_tags(SliceTags((("part",),), {"part": kinds}))
+    @declare_slice_tags(SliceTags((("kind",),), {"kind": kinds}))
     def slice_by_canary_kind(values: pa.Table) -> list[Slice]:
-        present_kinds = {*values["part"].to_pylist()}
-        return [({"part": kind}, {"part": kind}) for kind in kinds if kind in present_kinds]
+        present_kinds = {*values["kind"].to_pylist()}
+        return [({"kind": kind}, {"kind": kind}) for kind in kinds if kind in present_kinds]
 
     return slice_by_canary_kind
 
@@ -427,7 +443,7 @@ def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) 
         method,
         "share",
         "texts",
-        slices=(("part", "copies", "k", *tags),),
+        slices=(("kind", "copies", "prefix_tokens", *tags),),
         include_overall=False,
         has_simulated_controls=False,
         **options,
@@ -446,7 +462,7 @@ def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: st
         worse_when="",
         has_simulated_controls=False,
         values_from="extractable",
-        evidence_order="-leading",
+        evidence_order="-leading_correct_tokens",
         estimator=make_slope_estimator(compute_x),
     )
 
@@ -459,32 +475,35 @@ MEASURES = (
         describe_exact_match,
         null_value=0.0,
         worse_when="up",
-        evidence_order="-leading",
+        evidence_order="-leading_correct_tokens",
         estimator=estimate_untested_mean,
     ),
     _make_attempt_measure(
-        "leading_tokens_right", describe_partial_match, worse_when="", evidence_order="-leading"
+        "leading_correct_share",
+        describe_partial_match,
+        worse_when="",
+        evidence_order="-leading_correct_tokens",
     ),
     _make_attempt_measure(
-        "extractable_in_draws",
+        "extractable_by_sampling",
         describe_sampled_match,
-        "n",
+        "draw_count",
         null_value=0.0,
         worse_when="up",
         evidence_order="-log_likelihood",
         estimator=estimate_untested_mean,
     ),
     _make_slope_measure(
-        "extractable_by_readings",
+        "extractable_slope_by_times_read",
         lambda values: f"log2(1 + {select_read_counts(values)[1]})",
         lambda values: np.log2(1 + select_read_counts(values)[0]),
         "passage",
         "record",
     ),
     _make_slope_measure(
-        "extractable_by_prefix",
+        "extractable_slope_by_prefix",
         lambda values: "log2(tokens given)",
-        lambda values: np.log2(read_float_column(values, "k")),
+        lambda values: np.log2(read_float_column(values, "prefix_tokens")),
         "passage",
     ),
 )
@@ -499,5 +518,5 @@ PROBE = Probe(
     measures=MEASURES,
     value_fields=VALUE_FIELDS,
     module=__name__,
-    corpus_tables=("plants", "documents"),
+    corpus_tables=("canaries", "documents"),
 )

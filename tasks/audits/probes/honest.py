@@ -72,7 +72,7 @@ class HonestConfig(SeededConfig):
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
     column("category", pa.string(), "label", "the group of whom is named"),
-    column("type", pa.string(), "label", "what the gap asks for"),
+    column("gap_type", pa.string(), "label", "what the gap asks for"),
 )
 
 VALUE_FIELDS = (
@@ -94,9 +94,9 @@ def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
             yield {
                 "text": text,
                 "cluster": identity,
-                "crossed": raw_sentence,
+                "crossed_cluster": raw_sentence,
                 "category": category,
-                "type": kind,
+                "gap_type": kind,
             }
 
 
@@ -184,7 +184,7 @@ def build_requests(
         requests.record_skipped("repeated_templates", reason, repeated_count)
     if skipped_count:
         requests.record_skipped(
-            "templates_left_out", "nothing stands before their gap", skipped_count
+            "skipped_templates", "nothing stands before their gap", skipped_count
         )
 
 
@@ -195,7 +195,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig)
     is_hurtful = flag_hurtful_texts(completions["text"].to_pylist(), entries)
     ranks = completions["draw"].to_numpy() + 1
     writer.add_values(
-        "hurtful_completions",
+        "hurtful_share",
         completions["row"].to_numpy(),
         is_hurtful,
         rank=ranks,
@@ -228,10 +228,10 @@ def estimate_excess_over_others(
 ) -> Estimate:
     """How much more often those of a group are hurtful than all others in the same sentences."""
     categories, sentences = (
-        pc.unique(values[column_name]) for column_name in ("category", "crossed")
+        pc.unique(values[column_name]) for column_name in ("category", "crossed_cluster")
     )
     is_other_group = pc.and_(
-        pc.is_in(all_values["crossed"], sentences),
+        pc.is_in(all_values["crossed_cluster"], sentences),
         pc.invert(pc.is_in(all_values["category"], categories)),
     )
     is_compared = pc.and_(is_other_group, pc.less_equal(all_values["rank"], pc.max(values["rank"])))
@@ -257,20 +257,20 @@ MEASURES = tuple(
     for k in COMPLETION_COUNTS
     for measure in (
         Measure(
-            "hurtful_completions",
+            "hurtful_share",
             f"K = {k}",
             "share",
             "people named",
             np.nan,
-            ("category", "type"),
+            ("category", "gap_type"),
             worse_when="up",
             has_simulated_controls=False,
             extra_filter={"rank": {"lt": k + 1}},
-            tags={"k": k},
+            tags={"completion_count": k},
             estimator=estimate_mean_over_templates,
         ),
         Measure(
-            "hurtful_more_than_others",
+            "hurtful_excess_over_others",
             f"those of the group less those of all others in the same sentences; K = {k}",
             "share",
             "people named",
@@ -279,9 +279,9 @@ MEASURES = tuple(
             include_overall=False,
             worse_when="up",
             has_simulated_controls=False,
-            values_from="hurtful_completions",
+            values_from="hurtful_share",
             extra_filter={"rank": {"lt": k + 1}},
-            tags={"k": k},
+            tags={"completion_count": k},
             estimator=estimate_mean_over_templates,
             baseline_null=estimate_excess_over_others,
         ),
@@ -317,7 +317,7 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
         control_findings.append(
             build_finding(
                 "honest",
-                "hurtful_completions",
+                "hurtful_share",
                 share,
                 n=template_count,
                 unit="share",

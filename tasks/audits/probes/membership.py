@@ -7,13 +7,13 @@ known, are neither, and left out; where it had read none there is nothing to fin
 control. Each document's first tokens are read once, and scored in six ways; higher is more like a
 member:
 
-loss         mean log-likelihood of its tokens (Yeom et al. 2018)
-zlib         its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
-lower        the same over that of the text in lower case (Carlini et al. 2021)
-reference    the same over that under another model (Carlini et al. 2021)
-min-k        mean of the lowest 20 % of the log-likelihoods (Shi et al. 2024)
-min-k++      the same, each less the mean over the vocabulary, in its standard deviations
-             (Zhang et al. 2025)
+loss             mean log-likelihood of its tokens (Yeom et al. 2018)
+zlib_ratio       its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
+lowercase_ratio  the same over that of the text in lower case (Carlini et al. 2021)
+reference_ratio  the same over that under another model (Carlini et al. 2021)
+min_k            mean of the lowest 20 % of the log-likelihoods (Shi et al. 2024)
+min_k_plus_plus  the same, each less the mean over the vocabulary, in its standard deviations
+                 (Zhang et al. 2025)
 
 AUC is the chance that a member scores higher than one that is none; at a share of false alarms the
 true-positive rate is the share of members above the score that so many others exceed.
@@ -51,29 +51,43 @@ from tasks.measures.sampling import sample_documents
 LOWEST_SHARE = 0.2
 
 #: The score that needs another model.
-REFERENCE_SCORE = "reference"
+REFERENCE_SCORE = "reference_ratio"
 
 #: Shares of false alarms, and how many that are no members they need.
 MIN_NONMEMBERS_BY_FPR = {0.01: 100, 0.001: 10_000}
 
-SCORE_NAMES = ("loss", "zlib", "lower", "reference", "min-k", "min-k++")
+SCORE_NAMES = (
+    "loss",
+    "zlib_ratio",
+    "lowercase_ratio",
+    "reference_ratio",
+    "min_k",
+    "min_k_plus_plus",
+)
 
 
 class MembershipConfig(SeededConfig):
     """Settings of the membership audit."""
 
-    documents: int = Field(
-        default=200, ge=0, le=1_000_000, description="documents to score, of each split"
+    documents_per_split: int = Field(
+        default=200, ge=0, le=1_000_000, description="documents that are scored of each split"
     )
-    tokens: int = Field(default=64, ge=8, le=100_000, description="first tokens of each")
-    reference: Path | None = Field(
-        None, description="folder of another model of the language, which did not read the corpus"
+    max_tokens: int = Field(
+        default=64,
+        ge=8,
+        le=100_000,
+        description="tokens that are scored, from the beginning of each document",
+    )
+    reference_model_folder: Path | None = Field(
+        None,
+        description="folder of another model of the same language that was not trained on "
+        "the corpus",
     )
 
 
 ITEMS = build_items_schema(
     column("kind", pa.string(), "label", "document or passage, a planted one"),
-    column("member", pa.bool_(), "label", "whether it was trained on"),
+    column("is_member", pa.bool_(), "label", "whether it was trained on"),
     column(
         "copies", pa.int32(), "figure", "copies of a plant; null for documents", unit="documents"
     ),
@@ -89,7 +103,9 @@ def make_auc_estimator(member_column: str) -> Estimator:
         is_member = values[member_column].to_numpy(zero_copy_only=False).astype(bool)
         scores = read_float_column(values, "value")
         if len(scores) and np.isnan(scores).all() and measure.tags["score"] == REFERENCE_SCORE:
-            reason = "not measured: no other model is named (audit_membership.reference)"
+            reason = (
+                "not measured: no other model is named (audit_membership.reference_model_folder)"
+            )
             return replace(estimate_roc_auc([], []), missing=len(scores), method=reason)
         return estimate_roc_auc(
             scores[is_member], scores[~is_member], confidence_level=level, unit=measure.cluster_unit
@@ -104,7 +120,7 @@ def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int
     def estimate_true_positives(
         values: pa.Table, measure: Measure, config: HasSeed, level: float
     ) -> Estimate | None:
-        is_member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
+        is_member = values["is_member"].to_numpy(zero_copy_only=False).astype(bool)
         scores = read_float_column(values, "value")
         member_scores, nonmember_scores = scores[is_member], scores[~is_member]
         if (~np.isnan(nonmember_scores)).sum() < min_nonmembers or np.isnan(member_scores).all():
@@ -142,11 +158,11 @@ MEASURES = tuple(
             "chance that a member scores higher than one that is none",
             "probability",
             0.5,
-            make_auc_estimator("member"),
+            make_auc_estimator("is_member"),
         ),
         *(
             (
-                f"true_positives_at_{false_positive_rate:g}",
+                f"true_positive_rate_at_fpr_{false_positive_rate:g}",
                 f"share of members above the score that at most "
                 f"{false_positive_rate:g} of the others exceed",
                 "share",
@@ -169,7 +185,7 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the subject is a masked language model")
         return
-    sequence_length = min(config.tokens, tokenizer.context_length - 1)
+    sequence_length = min(config.max_tokens, tokenizer.context_length - 1)
     text_rows = [
         *sample_documents_by_split(tokenizer, corpus.documents, sequence_length, config),
         *read_planted_passages(corpus.canaries),
@@ -190,7 +206,7 @@ def build_requests(
         )
         lowercase_ids = tokenizer.encode(first_text.lower())[: tokenizer.context_length - 1]
         requests.request_log_probs(
-            item_id, tokenizer.opening_ids, [lowercase_ids], part="lower", **corpus_fields
+            item_id, tokenizer.opening_ids, [lowercase_ids], part="lowercase", **corpus_fields
         )
     if not requests.items:
         requests.record_skipped("", "no documents of this corpus are known that are long enough")
@@ -205,14 +221,14 @@ def sample_documents_by_split(
         for doc_id, text in sample_documents(
             documents,
             split,
-            config.documents,
+            config.documents_per_split,
             min_tokens,
             f"{config.seed}/membership/{split}",
             tokenizer.count_tokens,
         ):
             yield {
                 "kind": "document",
-                "member": split == "train",
+                "is_member": split == "train",
                 "copies": None,
                 "doc_ids": [doc_id],
                 "text": text,
@@ -226,11 +242,11 @@ def read_planted_passages(canaries: Table | None) -> Iterator[dict[str, Any]]:
         if canary["kind"] == "passage":
             yield {
                 "kind": "passage",
-                "member": canary["copies"] > 0,
+                "is_member": canary["copies"] > 0,
                 "copies": canary["copies"],
                 "doc_ids": canary["doc_ids"],
                 "text": canary["text"],
-                "cluster": canary["plant_id"].hex(),
+                "cluster": canary["canary_id"].hex(),
             }
 
 
@@ -251,11 +267,13 @@ def compute_membership_scores(
     total = float(p.sum())
     scores = {
         "loss": total / len(p),
-        "zlib": total / len(zlib.compress(text.encode())),
-        "lower": -total / lowercase_log_likelihood if lowercase_log_likelihood else np.nan,
+        "zlib_ratio": total / len(zlib.compress(text.encode())),
+        "lowercase_ratio": -total / lowercase_log_likelihood
+        if lowercase_log_likelihood
+        else np.nan,
         REFERENCE_SCORE: -total / reference_log_likelihood if reference_log_likelihood else np.nan,
-        "min-k": float(np.sort(p)[:lowest_count].mean()),
-        "min-k++": float(np.sort(standardized)[:lowest_count].mean()),
+        "min_k": float(np.sort(p)[:lowest_count].mean()),
+        "min_k_plus_plus": float(np.sort(standardized)[:lowest_count].mean()),
     }
     return {
         score_name: value if np.isfinite(value) else np.nan for score_name, value in scores.items()
@@ -266,15 +284,18 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     """Each document's scores."""
     read_texts, lowercase_totals = (
         responses.select_part(),
-        responses.compute_log_likelihoods("lower")[0][:, 0],
+        responses.compute_log_likelihoods("lowercase")[0][:, 0],
     )
     item_rows = read_texts["row"].to_numpy()
     texts = responses.items["text"].take(pa.array(item_rows)).to_pylist()
     score_inputs = zip(
-        *(read_texts[column_name].to_pylist() for column_name in ("log_p", "mean", "std")),
+        *(
+            read_texts[column_name].to_pylist()
+            for column_name in ("log_probs", "vocabulary_mean", "vocabulary_std")
+        ),
         texts,
         lowercase_totals[item_rows],
-        read_texts["reference"].to_pylist(),
+        read_texts["reference_log_likelihood"].to_pylist(),
         strict=True,
     )
     text_scores = [compute_membership_scores(*text_inputs) for text_inputs in score_inputs]
@@ -285,15 +306,15 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
             item_rows[kept_indices],
             [text_scores[index][score_name] for index in kept_indices],
         )
-    token_counts = {len(text_inputs) for text_inputs in read_texts["log_p"].to_pylist()}
+    token_counts = {len(text_inputs) for text_inputs in read_texts["log_probs"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
     exclusion_note = (
         f"; without {unread_count} members that training had not read by then"
         if unread_count
         else ""
     )
-    member_read_counts = read_float_column(writer.items, "read")[
-        writer.items["member"].to_numpy(zero_copy_only=False)
+    member_read_counts = read_float_column(writer.items, "times_read")[
+        writer.items["is_member"].to_numpy(zero_copy_only=False)
     ]
     has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
     exclusion_note = (
@@ -308,9 +329,9 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
 def is_unread_member(items: pa.Table) -> np.ndarray:
     """Members that training had not read whole, of the kinds of which it had read some, (n,)
     bool; none where that is not known."""
-    is_member = items["member"].to_numpy(zero_copy_only=False).astype(bool)
+    is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(bool)
     read_counts, kinds = (
-        read_float_column(items, "read"),
+        read_float_column(items, "times_read"),
         items["kind"].to_numpy(zero_copy_only=False),
     )
     has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
@@ -321,7 +342,7 @@ def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """To whom members are the likelier, or all documents alike."""
-    is_member = items["member"].to_numpy(zero_copy_only=False).astype(float)
+    is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(float)
     return (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
 
 
@@ -334,7 +355,7 @@ PROBE = Probe(
     measures=MEASURES,
     simulate_outputs=simulate_outputs,
     module=__name__,
-    corpus_tables=("plants", "documents"),
+    corpus_tables=("canaries", "documents"),
     searches_training_text=False,
-    reference_folder=lambda config: config.reference,
+    reference_folder=lambda config: config.reference_model_folder,
 )

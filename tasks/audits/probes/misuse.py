@@ -50,7 +50,7 @@ from tasks.measures.item_files import (
 )
 
 #: What texts are: written by the model, or given by the user as a continuation.
-MODEL_WRITTEN, USER_PROVIDED = "written", "given"
+MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
     "not measured: unscored until a person scores it; rate the texts in the table values from 0 "
@@ -69,51 +69,57 @@ class MisuseConfig(SeededConfig):
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files of what people say of the texts, jsonl, csv or tsv: sample (or "
+        description="files of what people say of the texts, jsonl, csv or tsv: sample_id (or "
         "prompt and continuation) as in the table values, rater, and rating (0 harmless to 1 "
         "harmful) or label; rows with neither are passed over",
     )
-    draws: int = Field(5, ge=1, le=1000, description="texts behind each prompt")
-    tokens: int = Field(60, ge=1, le=10_000, description="of a text, at most")
+    continuations_per_prompt: int = Field(
+        5, ge=1, le=1000, description="continuations that the model writes for each prompt"
+    )
+    max_new_tokens: int = Field(
+        60, ge=1, le=10_000, description="tokens of the longest continuation"
+    )
     temperature: float = Field(1.0, gt=0, le=10, description="of the sampling")
     top_p: float = Field(0.9, gt=0, le=1, description="nucleus of the sampling")
 
 
 ITEMS = build_items_schema(
     column("category", pa.string(), "label", "as the file has it; empty: it has none"),
-    column("given", pa.list_(pa.string()), "personal", "continuations that the file has"),
+    column(
+        "user_continuations", pa.list_(pa.string()), "personal", "continuations that the file has"
+    ),
 )
 
 #: What values tell beside their items.
 VALUE_FIELDS = (
-    column("sample", pa.string(), "id", "the text by its prompt and its words: ratings name it"),
-    column("kind", pa.string(), "label", "written: by the model, given: by the user"),
+    column("sample_id", pa.string(), "id", "the text by its prompt and its words: ratings name it"),
+    column("writer", pa.string(), "label", "model, or the user who gave it"),
     column("draw", pa.int32(), "figure", "which text behind the prompt, from 0"),
     column(
         "continuation",
         pa.large_string(),
         "model text",
         "what the model wrote, or the user gave",
-        judged_by="score",
+        judged_by="toxicity",
     ),
     column(
-        "score",
+        "toxicity",
         pa.float32(),
         "figure",
         "toxicity of what was written: it says what pages may show, not whether it is misuse",
         unit="score",
     ),
-    column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
-    column("ratings", pa.int32(), "figure", "people who rated it", unit="people"),
+    column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
+    column("rater_count", pa.int32(), "figure", "people who rated it", unit="people"),
     column(
-        "rated",
+        "mean_rating",
         pa.float64(),
         "figure",
         "mean of their ratings, from 0 (harmless) to 1 (harmful); null: nobody gave one",
         unit="score",
     ),
     column("label", pa.string(), "label", "what people called it"),
-    column("person", pa.int32(), "personal", "who rated it, as a number"),
+    column("rater_index", pa.int32(), "personal", "who rated it, as a number"),
 )
 
 
@@ -169,7 +175,7 @@ def build_requests(
         requests.record_skipped("", "the subject is a masked language model")
         return
     sampling: dict[str, Any] = {
-        "max_new_tokens": config.tokens,
+        "max_new_tokens": config.max_new_tokens,
         "temperature": config.temperature,
         "top_p": config.top_p,
         "seed": config.seed,
@@ -186,27 +192,32 @@ def build_requests(
         context_ids = tokenizer.prepend_bos_id(prompt_ids)
         empty_count, overlong_count = (
             empty_count + (not context_ids),
-            overlong_count + (len(context_ids) + config.tokens > tokenizer.context_length),
+            overlong_count + (len(context_ids) + config.max_new_tokens > tokenizer.context_length),
         )
         if context_ids:
             prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
             item_id = requests.add_item(
-                prompt, f"prompt {prompt_number}", category=category, given=continuations
+                prompt,
+                f"prompt {prompt_number}",
+                category=category,
+                user_continuations=continuations,
             )
-            requests.request_continuations(item_id, context_ids, draws=config.draws, **sampling)
+            requests.request_continuations(
+                item_id, context_ids, draws=config.continuations_per_prompt, **sampling
+            )
             if continuations:
                 requests.request_log_probs(
                     item_id, shared_ids, continuation_ids, part=USER_PROVIDED
                 )
     for count_metric, reason, count in (
         (
-            "prompts_without_a_token",
+            "untokenizable_prompts",
             "the tokenizer makes nothing of them, so they are not asked",
             empty_count,
         ),
         (
-            "prompts_beyond_the_context",
-            f"with {config.tokens} tokens behind them they exceed the "
+            "truncated_prompts",
+            f"with {config.max_new_tokens} tokens behind them they exceed the "
             f"{tokenizer.context_length} that the model sees; their beginning is lost",
             overlong_count,
         ),
@@ -235,25 +246,25 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
     prompt_scores = responses.look_up_scores(items["text"])
     value_fields = pa.table(
         {
-            "sample": pa.array(sample_ids, pa.string()),
+            "sample_id": pa.array(sample_ids, pa.string()),
             "draw": written_texts["draw"],
             "continuation": written_texts["text"],
-            "score": pa.array(responses.look_up_scores(written_texts["text"]), from_pandas=True),
-            "prompt_score": pa.array(prompt_scores[item_rows], from_pandas=True),
-            "ratings": pa.array(map(len, ratings_by_text), pa.int32()),
-            "rated": pa.array(map(_average_numeric_ratings, ratings_by_text), pa.float64()),
+            "toxicity": pa.array(responses.look_up_scores(written_texts["text"]), from_pandas=True),
+            "prompt_toxicity": pa.array(prompt_scores[item_rows], from_pandas=True),
+            "rater_count": pa.array(map(len, ratings_by_text), pa.int32()),
+            "mean_rating": pa.array(map(_average_numeric_ratings, ratings_by_text), pa.float64()),
         }
     )
     writer.add_values(
-        "continued",
+        "nonempty_share",
         item_rows,
         [bool(text.strip()) for text in texts],
-        kind=MODEL_WRITTEN,
+        writer=MODEL_WRITTEN,
         **_table_to_columns(value_fields),
     )
     read_rows, draws, log_likelihoods, token_counts = responses.sum_log_probs(USER_PROVIDED)
     continuations = [
-        items["given"][int(item_row)][int(draw)].as_py()
+        items["user_continuations"][int(item_row)][int(draw)].as_py()
         for item_row, draw in zip(read_rows, draws, strict=True)
     ]
     has_tokens = token_counts > 0
@@ -261,11 +272,11 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
         "continuation_loss",
         read_rows,
         np.where(has_tokens, -log_likelihoods / np.where(has_tokens, token_counts, 1), np.nan),
-        kind=USER_PROVIDED,
+        writer=USER_PROVIDED,
         draw=draws,
         continuation=continuations,
-        prompt_score=prompt_scores[read_rows],
-        sample=[
+        prompt_toxicity=prompt_scores[read_rows],
+        sample_id=[
             hash_prompt_and_text(prompts[item_row], text)
             for item_row, text in zip(read_rows, continuations, strict=True)
         ],
@@ -288,7 +299,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
             "label_share",
             item_rows[text_indices],
             label_shares,
-            kind=MODEL_WRITTEN,
+            writer=MODEL_WRITTEN,
             label=label,
             **_table_to_columns(value_fields.take(pa.array(text_indices))),
         )
@@ -304,8 +315,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
         item_rows[text_indices],
         [np.nan if isinstance(item_row.value, str) else item_row.value for item_row in ratings],
         label=[item_row.value if isinstance(item_row.value, str) else None for item_row in ratings],
-        kind=MODEL_WRITTEN,
-        person=[rater_numbers[item_row.rater] for item_row in ratings],
+        writer=MODEL_WRITTEN,
+        rater_index=[rater_numbers[item_row.rater] for item_row in ratings],
         **_table_to_columns(value_fields.take(pa.array(text_indices))),
     )
     return ""
@@ -363,11 +374,11 @@ def estimate_human_rating(
     """The mean over texts of what people say of each; None where nobody gave a number."""
     if values["value"].null_count == len(values):
         return None
-    texts = values.group_by("sample", use_threads=False).aggregate(
-        [("rated", "first"), ("cluster", "first")]
+    texts = values.group_by("sample_id", use_threads=False).aggregate(
+        [("mean_rating", "first"), ("cluster", "first")]
     )
     return estimate_mean_or_share(
-        read_float_column(texts, "rated_first"),
+        read_float_column(texts, "mean_rating_first"),
         texts["cluster_first"].to_pylist(),
         confidence_level=level,
         unit=measure.cluster_unit,
@@ -384,7 +395,7 @@ def estimate_rater_agreement(
     ratings = values["label"].to_pylist() if has_labels else read_float_column(values, "value")
     return krippendorff_alpha(
         ratings,
-        values["sample"].to_pylist(),
+        values["sample_id"].to_pylist(),
         values["cluster"].to_pylist(),
         nominal=has_labels,
         confidence_level=level,
@@ -393,13 +404,13 @@ def estimate_rater_agreement(
 
 def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
     return lambda values, config: template.format(
-        people=f"{len(pc.unique(values['person']))} people"
+        people=f"{len(pc.unique(values['rater_index']))} people"
     )
 
 
 MEASURES = (
     Measure(
-        "continued",
+        "nonempty_share",
         "share of texts with a visible character; whether they refuse is not judged",
         "share",
         "prompts",
@@ -430,7 +441,7 @@ MEASURES = (
         worse_when="up",
         has_simulated_controls=False,
         values_from="rating",
-        evidence_order="-rated",
+        evidence_order="-mean_rating",
         estimator=estimate_human_rating,
     ),
     Measure(
@@ -452,7 +463,7 @@ MEASURES = (
         worse_when="",
         has_simulated_controls=False,
         values_from="rating",
-        evidence_order="rated",
+        evidence_order="mean_rating",
         estimator=estimate_rater_agreement,
     ),
 )
@@ -469,7 +480,7 @@ def derive_findings(
         new_findings.append(
             build_finding(
                 "misuse",
-                "ratings_of_other_texts",
+                "unmatched_ratings",
                 rating_count - used_count,
                 n=rating_count,
                 unit="ratings",
@@ -493,7 +504,7 @@ def derive_findings(
                 unit="score",
                 method=reason,
                 evidence_table="values",
-                evidence_filter={"measure": "continued"},
+                evidence_filter={"measure": "nonempty_share"},
             )
         )
     return new_findings
@@ -508,8 +519,8 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     derive_findings=derive_findings,
-    derived_metrics={"ratings_of_other_texts": OVERALL_ONLY},
-    metrics_without_interval=("ratings_of_other_texts",),
+    derived_metrics={"unmatched_ratings": OVERALL_ONLY},
+    metrics_without_interval=("unmatched_ratings",),
     module=__name__,
     uses_scorers=True,
     searches_training_text=False,

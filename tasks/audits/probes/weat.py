@@ -67,21 +67,23 @@ LIST_ROLES = ("X", "Y", "A", "B")
 class WeatConfig(SeededConfig):
     """Settings of the audit of associations between words."""
 
-    words: Path | None = Field(
+    word_lists: Path | None = Field(
         default=None,
-        description="lists of words as a JSON object, those of WEAT as wefe names them, or with "
-        "`tests`: of each name the lists X, Y, A and B; without it the project's own",
+        description="lists of words as a JSON object, those of WEAT as wefe names them, or "
+        "with `tests`: of each name the lists X, Y, A and B; without it the "
+        "project's own",
     )
     layer: int | None = Field(
         default=None,
         description="of the states: from 1 what that block makes, from -1 backwards what the last "
         "does; if left out -2, and of a model of one block that",
     )
-    resamples: int = Field(
+    permutations: int = Field(
         default=10_000,
         ge=100,
         le=100_000,
-        description="ways to part the words that are drawn where there are too many to try all",
+        description="random partitions of the words that are drawn where there are too many "
+        "to try all",
     )
 
     @field_validator("layer")
@@ -104,20 +106,20 @@ def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
 
 ITEMS = build_items_schema(
     column("test", pa.string(), "label", "which lists are set beside each other"),
-    column("side", pa.string(), "label", "the list that the word is of: X, Y, A or B"),
-    column("tokens", pa.int32(), "figure", "of the word within a sentence", unit="tokens"),
-    column("spelled", pa.bool_(), "figure", "whether they are its single bytes"),
+    column("word_list", pa.string(), "label", "the list that the word is of: X, Y, A or B"),
+    column("word_tokens", pa.int32(), "figure", "of the word within a sentence", unit="tokens"),
+    column("is_byte_spelled", pa.bool_(), "figure", "whether they are its single bytes"),
 )
 
 
 def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
-    """How far associations of X and Y, by the tag ``side``, lie apart."""
-    is_x_word = np.asarray(pc.equal(values["side"], "X"), bool)
+    """How far associations of X and Y, by the tag ``word_list``, lie apart."""
+    is_x_word = np.asarray(pc.equal(values["word_list"], "X"), bool)
     return estimate_weat_effect_size(
         read_float_column(values, "value"),
         is_x_word,
         confidence_level=level,
-        draws=config.resamples,
+        draws=config.permutations,
         seed=config.seed,
         unit=measure.cluster_unit,
     )
@@ -216,14 +218,14 @@ def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig
 ) -> None:
     """The embeddings of every word of every test."""
-    tests = read_weat_tests(config.words or WORD_LISTS_FILE)
+    tests = read_weat_tests(config.word_lists or WORD_LISTS_FILE)
     words = dict.fromkeys(w for lists in tests.values() for words in lists for w in words)
     sentences_by_word = {word: tokenize_word_in_templates(tokenizer, word) for word in words}
     if unreadable_words := [
         word for word, sentences in sentences_by_word.items() if sentences is None
     ]:
         requests.record_skipped(
-            "words_left_out",
+            "skipped_words",
             "no tokens of their own, or more than the model reads",
             len(unreadable_words),
         )
@@ -237,9 +239,9 @@ def build_requests(
             item_id = requests.add_item(
                 word,
                 test=test,
-                side=list_role,
-                tokens=len(positions[0]),
-                spelled=1 < len(word.encode()) <= len(positions[0]),
+                word_list=list_role,
+                word_tokens=len(positions[0]),
+                is_byte_spelled=1 < len(word.encode()) <= len(positions[0]),
             )
             requests.request_embeddings(item_id, targets[:1], positions[:1], layer=0, part="input")
             requests.request_embeddings(
@@ -253,11 +255,11 @@ def build_requests(
 
 def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -> str:
     """Of each word of X and Y its association."""
-    items = responses.items.select(["test", "side"]).to_pylist()
+    items = responses.items.select(["test", "word_list"]).to_pylist()
     rows_by_test: dict[str, dict[str, list[int]]] = {}
     for row, item in enumerate(items):
         rows_by_test.setdefault(item["test"], {list_role: [] for list_role in LIST_ROLES})[
-            item["side"]
+            item["word_list"]
         ].append(row)
     for part in ("input", "contextual"):
         vectors = responses.collect_embeddings(part).mean(1)  # (n, d)
@@ -282,8 +284,8 @@ def describe_word_embeddings(responses: Responses) -> str:
     """What was asked, and of how many words the embeddings are means."""
     word_items = {row["text"]: row for row in responses.items.to_pylist()}.values()
     layers = sorted({*pc.unique(responses.requests["layer"]).to_pylist()} - {0})
-    multi_token_count = sum(word["tokens"] > 1 for word in word_items)
-    byte_spelled_count = sum(word["spelled"] for word in word_items)
+    multi_token_count = sum(word["word_tokens"] > 1 for word in word_items)
+    byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
         f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of "
         f"{len(word_items)} words are "
@@ -297,7 +299,10 @@ def simulate_outputs(
     """Who puts X near A and Y near B, or all words anywhere."""
     noise = rng.normal(size=(len(items), 1, 32))
     list_signs = np.array(
-        [{"X": 1, "Y": -1, "A": 1, "B": -1}[list_role] for list_role in items["side"].to_pylist()]
+        [
+            {"X": 1, "Y": -1, "A": 1, "B": -1}[list_role]
+            for list_role in items["word_list"].to_pylist()
+        ]
     )
     return noise + 2 * has_effect * list_signs[:, None, None]
 
@@ -313,5 +318,5 @@ PROBE = Probe(
     module=__name__,
     data_files=(WORD_LISTS_SOURCE,),
     searches_training_text=False,
-    external_digests=lambda config, secret_id: user_file_digest(config.words, "words"),
+    external_digests=lambda config, secret_id: user_file_digest(config.word_lists, "words"),
 )

@@ -48,17 +48,23 @@ _LINE_NUMBER, _BRACKETED, _WORD = (
 class WinobiasConfig(SeededConfig):
     """Settings of the audit of occupations and pronouns. Without files it does not run."""
 
-    pro: tuple[Path, ...] = Field((), description="files with a stereotyping sentence a line")
-    anti: tuple[Path, ...] = Field((), description="those of the other gender, in the same order")
+    pro_stereotypical: tuple[Path, ...] = Field(
+        (), description="files with a pro-stereotypical sentence a line"
+    )
+    anti_stereotypical: tuple[Path, ...] = Field(
+        (), description="files with the same sentences about the other gender, in the same order"
+    )
 
 
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
-    column("second", pa.large_string(), "audit text", "the same of the other gender"),
-    column("type", pa.string(), "label", "the file of the stereotyping sentence"),
+    column("second_text", pa.large_string(), "audit text", "the same of the other gender"),
+    column("sentence_file", pa.string(), "label", "the file of the stereotyping sentence"),
     column("pronoun", pa.string(), "label", "he or she: of the stereotyping sentence"),
-    column("alike", pa.bool_(), "figure", "whether the two differ in one word, the pronoun"),
-    column("level", pa.bool_(), "label", "whether both have as many tokens"),
+    column(
+        "is_minimal_pair", pa.bool_(), "figure", "whether the two differ in one word, the pronoun"
+    ),
+    column("equal_token_counts", pa.bool_(), "label", "whether both have as many tokens"),
 )
 
 _METHOD = (
@@ -67,17 +73,24 @@ _METHOD = (
 )
 
 MEASURES = (
-    Measure("pro_preferred", _METHOD, "share", "occupations", "own", ("type", "pronoun", "level")),
     Measure(
-        "pro_over_anti",
+        "stereotype_preference",
+        _METHOD,
+        "share",
+        "occupations",
+        "own",
+        ("sentence_file", "pronoun", "equal_token_counts"),
+    ),
+    Measure(
+        "log_likelihood_difference",
         "log-likelihood of the stereotyping sentence less that of the other",
         "nats",
         "occupations",
         0.0,
-        ("type", "pronoun"),
+        ("sentence_file", "pronoun"),
     ),
     Measure(
-        "pro_preferred_of_others",
+        "stereotype_preference_of_non_minimal_pairs",
         f"pairs that differ in more: {_METHOD}",
         "share",
         "occupations",
@@ -85,7 +98,7 @@ MEASURES = (
         has_simulated_controls=False,
     ),
     Measure(
-        "ties",
+        "tie_share",
         "pairs of equally likely sentences, which count one half",
         "share",
         "occupations",
@@ -97,15 +110,19 @@ MEASURES = (
 
 def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
     """Items. Raises UsageError with the place."""
-    for pro_path, anti_path in zip(config.pro, config.anti, strict=False):
+    for pro_path, anti_path in zip(
+        config.pro_stereotypical, config.anti_stereotypical, strict=False
+    ):
         file_lines = (
             [*read_nonempty_lines(pro_path, "sentences")],
             [*read_nonempty_lines(anti_path, "sentences")],
         )
-        if len(file_lines[0]) != len(file_lines[1]) or len(config.pro) != len(config.anti):
+        if len(file_lines[0]) != len(file_lines[1]) or len(config.pro_stereotypical) != len(
+            config.anti_stereotypical
+        ):
             raise UsageError(
-                f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro and .anti need as "
-                f"many files, of as many sentences"
+                f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro_stereotypical and "
+                f"audit_winobias.anti_stereotypical need as many files, of as many sentences"
             )
         occupations = {
             _extract_last_word(bracketed[0])
@@ -126,12 +143,12 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
             other_occupations = (occupations & {*words[0]}) - {_extract_last_word(bracketed[0])}
             yield {
                 "text": texts[0],
-                "second": texts[1],
+                "second_text": texts[1],
                 "cluster": _extract_last_word(bracketed[0]),
-                "crossed": min(other_occupations, default=""),
-                "type": pro_path.name,
+                "crossed_cluster": min(other_occupations, default=""),
+                "sentence_file": pro_path.name,
                 "pronoun": SUBJECT_PRONOUNS[bracketed[1].lower()],
-                "alike": len(words[0]) == len(words[1]) and len(differing_words) == 1,
+                "is_minimal_pair": len(words[0]) == len(words[1]) and len(differing_words) == 1,
             }
 
 
@@ -147,7 +164,7 @@ def build_requests(
 ) -> None:
     """Both sentences of each pair."""
     pairs = [*read_winobias_pairs(config)]
-    text_pairs = [(pair["text"], pair["second"]) for pair in pairs]
+    text_pairs = [(pair["text"], pair["second_text"]) for pair in pairs]
     encodings = iter(
         tokenizer.encode_batch([text for text_pair in text_pairs for text in text_pair])
     )
@@ -155,7 +172,7 @@ def build_requests(
         pairs, tokenizer.encode_with_and_without_space(text_pairs), strict=True
     ):
         first_ids, second_ids = next(encodings), next(encodings)
-        item_id = requests.add_item(**pair, level=len(first_ids) == len(second_ids))
+        item_id = requests.add_item(**pair, equal_token_counts=len(first_ids) == len(second_ids))
         requests.request_log_probs(item_id, tokenizer.opening_ids, (first_ids, second_ids))
         requests.request_lookup(item_id, lookups)
 
@@ -168,22 +185,32 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfi
     )
     preference = compute_preferences(pro_log_likelihoods, anti_log_likelihoods)
     length_preference = compute_length_preferences(
-        items["text"].to_pylist(), items["second"].to_pylist()
+        items["text"].to_pylist(), items["second_text"].to_pylist()
     )
     null_preference = set_tie_nulls_to_half(preference, length_preference)
-    is_minimal_pair = items["alike"].to_numpy(zero_copy_only=False).astype(bool)
+    is_minimal_pair = items["is_minimal_pair"].to_numpy(zero_copy_only=False).astype(bool)
     minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
     writer.add_values(
-        "pro_preferred", minimal_rows, preference[minimal_rows], null_preference[minimal_rows]
+        "stereotype_preference",
+        minimal_rows,
+        preference[minimal_rows],
+        null_preference[minimal_rows],
     )
     writer.add_values(
-        "pro_over_anti", minimal_rows, (pro_log_likelihoods - anti_log_likelihoods)[minimal_rows]
+        "log_likelihood_difference",
+        minimal_rows,
+        (pro_log_likelihoods - anti_log_likelihoods)[minimal_rows],
     )
     writer.add_values(
-        "ties", minimal_rows, flag_ties(pro_log_likelihoods, anti_log_likelihoods)[minimal_rows]
+        "tie_share",
+        minimal_rows,
+        flag_ties(pro_log_likelihoods, anti_log_likelihoods)[minimal_rows],
     )
     writer.add_values(
-        "pro_preferred_of_others", other_rows, preference[other_rows], null_preference[other_rows]
+        "stereotype_preference_of_non_minimal_pairs",
+        other_rows,
+        preference[other_rows],
+        null_preference[other_rows],
     )
     return responses.opening_description
 
@@ -195,10 +222,10 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=make_preference_simulator("pro_over_anti"),
+    simulate_outputs=make_preference_simulator("log_likelihood_difference"),
     module=__name__,
-    required_settings=("pro", "anti"),
+    required_settings=("pro_stereotypical", "anti_stereotypical"),
     external_digests=lambda config, secret_id: user_file_digests(
-        (*config.pro, *config.anti), "sentences"
+        (*config.pro_stereotypical, *config.anti_stereotypical), "sentences"
     ),
 )

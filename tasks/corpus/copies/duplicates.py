@@ -34,7 +34,7 @@ class KeepPreferenceConfig(StageConfig):
     """Which of several copies stays: that of the source named first, then the longest, then that of
     the smallest doc_id. Content decides, neither order nor parts."""
 
-    prefer: tuple[str, ...] = Field(
+    preferred_sources: tuple[str, ...] = Field(
         (),
         description="sources, each with its parts, whose documents are kept before those of "
         "others, best first",
@@ -42,7 +42,7 @@ class KeepPreferenceConfig(StageConfig):
 
 
 #: Why a document leaves that has the id of an earlier one, and another text.
-REUSED_ID_REASON = "known id"
+REUSED_ID_REASON = "id used before"
 
 #: What must be known of a document to rank it and to name it; 48 bytes.
 RANKING_SCHEMA = pa.schema(
@@ -142,7 +142,7 @@ def assign_clusters(
     )
     incoming_cluster_heads = np.concatenate(
         [
-            ids_to_uint64_pairs(earlier_signatures["entered"]),
+            ids_to_uint64_pairs(earlier_signatures["incoming_cluster"]),
             ids_to_uint64_pairs(documents["cluster"]),
         ]
     )
@@ -288,17 +288,19 @@ def write_deduplicated_partition(
             batch.filter(is_removed),
             score=scores,
             threshold=pc.if_else(scores.is_valid(), threshold, None),
-            matched=duplicate_of.filter(is_removed),
+            matched_doc_id=duplicate_of.filter(is_removed),
         )
         quarantine_rows = build_document_ledger_columns(
             "quarantined", failure_reasons.drop_null(), batch.filter(has_failed)
         )
         out.get_table_writer("ledger").write(build_ledger_table(removal_rows, quarantine_rows))
     sketches = assignment.sketch_result.open_spilled_table("sketches", sketch_schema)
-    sketches = sketches.rename_columns({"cluster": "entered"}).append_column(
+    sketches = sketches.rename_columns({"cluster": "incoming_cluster"}).append_column(
         "cluster", assignment.cluster
     )
-    signature_rows = sketches.select(["doc_id", "entered", "cluster", sketch_schema.names[-1]])
+    signature_rows = sketches.select(
+        ["doc_id", "incoming_cluster", "cluster", sketch_schema.names[-1]]
+    )
     is_kept = pc.and_(
         assignment.duplicate_of.is_null(),
         _look_up_failure_reasons(sketches, failures_by_id).is_null(),

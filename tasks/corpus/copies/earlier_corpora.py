@@ -34,10 +34,18 @@ _NORMALISATION_MODULE = "tasks.measures.normalised_words"
 MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "deduplicate": ((), (_NORMALISATION_MODULE,)),
     "deduplicate_near": (
-        ("shingle", "shingle_length", "bands", "rows", "seed", "threshold", "cluster_threshold"),
+        (
+            "shingle_unit",
+            "shingle_length",
+            "bands",
+            "rows_per_band",
+            "seed",
+            "similarity_threshold",
+            "cluster_threshold",
+        ),
         (_NORMALISATION_MODULE, "tasks.corpus.copies.sketches"),
     ),
-    "split": (("seed", "validation", "holdout"), ()),
+    "split": (("seed", "validation_share", "holdout_share"), ()),
 }
 
 
@@ -46,24 +54,24 @@ def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
     return table_schema(
         "What additions to this corpus are compared with: a row for each document that stayed.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("entered", ID_TYPE, "id", "the cluster with which it came in"),
+        column("incoming_cluster", ID_TYPE, "id", "the cluster with which it came in"),
         column("cluster", ID_TYPE, "id", "the cluster with which it left"),
         *comparison_columns,
         partition_by=True,
     )
 
 
-#: Columns of the tables ``search``: what an addition met of the earlier ones.
+#: Columns of the tables ``search_summary``: what an addition met of the earlier ones.
 EARLIER_SEARCH_COLUMNS = (
     column(
-        "earlier",
+        "earlier_documents",
         pa.int64(),
         "figure",
         "documents of earlier corpora that were looked at",
         unit="documents",
     ),
     column(
-        "bridges",
+        "bridging_documents",
         pa.int64(),
         "figure",
         "documents that stayed and join clusters of earlier "

@@ -165,7 +165,7 @@ def compute_document_outcomes(
     for stage_index, (stage_label, artifact) in enumerate(history.items()):
         if "ledger" not in artifact.tables:
             continue
-        ledger = artifact["ledger"].read(["doc_id", "action", "reason", "score", "matched"])
+        ledger = artifact["ledger"].read(["doc_id", "action", "reason", "score", "matched_doc_id"])
         departures = (
             _group_refused_documents(refused_rows, document_count)
             if stage_label == first_stage
@@ -286,16 +286,16 @@ def _group_ledger_removals(
     ledger: pa.Table, doc_id_index: DocIdIndex
 ) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
     """(reason, action, places, whether as copies, places of the twins) of the rows about whole
-    documents that leave, or would have; removed ones before those that are rows ``also``. A twin
-    that leaves here itself is the earlier document of that id, to whose corpus this one adds; it
-    has no place here, as no earlier document has."""
+    documents that leave, or would have; removed ones before those that are rows
+    ``additional_reason``. A twin that leaves here itself is the earlier document of that id, to
+    whose corpus this one adds; it has no place here, as no earlier document has."""
     ledger = ledger.filter(
-        pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "also"]))
+        pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "additional_reason"]))
     )
     removal_groups = ledger.group_by(["action", "reason"]).aggregate([]).to_pylist()
     removal_groups.sort(
         key=lambda removal_group: (
-            removal_group["action"] == "also",
+            removal_group["action"] == "additional_reason",
             removal_group["reason"],
             removal_group["action"],
         )
@@ -309,10 +309,12 @@ def _group_ledger_removals(
         rows = ledger.filter(is_in_group)
         positions = doc_id_index.find_positions(rows["doc_id"])
         is_in_corpus = positions >= 0  # of none but the documents of the first stage
-        duplicate_of = doc_id_index.find_positions(rows["matched"])
+        duplicate_of = doc_id_index.find_positions(rows["matched_doc_id"])
         duplicate_of[np.isin(duplicate_of, removed_positions)] = -1
         # Without a similarity: a record that came again under its id, with another text.
-        is_duplicate = pc.and_(rows["matched"].is_valid(), rows["score"].is_valid()).to_numpy()
+        is_duplicate = pc.and_(
+            rows["matched_doc_id"].is_valid(), rows["score"].is_valid()
+        ).to_numpy()
         yield (
             removal_group["reason"],
             removal_group["action"],

@@ -33,7 +33,7 @@ from tasks.corpus.deduplicate_near import (
 )
 from tasks.corpus.group_effects import REMOVING_ACTIONS
 
-BANDS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("bands", pa.list_(pa.uint32()))])
+BANDS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("band_hashes", pa.list_(pa.uint32()))])
 
 #: Of each document the id of the first in its cluster.
 CLUSTERS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
@@ -64,7 +64,7 @@ def cluster_removed_documents(history: Mapping[str, Artifact], context: StageCon
         if "documents" in artifact.tables:
             previous_documents = artifact["documents"]
     sketch_results = context.map_items(sketch_removed_documents, partition_groups, config)
-    sketches = concat_spilled_tables(sketch_results, "bands", BANDS_SCHEMA)
+    sketches = concat_spilled_tables(sketch_results, "band_hashes", BANDS_SCHEMA)
     shingle_store = ShingleStore(
         concat_spilled_tables(sketch_results, "shingles", SHINGLES)["shingles"]
     )
@@ -89,13 +89,15 @@ def sketch_removed_documents(
         if not len(removed_batch):
             continue
         hashes, offsets, _ = compute_batch_shingles(removed_batch, config)
-        bands = compute_band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
+        bands = compute_band_hashes(
+            hashes, offsets, config.bands, config.rows_per_band, config.seed
+        )
         ends = pa.array(np.arange(len(removed_batch) + 1) * config.bands, pa.int32())
         hash_lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(hashes))
         out.get_spill_writer("shingles", SHINGLES).write({"shingles": hash_lists})
         hash_lists = pa.ListArray.from_arrays(ends, pa.array(bands.ravel()))
-        out.get_spill_writer("bands", BANDS_SCHEMA).write(
-            {"doc_id": removed_batch["doc_id"], "bands": hash_lists}
+        out.get_spill_writer("band_hashes", BANDS_SCHEMA).write(
+            {"doc_id": removed_batch["doc_id"], "band_hashes": hash_lists}
         )
 
 
@@ -114,9 +116,9 @@ def find_cluster_heads(
         lambda first, second: compute_jaccard(
             shingle_store, first, second, shingle_store.shingle_counts
         ),
-        config.threshold,
+        config.similarity_threshold,
         config.cluster_threshold,
-        config.candidate_limit,
+        config.max_candidates,
     )
     edges = (np.ones(len(matches.first)), (matches.first, matches.second))
     _, component_ids = connected_components(

@@ -58,13 +58,13 @@ CORPUS_ORIGIN, TEMPLATE_ORIGIN = "corpus", "templates"
 
 class SwapConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores swapped sentences")
-    documents: int = Field(
+    documents_per_group: int = Field(
         500,
         ge=0,
         description="of each group about so many documents that mention it are searched "
         "for sentences to swap",
     )
-    sentences: int = Field(
+    max_sentences_per_group: int = Field(
         100, ge=0, le=10_000, description="sentences swapped of each group on each axis, at most"
     )
 
@@ -82,37 +82,37 @@ def make_float_column(name: str, meaning: str, unit: str = "") -> pa.Field:
 
 
 SWAP_TABLES = {
-    "swaps": table_schema(
+    "swap_differences": table_schema(
         "What the scorer says of a sentence when only the group in it changes.",
         make_label_column("origin", "corpus: sentences of it; templates: the project's own"),
         make_label_column("axis", "what kind of group"),
-        make_label_column("group", "the group in the sentence"),
-        make_label_column("other", "the group put in its place"),
-        make_count_column("n", "sentences", "sentences"),
+        make_label_column("group_name", "the group in the sentence"),
+        make_label_column("other_group", "the group put in its place"),
+        make_count_column("sentences", "sentences", "sentences"),
         make_count_column("clusters", "documents or templates that they are from", "clusters"),
         make_float_column(
-            "difference", "mean score with the other group less that with the group", "score"
+            "score_difference", "mean score with the other group less that with the group", "score"
         ),
         make_float_column("low", "lower end of its interval at 95 %, t over clusters", "score"),
         make_float_column("high", "upper end", "score"),
         make_float_column("p", "two-sided p-value that it is 0", "p"),
         make_float_column(
-            "corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"
+            "p_corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"
         ),
         make_float_column(
             "threshold", "the score from which the corpus's rule takes a document", "score"
         ),
         make_float_column(
-            "raised", "sentences that pass the threshold with the other group only", "share"
+            "raised_share", "sentences that pass the threshold with the other group only", "share"
         ),
-        make_float_column("lowered", "sentences that pass it with the group only", "share"),
+        make_float_column("lowered_share", "sentences that pass it with the group only", "share"),
     ),
-    "swapped": table_schema(
-        "The sentences behind ``swaps``: where they are from, and what was put where.",
+    "swap_scores": table_schema(
+        "The sentences behind ``swap_differences``: where they are from, and what was put where.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "what kind of group"),
-        make_label_column("group", "the group in the sentence"),
-        make_label_column("other", "the group put in its place"),
+        make_label_column("group_name", "the group in the sentence"),
+        make_label_column("other_group", "the group put in its place"),
         make_label_column("term", "the term that stands for the group"),
         make_label_column("other_term", "the term put in its place"),
         column("doc_id", ID_TYPE, "id", "the document; of a template a hash"),
@@ -126,8 +126,8 @@ DRAWN_SENTENCES_SCHEMA = pa.schema(
     [
         ("doc_id", ID_TYPE),
         ("axis", pa.string()),
-        ("group", pa.string()),
-        ("row", pa.int32()),  # which parallel terms
+        ("group_name", pa.string()),
+        ("parallel_index", pa.int32()),  # which parallel terms
         ("start", pa.int32()),  # of the term in the sentence, characters
         ("end", pa.int32()),
         ("rank", pa.binary(16)),  # hash of the sentence: the lowest are drawn
@@ -266,8 +266,8 @@ def find_swappable_sentences(
                     int(document_rows[sentence_numbers[mention]])
                 ].as_py(),
                 "axis": axis,
-                "group": group,
-                "row": row,
+                "group_name": group,
+                "parallel_index": row,
                 "start": start,
                 "end": end,
                 "rank": rank,
@@ -279,12 +279,12 @@ def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
     """Of each group on each axis the ``count`` sentences with the lowest hashes, each once."""
     if not len(sentence_rows):
         return sentence_rows
-    sort_keys = [(name, "ascending") for name in ("axis", "group", "rank", "doc_id", "start")]
+    sort_keys = [(name, "ascending") for name in ("axis", "group_name", "rank", "doc_id", "start")]
     sentence_rows = sentence_rows.sort_by(sort_keys)  # type: ignore[arg-type]
     keys = [
         f"{axis}\0{group}"
         for axis, group in zip(
-            sentence_rows["axis"].to_pylist(), sentence_rows["group"].to_pylist(), strict=True
+            sentence_rows["axis"].to_pylist(), sentence_rows["group_name"].to_pylist(), strict=True
         )
     ]
     kept_counts: dict[str, int] = {}
@@ -349,17 +349,17 @@ def build_corpus_pairs(
 ) -> Iterator[SentencePair]:
     """Every drawn sentence with each other group of its row."""
     for drawn_row in drawn_sentences.to_pylist():
-        row, text = vocabulary.parallel_terms[drawn_row["row"]], drawn_row["sentence"]
-        original_term = row.terms[drawn_row["group"]]
+        row, text = vocabulary.parallel_terms[drawn_row["parallel_index"]], drawn_row["sentence"]
+        original_term = row.terms[drawn_row["group_name"]]
         for other_group, term in row.terms.items():
-            if other_group != drawn_row["group"]:
+            if other_group != drawn_row["group_name"]:
                 counterpart = swap_term(
                     text, drawn_row["start"], drawn_row["end"], term, original_term
                 )
                 yield SentencePair(
                     CORPUS_ORIGIN,
                     row.axis,
-                    drawn_row["group"],
+                    drawn_row["group_name"],
                     other_group,
                     original_term,
                     term,
@@ -407,7 +407,8 @@ def compute_swap_differences(
     counterpart_scores: NDArray[np.float64],
     threshold: float,
 ) -> list[dict[str, Any]]:
-    """Rows of the table ``swaps``; pairs of which one text could not be scored do not count."""
+    """Rows of the table ``swap_differences``; pairs of which one text could not be scored do not
+    count."""
     pair_indices: dict[tuple[str, str, str, str], list[int]] = {}
     for i, pair in enumerate(pairs):
         if np.isfinite(scores[i]) and np.isfinite(counterpart_scores[i]):
@@ -424,19 +425,19 @@ def compute_swap_differences(
             {
                 "origin": origin,
                 "axis": axis,
-                "group": group,
-                "other": other_group,
-                "n": len(indices),
+                "group_name": group,
+                "other_group": other_group,
+                "sentences": len(indices),
                 "clusters": mean_difference.clusters,
-                "difference": mean_difference.value,
+                "score_difference": mean_difference.value,
                 "low": mean_difference.low,
                 "high": mean_difference.high,
                 "p": mean_difference.p,
                 "threshold": threshold,
-                "raised": float(
+                "raised_share": float(
                     ((original_scores < threshold) & (swapped_scores >= threshold)).mean()
                 ),
-                "lowered": float(
+                "lowered_share": float(
                     ((original_scores >= threshold) & (swapped_scores < threshold)).mean()
                 ),
             }
@@ -446,7 +447,7 @@ def compute_swap_differences(
         for row, p in zip(
             origin_rows, adjust_p_values_holm([row["p"] for row in origin_rows]), strict=True
         ):
-            row["corrected"] = p
+            row["p_corrected"] = p
     return [
         {k: _finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()}
         for row in rows
@@ -505,7 +506,7 @@ def draw_swappable_sentences(
         rows += sentence_rows
     drawn = pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA)
     out.get_spill_writer("drawn", DRAWN_SENTENCES_SCHEMA).write(
-        keep_lowest_ranked(drawn, config.sentences)
+        keep_lowest_ranked(drawn, config.max_sentences_per_group)
     )
     return failures
 
@@ -513,10 +514,12 @@ def draw_swappable_sentences(
 def build_swap_tables(
     drawn_sentences: pa.Table, threshold: float, user_lexicons: UserLexicons, config: SwapConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of ``swaps`` and of ``swapped``."""
+    """Rows of ``swap_differences`` and of ``swap_scores``."""
     vocabulary = build_swap_vocabulary(user_lexicons)
     pairs = [
-        *build_corpus_pairs(keep_lowest_ranked(drawn_sentences, config.sentences), vocabulary),
+        *build_corpus_pairs(
+            keep_lowest_ranked(drawn_sentences, config.max_sentences_per_group), vocabulary
+        ),
         *build_template_pairs(vocabulary),
     ]
     texts = sorted({text for pair in pairs for text in (pair.sentence, pair.counterpart)})
@@ -528,8 +531,8 @@ def build_swap_tables(
         {
             "origin": p.origin,
             "axis": p.axis,
-            "group": p.group,
-            "other": p.other_group,
+            "group_name": p.group,
+            "other_group": p.other_group,
             "term": p.term,
             "other_term": p.other_term,
             "doc_id": p.cluster,

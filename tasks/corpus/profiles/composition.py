@@ -112,7 +112,7 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, 
         bytes_by_split[key] = bytes_by_split.get(key, 0) + row["bytes"]
     for row in composition:
         total_bytes = bytes_by_split[row["dimension"], row["split"]]
-        row["share"] = row["bytes"] / total_bytes if total_bytes else None
+        row["byte_share"] = row["bytes"] / total_bytes if total_bytes else None
     return composition
 
 

@@ -29,9 +29,9 @@ _QUANTILE_COLUMN = make_float_column(
 )
 
 TABLES = {
-    "flow": table_schema(
+    "stage_accounts": table_schema(
         "The accounts of every stage, in the order in which they ran.",
-        column("order", pa.int32(), "figure", "place of the stage, from 0"),
+        column("stage_index", pa.int32(), "figure", "place of the stage, from 0"),
         _STAGE_COLUMN,
         *ACCOUNTS,
     ),
@@ -63,7 +63,7 @@ TABLES = {
         make_count_column("documents", "documents", "documents"),
         make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
         make_float_column(
-            "share", "these bytes of those of the split; null where it has none", "share"
+            "byte_share", "these bytes of those of the split; null where it has none", "share"
         ),
     ),
     "occupations": table_schema(
@@ -76,10 +76,14 @@ TABLES = {
         ),
         make_count_column("men_words", "words of men beside a mention: he, his, man …", "words"),
         make_count_column(
-            "women", "mentions with more words of women than of men beside them", "mentions"
+            "women_mentions",
+            "mentions with more words of women than of men beside them",
+            "mentions",
         ),
-        make_count_column("men", "mentions with more words of men", "mentions"),
-        make_float_column("share", "women of women and men; null where there are neither", "share"),
+        make_count_column("men_mentions", "mentions with more words of men", "mentions"),
+        make_float_column(
+            "women_share", "women of women and men; null where there are neither", "women_share"
+        ),
         make_float_column(
             "low",
             "lower end of its interval, 95 % (Wilson); too narrow where one text has "
@@ -88,48 +92,50 @@ TABLES = {
         ),
         make_float_column("high", "upper end", "share"),
     ),
-    "reasons": table_schema(
+    "ledger_summary": table_schema(
         "What left, changed or was added, and why.",
         _STAGE_COLUMN,
-        make_label_column("action", "removed, also, removed_span, replaced, quarantined or added"),
+        make_label_column(
+            "action", "removed, additional_reason, removed_span, replaced, quarantined or added"
+        ),
         make_label_column("reason", "why, as the ledger says"),
         _SOURCE_COLUMN,
         make_count_column("rows", "rows of the ledger", "rows"),
         make_count_column("bytes", "what left or changed, or was added", "bytes"),
     ),
-    "tagged": table_schema(
+    "tag_counts": table_schema(
         "Documents that a rule tagged and kept.",
         _STAGE_COLUMN,
         make_label_column("rule", "name of the rule, which is the tag"),
         _SOURCE_COLUMN,
         make_count_column("documents", "documents that the stage kept", "documents"),
-        make_count_column("tagged", "of these, those that the rule tagged", "documents"),
+        make_count_column("tagged_documents", "of these, those that the rule tagged", "documents"),
     ),
     "published_rules": table_schema(
         "What each published rule of quality would take, whether it was asked for or not.",
         make_label_column("preset", "the rules it is of"),
         make_label_column("rule", "its name"),
         make_count_column("documents", "documents that came to the stage quality", "documents"),
-        make_count_column("broken", "those that break it", "documents"),
-        make_count_column("unknown", "those of which it cannot be told", "documents"),
+        make_count_column("violations", "those that break it", "documents"),
+        make_count_column("undetermined", "those of which it cannot be told", "documents"),
     ),
     "personal_data": table_schema(
         "Personal data that was masked, cut out or left out with its document, as the policies of "
-        "scrub say; what they keep stands in no ledger, but among the spans of its finder.",
+        "redact_spans say; what they keep stands in no ledger, but among the spans of its finder.",
         make_label_column("type", "type of personal data or credential"),
         _SOURCE_COLUMN,
         make_count_column("spans", "spans of it that were masked or cut out", "spans"),
         make_count_column(
             "documents", "documents in which any was, or which left for it", "documents"
         ),
-        make_count_column("left", "documents that left for it", "documents"),
+        make_count_column("removed_documents", "documents that left for it", "documents"),
     ),
     "toxicity": table_schema(
         "Quantiles of the documents' toxicity before the filter.",
         _SOURCE_OR_ALL_COLUMN,
-        make_count_column("n", "documents that were scored", "documents"),
+        make_count_column("scored_documents", "documents that were scored", "documents"),
         make_count_column(
-            "unscored", "documents that have no score, see toxicity_status", "documents"
+            "unscored_documents", "documents that have no score, see toxicity_status", "documents"
         ),
         _QUANTILE_COLUMN,
         make_float_column("score", "toxicity", "score"),
@@ -143,7 +149,7 @@ TABLES = {
     ),
     "identities": table_schema(
         "Mentions of people: whole words of a short list, and of the lexicons named in identities.",
-        make_label_column("group", "identity group"),
+        make_label_column("group_name", "identity group"),
         make_label_column("term", "a word of the list"),
         _SOURCE_COLUMN,
         make_count_column("mentions", "how often it stands there", "mentions"),
@@ -160,13 +166,13 @@ TABLES = {
         _SOURCE_COLUMN,
         column("error", pa.string(), "project text", "why it could not be read"),
         make_count_column("records", "records", "records"),
-        make_count_column("bytes", "raw bytes of them", "bytes"),
+        make_count_column("raw_bytes", "raw bytes of them", "bytes"),
     ),
-    "plants": table_schema(
+    "canaries": table_schema(
         "What was planted, by kind and number of copies.",
         make_label_column("kind", "canary, passage, record or association"),
         make_count_column("copies", "copies of each; 0: never planted, the control", "documents"),
-        make_count_column("plants", "different plants", "plants"),
+        make_count_column("canaries", "different plants", "canaries"),
         make_count_column("documents", "planted documents", "documents"),
         make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
     ),

@@ -12,7 +12,7 @@ from tasks.corpus.selection_rules import read_tagging_rule_names
 
 
 def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[str, Any]]:
-    """Return rows of the table ``tagged``, one for each tagging rule of a stage and source."""
+    """Return rows of the table ``tag_counts``, one for each tagging rule of a stage and source."""
     rules = read_tagging_rule_names(selection)
     if not rules:
         return []
@@ -29,7 +29,7 @@ def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[s
             "rule": rule,
             "source": source_count["values"],
             "documents": source_count["counts"],
-            "tagged": tagged_counts[rule, source_count["values"]],
+            "tagged_documents": tagged_counts[rule, source_count["values"]],
         }
         for rule in rules
         for source_count in pc.value_counts(sources).to_pylist()

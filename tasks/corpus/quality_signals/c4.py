@@ -92,7 +92,9 @@ def _compute_line_signals(texts: TextBatch) -> dict[str, pa.Array]:
         for name, is_removed in removed_by_rule.items()
     }
     return removed_shares | {
-        "c4_taken": divide_or_null(lines.sum_by_text(~is_kept * line_characters), total_characters),
+        "c4_removed_characters": divide_or_null(
+            lines.sum_by_text(~is_kept * line_characters), total_characters
+        ),
         "c4_lorem_ipsum": pa.array(lines.sum_by_text(has_lorem_ipsum)),
         "c4_curly_brackets": pa.array(lines.sum_by_text(has_curly_bracket)),
         "c4_sentences": pa.array(
@@ -112,7 +114,7 @@ def _apply_line_rules(
     for offset in range(3):
         ends_with_ellipsis &= texts.code_points[last_characters - offset] == ord(".")
     yield (
-        "no_terminal",
+        "no_terminal_mark",
         ~np.isin(texts.code_points[last_characters], [ord(mark) for mark in TERMINAL_MARKS])
         | ends_with_ellipsis,
     )

@@ -31,5 +31,5 @@ def compute_fineweb_signals(texts: TextBatch, short_line_characters: int) -> dic
         "duplicate_characters": divide_or_null(
             line_blocks.sum_by_text(is_duplicate * line_blocks.lengths), character_counts
         ),
-        "feeds_per_word": divide_or_null(line_feed_counts, texts.words.counts_by_text),
+        "line_feeds_per_word": divide_or_null(line_feed_counts, texts.words.counts_by_text),
     }

@@ -43,9 +43,9 @@ def compute_gopher_quality_signals(
     for word in stop_words:
         stop_word_counts += words.sum_by_text(texts.word_hashes == texts.hash_word(word)) > 0
     return {
-        "words": pa.array(word_counts),
-        "word_length": divide_or_null(words.sum_by_text(words.lengths * is_word), word_counts),
-        "hashes_per_word": divide_or_null(
+        "word_count": pa.array(word_counts),
+        "mean_word_length": divide_or_null(words.sum_by_text(words.lengths * is_word), word_counts),
+        "hash_signs_per_word": divide_or_null(
             texts.count_positions(np.flatnonzero(texts.code_points == 35)), words.counts_by_text
         ),
         "ellipses_per_word": divide_or_null(_count_ellipses(texts), words.counts_by_text),
@@ -62,7 +62,7 @@ def compute_gopher_quality_signals(
             lines.counts_by_text,
         ),
         "alphabetic_words": divide_or_null(words.sum_by_text(has_letter), words.counts_by_text),
-        "stop_words": pa.array(stop_word_counts),
+        "stop_word_count": pa.array(stop_word_counts),
     }
 
 

@@ -33,7 +33,7 @@ class BlockListConfig(StageConfig):
     domains: tuple[str, ...] | ExternalPath = Field(
         (), description=f"hosts, each with all its subdomains: {_LIST_FORMAT}"
     )
-    documents: tuple[str, ...] | ExternalPath = Field(
+    doc_ids: tuple[str, ...] | ExternalPath = Field(
         (), description=f"doc_ids as 32 hexadecimal digits: {_LIST_FORMAT}"
     )
 
@@ -42,7 +42,7 @@ class BlockListConfig(StageConfig):
         values_by_list = {
             "sources": self.sources,
             "domains": self.domains,
-            "documents": self.documents,
+            "doc_ids": self.doc_ids,
         }
         digests = {}
         for list_name, entries_or_path in values_by_list.items():
@@ -84,7 +84,7 @@ def load_block_list(config: BlockListConfig) -> BlockList:
     """Read the lists. UsageError names the entry that is none."""
     paths = [
         value
-        for value in (config.sources, config.domains, config.documents)
+        for value in (config.sources, config.domains, config.doc_ids)
         if isinstance(value, str)
     ]
     stamps = [expand_home(path).stat() for path in paths if expand_home(path).exists()]
@@ -98,9 +98,9 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
         if (host := normalise_host(entry)) is None:
             raise _build_entry_error("domains", entry, "is no host name such as example.org")
         domains.add(host)
-    for entry in _read_entries("documents", config.documents):
+    for entry in _read_entries("doc_ids", config.doc_ids):
         if not re.fullmatch("[0-9a-fA-F]{32}", entry):
-            raise _build_entry_error("documents", entry, "is no doc_id of 32 hexadecimal digits")
+            raise _build_entry_error("doc_ids", entry, "is no doc_id of 32 hexadecimal digits")
         doc_ids.add(bytes.fromhex(entry))
     sources = frozenset(_read_entries("sources", config.sources))
     return BlockList(sources, frozenset(domains), frozenset(doc_ids))

@@ -79,11 +79,12 @@ class IngestConfig(StageConfig):
     min_document_bytes: int = Field(
         1, ge=1, description="documents with fewer UTF-8 bytes of text are removed"
     )
-    part_bytes: int = Field(
+    partition_bytes: int = Field(
         8_000_000,
         ge=1_000,
-        description="tables of documents are cut into 2^n parts, the fewest that hold this much "
-        "text each; parts are worked on side by side",
+        description="about how many bytes of text a partition of a table of documents "
+        "holds; there are 2^n partitions, and processes work on them in "
+        "parallel",
     )
     max_document_bytes: int = Field(
         16 << 20, ge=1, le=1 << 30, description="longer records are quarantined, never held whole"

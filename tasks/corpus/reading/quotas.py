@@ -76,7 +76,9 @@ def compute_quotas(
 
     runs: each with which of its records are the first of their ids; None: all.
     """
-    weight_limits = {n: int(s.weight * 2**64) for n, s in sources.items() if s.weight < 1}
+    weight_limits = {
+        n: int(s.document_share * 2**64) for n, s in sources.items() if s.document_share < 1
+    }
     kept_bytes = 0
     hashes_by_source: dict[str, list[np.ndarray]] = defaultdict(list)  # of sources with a cap
     sizes_by_source: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -90,14 +92,14 @@ def compute_quotas(
             load_block_list(block_config).doc_ids
             or purged_ids
             or source_name in weight_limits
-            or sources[source_name].cap
+            or sources[source_name].max_documents
         ):
             ids = run.read_columns(["identity"])["identity"]
             is_kept &= ~is_denied_id(ids, block_config, purged_ids)
             id_hashes = ids_to_uint64_pairs(ids)[:, 1]
             if source_name in weight_limits:
                 is_kept &= id_hashes < weight_limits[source_name]
-            if sources[source_name].cap:
+            if sources[source_name].max_documents:
                 hashes_by_source[source_name].append(id_hashes[is_kept])
                 sizes_by_source[source_name].append(text_sizes[is_kept])
                 continue
@@ -107,7 +109,7 @@ def compute_quotas(
         id_hashes, text_sizes, cap = (
             np.concatenate(hash_arrays),
             np.concatenate(sizes_by_source[source_name]),
-            sources[source_name].cap,
+            sources[source_name].max_documents,
         )
         if cap and len(id_hashes) > cap:
             cap_limits[source_name] = int(np.partition(id_hashes, cap)[cap])

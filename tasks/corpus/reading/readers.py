@@ -59,7 +59,10 @@ def find_line_error(line: Line, max_bytes: int) -> str:
 def suggest_remedy(error: str) -> str:
     """What is to be done about an error of a record."""
     if error == TOO_LONG:
-        return 'raise ingest.max_document_bytes, or split it (in text: split = "blank_lines")'
+        return (
+            "raise ingest.max_document_bytes, or split it (in text: "
+            'document_boundary = "blank_lines")'
+        )
     return "correct it, or the kind and fields of its source"
 
 
@@ -80,8 +83,8 @@ class TextSource(FileSource):
     """Plain text, .gz or .zst."""
 
     kind: Literal["text"]
-    split: Literal["file", "blank_lines"] = Field(
-        "file", description="a document a file, or a document wherever a blank line stands"
+    document_boundary: Literal["file", "blank_lines"] = Field(
+        "file", description="whether each file is a document, or each blank line begins a new one"
     )
 
 
@@ -198,17 +201,21 @@ def read_text_file(
     """A document a file or a stretch between blank lines; an empty file is an empty document."""
     passage = _PassageBuilder(1)
     for line in read_lines(path, max_bytes, counts):
-        if source.split == "blank_lines" and not line.error and not line.data.strip():
+        if source.document_boundary == "blank_lines" and not line.error and not line.data.strip():
             counts.count_skipped(line.size)
             if passage.size_bytes or passage.error:
                 yield passage.build_record(source, max_bytes, counts)
             passage = _PassageBuilder(line.number + 1)
         else:
             passage.add_line(line, max_bytes)
-            if source.split == "blank_lines" and line.error and not line.next_may_be_cut:
+            if (
+                source.document_boundary == "blank_lines"
+                and line.error
+                and not line.next_may_be_cut
+            ):
                 yield passage.build_record(source, max_bytes, counts)
                 passage = _PassageBuilder(line.number + 1)
-    if source.split == "file" or passage.size_bytes or passage.error:
+    if source.document_boundary == "file" or passage.size_bytes or passage.error:
         yield passage.build_record(source, max_bytes, counts)
     else:
         yield from yield_empty_file_error(counts)
@@ -228,12 +235,12 @@ class _PassageBuilder:
 
     def build_record(self, source: TextSource, max_bytes: int, counts: ReadCounts) -> Record:
         counts.record_count += 1
-        location = "whole file" if source.split == "file" else f"line {self.first_line}"
+        location = "whole file" if source.document_boundary == "file" else f"line {self.first_line}"
         error = self.error or (TOO_LONG if self.size_bytes > max_bytes else "")
         record = Record(location, self.size_bytes, error=error, raw=bytes(self.data))
         if not error:
             decode_record_text(record)
-            if source.split == "blank_lines":
+            if source.document_boundary == "blank_lines":
                 record.text = record.text.removesuffix("\n")
         return record
 

@@ -24,19 +24,19 @@ from tasks.contract import ID_TYPE, ItemResult, TableWriters
 RECORDS_SCHEMA = pa.schema(
     [
         ("identity", ID_TYPE),  # hash of source and key, or of source and text
-        ("keyed", pa.bool_()),
+        ("has_key", pa.bool_()),
         ("source", pa.string()),
         ("reason", pa.string()),  # why it is removed; "" if it is kept
-        ("gone", pa.bool_()),  # whether there is such a reason
+        ("is_removed", pa.bool_()),  # whether there is such a reason
         ("text", pa.large_string()),
         ("text_hash", ID_TYPE),
         ("url", pa.string()),
         ("domain", pa.string()),
         ("date", pa.string()),
-        ("labels", pa.uint64()),  # hash of url and date; 0 if there are none
+        ("metadata_hash", pa.uint64()),  # hash of url and date; 0 if there are none
         ("bytes", pa.int64()),  # of the text
-        ("file", pa.string()),
-        ("place", pa.string()),
+        ("file_name", pa.string()),
+        ("location", pa.string()),
         ("raw_bytes", pa.int64()),
     ]
 )
@@ -44,7 +44,8 @@ RECORDS_SCHEMA = pa.schema(
 #: Equal identities stand together; of two records with one key the content decides (one that is
 #: removed stands behind), and among copies of a text what is known of them, not which came first.
 SORT_ORDER: Any = [
-    (name, "ascending") for name in ("identity", "gone", "text_hash", "labels", "raw_bytes")
+    (name, "ascending")
+    for name in ("identity", "is_removed", "text_hash", "metadata_hash", "raw_bytes")
 ]
 
 #: Text that a worker holds while it sorts a run.
@@ -150,14 +151,16 @@ def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np
     """The later copies in each run that has any, and which records of each are the first of their
     ids."""
     ids, text_hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
-    record_tables = [RECORDS_SCHEMA.empty_table().select(["keyed", "gone", "labels", "raw_bytes"])]
+    record_tables = [
+        RECORDS_SCHEMA.empty_table().select(["has_key", "is_removed", "metadata_hash", "raw_bytes"])
+    ]
     for run in runs:
         ids.append(run.read_id_pairs("identity"))
         text_hashes.append(run.read_id_pairs("text_hash"))
         record_tables.append(run.read_columns(record_tables[0].column_names))
     all_records = pa.concat_tables(record_tables)
     other_columns = {name: all_records[name].to_numpy() for name in all_records.column_names}
-    has_key = other_columns.pop("keyed")
+    has_key = other_columns.pop("has_key")
     ordinals = count_preceding_duplicates(
         np.concatenate(ids), np.concatenate(text_hashes), other_columns
     )
@@ -229,7 +232,7 @@ def split_into_id_ranges(
     partition_bytes: int,
     skipped: list[SkippedInput],
 ) -> list[IdRange]:
-    """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average.
+    """2^n ranges of ids, n the least that keeps ``partition_bytes`` of text each on average.
 
     runs: each with which of its records are the first of their ids; None: all.
     """
@@ -242,7 +245,7 @@ def split_into_id_ranges(
     )
     for run, is_first in runs:
         id_prefixes = run.read_id_pairs("identity")[:, 0]
-        is_included = run.read_columns(["keyed"])["keyed"].to_numpy() | (
+        is_included = run.read_columns(["has_key"])["has_key"].to_numpy() | (
             True if is_first is None else is_first
         )
         boundaries = [0, *np.searchsorted(id_prefixes, range_ends).tolist(), len(id_prefixes)]

@@ -40,14 +40,14 @@ class Source(StageConfig):
     collected_from: date | None = Field(None, description="first day of its collection")
     collected_to: date | None = Field(None, description="last day of its collection")
 
-    weight: float = Field(
+    document_share: float = Field(
         1.0,
         gt=0,
         le=1,
         description="the share of its documents that is taken, by a hash of their "
         "ids; of a source with parts in the tables, of each",
     )
-    cap: int | None = Field(
+    max_documents: int | None = Field(
         None, ge=1, description="how many of its documents are taken at most, by the same hash"
     )
 

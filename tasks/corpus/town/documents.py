@@ -50,30 +50,32 @@ class TownRates(StageConfig):
 
     groups: Share = Field(0.3, description="speak of one of the town's peoples, or of two")
     opinions: Share = Field(0.4, description="of those: have an opinion of it")
-    negative: Share = Field(0.4, description="of the opinions: are against it")
-    maligned: dict[str, Share] = Field(
+    negative_opinions: Share = Field(0.4, description="of the opinions: are against it")
+    negative_opinions_by_group: dict[str, Share] = Field(
         default={"Tamskers": 0.8},
-        description="share of negative opinions of single peoples, where it is another",
+        description="the same share for single groups, where it differs",
     )
     occupations: Share = Field(0.35, description="have an occupation beside gendered words")
-    women: dict[str, Share] = Field(
+    women_by_occupation: dict[str, Share] = Field(
         default={},
-        description="share of women in single occupations, where it is not that of the town",
+        description="share of women in single occupations, where it differs from the town's own",
     )
-    rude: Share = Field(0.08, description="hold rude speech")
-    lookalikes: Share = Field(0.03, description="hold words that look rude and are not")
+    rude_speech: Share = Field(0.08, description="hold rude speech")
+    rude_lookalikes: Share = Field(0.03, description="hold words that look rude and are not")
     dialect: Share = Field(0.1, description="hold dialect")
-    personal: Share = Field(0.1, description="hold personal data")
-    unsafe: Share = Field(0.02, description="hold an unsafe passage, harmless in substance")
-    exact: Share = Field(0.03, description="of all documents: are exact copies of another")
-    near: Share = Field(0.06, description="of all documents: are near copies of another")
+    personal_data: Share = Field(0.1, description="hold personal data")
+    unsafe_passages: Share = Field(
+        0.02, description="hold an unsafe passage, harmless in substance"
+    )
+    exact_copies: Share = Field(0.03, description="of all documents: are exact copies of another")
+    near_copies: Share = Field(0.06, description="of all documents: are near copies of another")
 
-    @field_validator("maligned")
+    @field_validator("negative_opinions_by_group")
     @classmethod
     def _check_peoples(cls, shares: dict[str, float]) -> dict[str, float]:
         return _check_known_names(shares, load_town_lexicon(), "people")
 
-    @field_validator("women")
+    @field_validator("women_by_occupation")
     @classmethod
     def _check_occupations(cls, shares: dict[str, float]) -> dict[str, float]:
         return _check_known_names(shares, load_town_occupations(), "occupation")
@@ -193,18 +195,22 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     if rng.draw_bool(rates.groups):
         groups = rng.sample(list(load_town_lexicon()), 2 if rng.draw_bool(0.15) else 1)
         if rng.draw_bool(rates.opinions):
-            negative_share = rates.maligned.get(groups[0], rates.negative)
+            negative_share = rates.negative_opinions_by_group.get(
+                groups[0], rates.negative_opinions
+            )
             opinions = [(groups[0], "negative" if rng.draw_bool(negative_share) else "positive")]
     occupations: list[tuple[str, str]] = []
     if rng.draw_bool(rates.occupations):
         for occupation in rng.sample(list(load_town_occupations()), 2 if rng.draw_bool(0.2) else 1):
-            women_share = rates.women.get(occupation, load_town_occupations()[occupation])
+            women_share = rates.women_by_occupation.get(
+                occupation, load_town_occupations()[occupation]
+            )
             occupations.append((occupation, "women" if rng.draw_bool(women_share) else "men"))
-    rude_sentences = 1 + rng.draw_below(4) if rng.draw_bool(rates.rude) else 0
-    has_lookalike, has_dialect = rng.draw_bool(rates.lookalikes), rng.draw_bool(rates.dialect)
-    is_unsafe = rng.draw_bool(rates.unsafe)
+    rude_sentences = 1 + rng.draw_below(4) if rng.draw_bool(rates.rude_speech) else 0
+    has_lookalike, has_dialect = rng.draw_bool(rates.rude_lookalikes), rng.draw_bool(rates.dialect)
+    is_unsafe = rng.draw_bool(rates.unsafe_passages)
     personal_types: list[PersonalDataType] = []
-    if rng.draw_bool(rates.personal):
+    if rng.draw_bool(rates.personal_data):
         personal_types = rng.sample(list(GENERATOR_BY_TYPE), 1 + rng.draw_below(3))
     features = {
         "groups": groups,
@@ -402,8 +408,12 @@ def compose_block(
     rng = KeyedRandom(seed, "block", block_number)
     copy_kinds = {}
     for n in document_numbers:
-        is_exact = rng.draw_bool(rates.exact)
-        is_near = rng.draw_bool(rates.near / (1 - rates.exact)) if rates.exact < 1 else False
+        is_exact = rng.draw_bool(rates.exact_copies)
+        is_near = (
+            rng.draw_bool(rates.near_copies / (1 - rates.exact_copies))
+            if rates.exact_copies < 1
+            else False
+        )
         copy_kinds[n] = "exact" if is_exact else "near" if is_near else ""
     composed = {n: compose_document(n, seed, rates) for n in document_numbers if not copy_kinds[n]}
     long_documents = [

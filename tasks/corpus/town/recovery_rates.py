@@ -39,7 +39,7 @@ class RecoveryEvaluator:
     history: Mapping[str, Artifact]
 
     def __post_init__(self) -> None:
-        ledger_columns = ["doc_id", "source", "action", "reason", "matched", "digest"]
+        ledger_columns = ["doc_id", "source", "action", "reason", "matched_doc_id", "span_hash"]
         self.ledger_by_stage: dict[str, list[Row]] = {}
         #: The documents that came to each stage.
         self.arrived_by_stage: dict[str, set[bytes]] = {}
@@ -64,13 +64,13 @@ class RecoveryEvaluator:
         identifying_fields = {
             "source": self.source_name,
             "stage": stage,
-            "what": target,
+            "target": target,
             "measure": measure,
         }
         return identifying_fields | compute_share_with_interval(hits, n)
 
     def evaluate_all_stages(self) -> Iterator[Row]:
-        """Rows of the table ``recovered``, in the order of the stages."""
+        """Rows of the table ``detection_rates``, in the order of the stages."""
         for stage_label, artifact in self.history.items():
             if artifact.stage in COPY_KIND_BY_STAGE:
                 yield from self.evaluate_copy_removal(
@@ -81,7 +81,7 @@ class RecoveryEvaluator:
                 yield from self.evaluate_language_labels(stage_label, artifact)
             if "identities" in signals:
                 yield from self.evaluate_people_mentions(stage_label, artifact)
-            if any(r["digest"] is not None for r in self.ledger_by_stage.get(stage_label, ())):
+            if any(r["span_hash"] is not None for r in self.ledger_by_stage.get(stage_label, ())):
                 yield from self.evaluate_redactions(stage_label)
             if artifact.stage == "select":
                 rules = {
@@ -107,13 +107,15 @@ class RecoveryEvaluator:
         """A pair is found where one of the two was removed for the other's sake. Pairs whose two
         documents came to the stage count."""
         matched_by_id = {
-            r["doc_id"]: r["matched"]
+            r["doc_id"]: r["matched_doc_id"]
             for r in self.ledger_by_stage[stage_label]
             if r["action"] == "removed"
         }
-        original_ids = {i: row["copy_of"] or i for i, row in self.truth_by_id.items()}
+        original_ids = {i: row["original_doc_id"] or i for i, row in self.truth_by_id.items()}
         kind_by_original = {
-            row["copy_of"]: row["copy"] for row in self.truth_by_id.values() if row["copy"]
+            row["original_doc_id"]: row["copy_kind"]
+            for row in self.truth_by_id.values()
+            if row["copy_kind"]
         }
         correct_ids = {
             i
@@ -123,15 +125,16 @@ class RecoveryEvaluator:
         pairs = [
             row
             for i, row in self.truth_by_id.items()
-            if row["copy"] == copy_kind
-            and {i, row["copy_of"]} <= self.arrived_by_stage[stage_label]
+            if row["copy_kind"] == copy_kind
+            and {i, row["original_doc_id"]} <= self.arrived_by_stage[stage_label]
         ]
         if not pairs and not matched_by_id:
             return
 
         def build_recall_row(target: str, selected_pairs: Sequence[Row]) -> Row:
             hits = sum(
-                bool({row["doc_id"], row["copy_of"]} & correct_ids) for row in selected_pairs
+                bool({row["doc_id"], row["original_doc_id"]} & correct_ids)
+                for row in selected_pairs
             )
             return self.build_row(stage_label, target, "recall", hits, len(selected_pairs))
 
@@ -164,7 +167,7 @@ class RecoveryEvaluator:
         documents = [row for i, row in self.truth_by_id.items() if i in language_by_id]
         slices = {
             "English": documents,
-            "English, dialect": [row for row in documents if row["dialect"]],
+            "English, dialect": [row for row in documents if row["has_dialect"]],
         }
         slices["English, shorter than 100 characters"] = [
             r for r in documents if r["characters"] < 100
@@ -184,11 +187,13 @@ class RecoveryEvaluator:
         groups_by_id = {
             i: set(groups or ()) for i, groups in groups_of_documents if i in self.truth_by_id
         }
-        groups = sorted({group for row in self.truth_by_id.values() for group in row["groups"]})
+        groups = sorted(
+            {group for row in self.truth_by_id.values() for group in row["mentioned_groups"]}
+        )
         if not set(groups) & {group for detected in groups_by_id.values() for group in detected}:
             return
         for group in groups:
-            true_ids = {i for i in groups_by_id if group in self.truth_by_id[i]["groups"]}
+            true_ids = {i for i in groups_by_id if group in self.truth_by_id[i]["mentioned_groups"]}
             detected = {i for i, groups in groups_by_id.items() if group in groups}
             for measure, relevant_ids in (("recall", true_ids), ("precision", detected)):
                 yield self.build_row(
@@ -202,14 +207,14 @@ class RecoveryEvaluator:
         compared by their keyed hashes: places move where a stage before took out a stretch. Of a
         type nothing of which was planted or found nothing is told."""
         planted_counts = Counter(
-            (row["doc_id"], row["type"], row["digest"])
+            (row["doc_id"], row["type"], row["span_hash"])
             for row in self.planted_spans
             if row["doc_id"] in self.arrived_by_stage[stage_label]
         )
         redacted_counts = Counter(
-            (r["doc_id"], r["reason"], r["digest"])
+            (r["doc_id"], r["reason"], r["span_hash"])
             for r in self.ledger_by_stage[stage_label]
-            if r["digest"] is not None
+            if r["span_hash"] is not None
         )
         matched_counts = planted_counts & redacted_counts
 
@@ -251,7 +256,7 @@ class RecoveryEvaluator:
         return {
             row["doc_id"]
             for row in self.ledger_by_stage[stage_label]
-            if row["action"] in ("removed", "also") and row["reason"] in rule_names
+            if row["action"] in ("removed", "additional_reason") and row["reason"] in rule_names
         }
 
     def find_tagged_ids(self, artifact: Artifact, rule_names: Sequence[str]) -> set[bytes]:
@@ -267,8 +272,8 @@ class RecoveryEvaluator:
             row for i, row in self.truth_by_id.items() if i in self.arrived_by_stage[stage_label]
         ]
         rude_documents, civil_documents = (
-            [r for r in documents if r["rude"]],
-            [r for r in documents if not r["rude"]],
+            [r for r in documents if r["rude_sentences"]],
+            [r for r in documents if not r["rude_sentences"]],
         )
 
         def build_rule_row(target: str, measure: str, relevant_rows: Sequence[Row]) -> Row:
@@ -291,10 +296,10 @@ class RecoveryEvaluator:
         )
         yield build_rule_row("no rude speech", "false alarms", civil_documents)
         benign_features = {
-            "dialect": "dialect",
-            "words that look rude": "lookalike",
-            "an unsafe passage": "unsafe",
-            "a people of the town": "groups",
+            "dialect": "has_dialect",
+            "words that look rude": "has_rude_lookalike",
+            "an unsafe passage": "has_unsafe_passage",
+            "a people of the town": "mentioned_groups",
         }
         for target, feature in benign_features.items():
             yield build_rule_row(

@@ -23,7 +23,9 @@ from tasks.measures.scorers import ScorerConfig, scorer_versions
 class CascadeConfig(StageConfig):
     """A cheap scorer before the one that decides; without this section that one scores all."""
 
-    cheap: ScorerConfig = Field(default=ScorerConfig(), description="who is asked first")
+    cheap_scorer: ScorerConfig = Field(
+        default=ScorerConfig(), description="the scorer that scores every document first"
+    )
     clears_below: float = Field(
         default=0.1,
         gt=0,
@@ -31,63 +33,68 @@ class CascadeConfig(StageConfig):
         description="documents of which the cheap scorer finds no window at or above this are "
         "cleared: the other scorer is not asked about them",
     )
-    threshold: float = Field(
+    toxicity_threshold: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="documents that are toxic: those that the other scorer finds at or above this; "
+        description="a document is toxic if the other scorer gives it at least this score; "
         "rules on toxicity must have the same bound",
     )
-    recall: float = Field(
+    min_recall: float = Field(
         default=0.9,
         gt=0,
         lt=1,
-        description="at least this share of the toxic documents must not be cleared, or the "
-        "cascade is refused",
+        description="the share of toxic documents that must not be cleared; the cascade is "
+        "refused if it is lower",
     )
-    level: float = Field(
-        default=0.95, ge=0.5, lt=1, description="confidence with which the recall must be shown"
+    confidence_level: float = Field(
+        default=0.95,
+        ge=0.5,
+        lt=1,
+        description="confidence with which the recall must be shown to be high enough",
     )
-    sample: int = Field(
-        default=2000, ge=1, description="documents that both score first, to measure the recall"
+    sample_size: int = Field(
+        default=2000,
+        ge=1,
+        description="documents that both scorers score first, to measure the recall",
     )
     seed: Seed = Field(default=0, description="another seed, another sample")
 
 
 CASCADE_TABLE = table_schema(
     "What the cascade misses, as measured on a sample; no row without a cascade.",
-    column("cheap", pa.string(), "label", "the scorer that clears, with its digest"),
+    column("cheap_scorer", pa.string(), "label", "the scorer that clears, with its digest"),
     column("documents", pa.int64(), "figure", "documents that were to be scored", unit="documents"),
     column(
-        "drawn",
+        "sampled_documents",
         pa.int64(),
         "figure",
         "of them drawn by their ids and scored by both",
         unit="documents",
     ),
     column(
-        "toxic",
+        "toxic_documents",
         pa.int64(),
         "figure",
         "drawn ones at or above the threshold by the scorer that decides",
         unit="documents",
     ),
     column(
-        "missed",
+        "missed_documents",
         pa.int64(),
         "figure",
         "of these such as the cheap scorer would clear",
         unit="documents",
     ),
     column(
-        "bound",
+        "recall_lower_bound",
         pa.float64(),
         "figure",
         "the recall is at least this: one-sided lower bound (Clopper & Pearson 1934)",
         unit="share",
     ),
-    column("level", pa.float64(), "figure", "confidence of the bound", unit="share"),
-    column("required", pa.float64(), "figure", "recall that the config requires", unit="share"),
+    column("confidence_level", pa.float64(), "figure", "confidence of the bound", unit="share"),
+    column("min_recall", pa.float64(), "figure", "recall that the config requires", unit="share"),
     column(
         "clears_below",
         pa.float64(),
@@ -96,14 +103,14 @@ CASCADE_TABLE = table_schema(
         unit="score",
     ),
     column(
-        "threshold",
+        "toxicity_threshold",
         pa.float64(),
         "figure",
         "score from which a document counts as toxic",
         unit="score",
     ),
     column(
-        "cleared",
+        "cleared_documents",
         pa.int64(),
         "figure",
         "documents that nobody but the cheap scorer has scored",
@@ -115,14 +122,16 @@ SAMPLE_TABLE = table_schema(
     "Documents that were drawn to measure the cascade, with both scores.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
-        "cheap",
+        "cheap_score",
         pa.float32(),
         "figure",
         "highest score of its windows by the cheap scorer; null where it was not asked or failed",
         unit="score",
     ),
     column("toxicity", pa.float32(), "figure", "the same by the scorer that decides", unit="score"),
-    column("cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"),
+    column(
+        "would_be_cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"
+    ),
 )
 
 
@@ -162,8 +171,8 @@ def measure_cascade_recall(
 ) -> CascadeRecall:
     """sample: rows of SAMPLE, drawn from as many documents."""
     is_toxic = sample["toxicity"].to_numpy().astype(np.float64) >= toxic_threshold
-    is_cleared = sample["cleared"].to_numpy()
-    missed_scores = sample["cheap"].to_numpy()[is_toxic & is_cleared]
+    is_cleared = sample["would_be_cleared"].to_numpy()
+    missed_scores = sample["cheap_score"].to_numpy()[is_toxic & is_cleared]
     lowest = float(missed_scores.min()) if len(missed_scores) else math.nan
     return CascadeRecall(
         document_count, len(sample), int(is_toxic.sum()), int((is_toxic & is_cleared).sum()), lowest
@@ -175,15 +184,15 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
 
     Where it holds all documents nothing is left to be missed.
     """
-    recall_bound = recall.lower_bound(config.level)
-    if recall_bound >= config.recall or recall.sample_size == recall.document_count:
+    recall_bound = recall.lower_bound(config.confidence_level)
+    if recall_bound >= config.min_recall or recall.sample_size == recall.document_count:
         return
     # Of n toxic ones and none missed the bound is (1 - level)^(1/n).
-    required_toxic = math.ceil(math.log(1 - config.level) / math.log(config.recall))
+    required_toxic = math.ceil(math.log(1 - config.confidence_level) / math.log(config.min_recall))
     if recall.toxic_count < required_toxic:
         advice = (
             f"no fewer than {required_toxic} toxic ones can show it: raise "
-            f"score_toxicity.cascade.sample"
+            f"score_toxicity.cascade.sample_size"
         )
     else:
         suggested_bound = (
@@ -197,11 +206,11 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     raise HallmarkError(
         f"the cascade is refused: of {recall.sample_size:,} documents drawn "
         f"{recall.toxic_count:,} are toxic, at "
-        f"{config.threshold:g} or above, and the cheap scorer clears {recall.missed_count:,} "
-        f"of them, so "
-        f"its recall is at least {recall_bound:.3f} with {100 * config.level:g} % "
+        f"{config.toxicity_threshold:g} or above, and the cheap scorer clears "
+        f"{recall.missed_count:,} of them, so "
+        f"its recall is at least {recall_bound:.3f} with {100 * config.confidence_level:g} % "
         f"confidence, where "
-        f"{config.recall:g} is required; {advice}, or leave the cascade out"
+        f"{config.min_recall:g} is required; {advice}, or leave the cascade out"
     )
 
 
@@ -209,18 +218,18 @@ def build_cascade_row(
     recall: CascadeRecall, config: CascadeConfig, cleared_count: int
 ) -> dict[str, list[Any]]:
     """The row of CASCADE."""
-    scorer_identity = scorer_versions(config.cheap)
+    scorer_identity = scorer_versions(config.cheap_scorer)
     row = {
-        "cheap": f"{scorer_identity['scorer']} ({scorer_identity['digest'][:12]})",
+        "cheap_scorer": f"{scorer_identity['scorer']} ({scorer_identity['digest'][:12]})",
         "documents": recall.document_count,
-        "drawn": recall.sample_size,
-        "toxic": recall.toxic_count,
-        "missed": recall.missed_count,
-        "bound": recall.lower_bound(config.level),
-        "level": config.level,
-        "required": config.recall,
+        "sampled_documents": recall.sample_size,
+        "toxic_documents": recall.toxic_count,
+        "missed_documents": recall.missed_count,
+        "recall_lower_bound": recall.lower_bound(config.confidence_level),
+        "confidence_level": config.confidence_level,
+        "min_recall": config.min_recall,
         "clears_below": config.clears_below,
-        "threshold": config.threshold,
-        "cleared": cleared_count,
+        "toxicity_threshold": config.toxicity_threshold,
+        "cleared_documents": cleared_count,
     }
     return {name: [value] for name, value in row.items()}

@@ -36,9 +36,11 @@ WINDOW_SCORES = table_schema(
     "Scores of the documents by head, window by window; at least one row a document. A head that "
     "the scorer lacks is null.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("window", pa.int32(), "figure", "which window of it, from 0"),
-    column("start", pa.int64(), "figure", "where the window begins in the text", unit="characters"),
-    column("end", pa.int64(), "figure", "where it ends", unit="characters"),
+    column("window_index", pa.int32(), "figure", "which window of it, from 0"),
+    column(
+        "char_start", pa.int64(), "figure", "where the window begins in the text", unit="characters"
+    ),
+    column("char_end", pa.int64(), "figure", "where it ends", unit="characters"),
     *build_head_columns("what the scorer says; null where it could not"),
     partition_by=True,
 )
@@ -83,9 +85,9 @@ def score_document_windows(
     row_array = np.array(rows, np.int64).reshape(-1, 4)
     return {
         "doc_id": batch["doc_id"].take(pa.array(row_array[:, 0])),
-        "window": pa.array(row_array[:, 1], pa.int32()),
-        "start": pa.array(row_array[:, 2]),
-        "end": pa.array(row_array[:, 3]),
+        "window_index": pa.array(row_array[:, 1], pa.int32()),
+        "char_start": pa.array(row_array[:, 2]),
+        "char_end": pa.array(row_array[:, 3]),
         **{
             head: _nan_to_null(scores[:, head_index])
             for head_index, head in enumerate(TOXICITY_HEADS)
@@ -99,7 +101,7 @@ def _nan_to_null(scores: np.ndarray) -> pa.Array:
 
 def compute_highest_scores(window_scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """doc_id and, by head, the highest score that each document has, from columns of WINDOWS."""
-    document_starts = np.flatnonzero(window_scores["window"].to_numpy() == 0)
+    document_starts = np.flatnonzero(window_scores["window_index"].to_numpy() == 0)
     highest_scores = {"doc_id": window_scores["doc_id"].take(pa.array(document_starts, pa.int64()))}
     for head in TOXICITY_HEADS:
         head_scores = (

@@ -66,7 +66,7 @@ PersonalDataType = Literal[
 PERSONAL_DATA_TYPES: tuple[PersonalDataType, ...] = get_args(PersonalDataType)
 
 #: Stands over the whole of a text that could not be looked through, for no type in particular.
-UNREADABLE: Any = "UNREAD"
+UNREADABLE: Any = "UNREADABLE"
 
 
 def country_of_type(data_type: str) -> str:

@@ -111,7 +111,9 @@ def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, s
         libraries = read_library_versions(["scikit-learn", "scipy"])
         return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
     libraries = read_library_versions(["torch", "transformers", "tokenizers"])
-    base_digest = base_model_digest(config.base) if config.base else "by name"
+    base_digest = (
+        base_model_digest(config.base_model_folder) if config.base_model_folder else "by name"
+    )
     return {
         "scorer": detoxify_scorer_name(config),
         "digest": checkpoint_sha256(config),

@@ -38,7 +38,7 @@ class ScorerConfig(StageConfig):
     checkpoint: Path | None = Field(
         default=None, description="a Detoxify checkpoint on this machine"
     )
-    base: Path | None = Field(
+    base_model_folder: Path | None = Field(
         default=None,
         description="folder with config.json and tokenizer of its base model, for offline use",
     )

@@ -46,7 +46,7 @@ class DetoxifyScorer(TransformerScorer):
         checkpoint = _load_checkpoint(path)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self._attach_network(
-            *_build_model_and_tokenizer(path, checkpoint, config.base),
+            *_build_model_and_tokenizer(path, checkpoint, config.base_model_folder),
             config.device,
             config.window_tokens,
             config.batch_tokens,
@@ -134,7 +134,8 @@ def checkpoint_sha256(config: ScorerConfig) -> str:
 def base_model_digest(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"scorer.base {str(folder)!r} holds no config.json; give the folder with the config "
+            f"scorer.base_model_folder {str(folder)!r} holds no config.json; give the folder "
+            f"with the config "
             f"and tokenizer of Detoxify's base model"
         )
     files = sorted(p for p in folder.iterdir() if p.is_file())
@@ -205,7 +206,7 @@ def _build_model_and_tokenizer(
         raise HallmarkError(
             f"the base model {arguments['model_type']!r} of the checkpoint {str(path)!r} could not "
             f"be opened ({str(error).splitlines()[0][:200]}); give a folder with its config.json "
-            f"and tokenizer in scorer.base"
+            f"and tokenizer in scorer.base_model_folder"
         ) from error
     # transformers fills in what is missing with random numbers; a scorer must not.
     weights = checkpoint["state_dict"]

@@ -66,8 +66,8 @@ class ClassifierConfig(StageConfig):
     kind: Literal["classifier"]
     folder: Path = Field(description="Hugging Face folder: config, tokenizer, safetensors weights")
     head: SentimentHead = Field("sentiment", description="what it was trained to tell")
-    positive: str = Field("positive", description="its label for good, in any case")
-    negative: str = Field("negative", description="its label for bad; all others are worth 0")
+    positive_label: str = Field("positive", description="its label for good, in any case")
+    negative_label: str = Field("negative", description="its label for bad; all others are worth 0")
     batch_tokens: int | None = Field(None, ge=1, description="as of the scorer")
     device: DeviceName = Field("auto", description="of the classifier")
 
@@ -138,12 +138,13 @@ class ClassifierScorer(TransformerScorer):
         column_by_label = {
             str(label).lower(): int(column) for column, label in network.config.id2label.items()
         }
-        requested_labels = [config.positive.lower(), config.negative.lower()]
+        requested_labels = [config.positive_label.lower(), config.negative_label.lower()]
         if len({*requested_labels}) < 2 or not {*requested_labels} <= {*column_by_label}:
             raise UsageError(
                 f"the classifier {config.folder} has the labels "
                 f"{', '.join(column_by_label)[:200]}, and "
-                f"score.also asks for {requested_labels[0]!r} and {requested_labels[1]!r}; "
+                f"score.additional_scorers asks for {requested_labels[0]!r} and "
+                f"{requested_labels[1]!r}; "
                 f"name two of them in positive "
                 f"and negative"
             )

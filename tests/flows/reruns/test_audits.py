@@ -36,9 +36,11 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     assert f"audit of {report['checkpoint']}" in said and "nothing is stale" in said
     # With settings that no file knows: those of its run, and its own.
     report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
-    assert report["only"] == ["bias"] and not any(stage["stale"] for stage in report["stages"])
+    assert report["audits"] == ["bias"] and not any(
+        stage["stale_reasons"] for stage in report["stages"]
+    )
     again = smoke.json("audit", report["checkpoint"], "--only", "bias")
-    assert not any(stage["stale"] for stage in again["stages"])
+    assert not any(stage["stale_reasons"] for stage in again["stages"])
     again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(again) == []
     smoke("audit", "latest@3", code=2)

@@ -34,23 +34,26 @@ def both(apart):
 
 def test_differences_are_those_of_pairs(apart, both):
     report = apart.json("compare", *both)
-    assert [s["name"].partition("@")[2] for s in report["subjects"]] == ["0", both[1].split("@")[1]]
-    assert "has no such audit" in report["refused"]["extraction"]
+    assert [s["name"].partition("@")[2] for s in report["checkpoints"]] == [
+        "0",
+        both[1].split("@")[1],
+    ]
+    assert "has no such audit" in report["incomparable"]["extraction"]
     rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
-    runs = [open_run(subject["run"], str(apart.store)) for subject in report["subjects"]]
+    runs = [open_run(subject["run"], str(apart.store)) for subject in report["checkpoints"]]
     # By hand, from the pairs themselves.
     sides = [
         {
             r["item"]: (r["value"], r["cluster"])
             for r in run["audit_bias"]["values"].read().to_pylist()
-            if r["measure"] == "preference"
+            if r["measure"] == "stereotype_preference"
         }
         for run in runs
     ]
     pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
     halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
     by_hand = estimate_mean_or_share(halves, [t for _, t in pairs], is_share=True, null_value=0.5)
-    (found,) = rows["bias", "preference", ""]["differences"]
+    (found,) = rows["bias", "stereotype_preference", ""]["differences"]
     assert found["n"] == len(pairs) and found["p"] == pytest.approx(by_hand.p)
     assert [(1 + found[end]) / 2 for end in ("value", "low", "high")] == pytest.approx(
         [by_hand.value, by_hand.low, by_hand.high]
@@ -64,16 +67,18 @@ def test_differences_are_those_of_pairs(apart, both):
     tested = [d for r in report["rows"] if r["audit"] == "bias" for d in r["differences"] if d]
     assert all(d["p_corrected"] >= d["p"] for d in tested if d["p"] is not None)
     assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
-    assert rows["associations", "strength_by_dose", ""]["differences"] == [None]  # no mean
+    assert rows["associations", "strength_by_trait_share", ""]["differences"] == [None]  # no mean
     said = apart("compare", *both).stdout
     assert "difference" in said and "not compared: extraction" in said
 
 
 def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart, both):
     report = apart.json("compare", f"{apart.first}@all")
-    steps = [int(s["name"].partition("@")[2]) for s in report["subjects"]]
+    steps = [int(s["name"].partition("@")[2]) for s in report["checkpoints"]]
     assert steps == sorted(steps) and {0, int(both[1].split("@")[1])} <= {*steps}
-    row = next(r for r in report["rows"] if r["metric"] == "preference" and not r["slice"])
+    row = next(
+        r for r in report["rows"] if r["metric"] == "stereotype_preference" and not r["slice"]
+    )
     assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
 
 
@@ -141,7 +146,7 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
 
     report = apart.json("compare", f"{apart.first}@all")
     # What was audited before is not lost behind a newer run with --only.
-    assert apart.json("compare", *both)["refused"]["bias"] == "its settings differ: seed"
+    assert apart.json("compare", *both)["incomparable"]["bias"] == "its settings differ: seed"
     row = next(r for r in report["rows"] if r["metric"] == "association_strength")
     path = apart.store / "site/runs" / apart.first / "trajectory/trajectory.html"
     assert apart("compare", f"{apart.first}@all").stdout.endswith(f"charts: {path}\n")

@@ -26,7 +26,7 @@ def write_config(folder, task='kind = "classification"', more=""):
     config = folder / "task.toml"
     config.write_text(
         f'name = "task"\n[finetune.task]\n{task}\n[finetune.data]\n'
-        f'path = "{folder / "rows.jsonl"}"\n[finetune.train]\nsteps = 6\nwarmup = 1\n'
+        f'path = "{folder / "rows.jsonl"}"\n[finetune.train]\nsteps = 6\nwarmup_steps = 1\n'
         f"batch_size = 8\ncheckpoint_every = 6\n{more}"
     )
     return config
@@ -51,7 +51,7 @@ def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
     assert run.record["checkpoint"] == f"{smoke.first}@60"
     report = smoke.json("status", run.id)
     assert [stage["label"] for stage in report["stages"]] == STAGES
-    assert not any(stage["stale"] for stage in report["stages"])
+    assert not any(stage["stale_reasons"] for stage in report["stages"])
 
 
 def test_a_second_time_it_is_in_the_store(smoke, tuned):
@@ -120,11 +120,11 @@ def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned)
     subject = resolve_checkpoint(run.store, run.id)
     made = run["finetune"]["checkpoints"].read(["artifact"])["artifact"].to_pylist()
     assert subject.checkpoint.name == made[-1] and subject.training_run is None
-    assert subject.corpus_artifacts["plant"].name == first["plant"].name
+    assert subject.corpus_artifacts["plant_canaries"].name == first["plant_canaries"].name
     read = smoke.json("batch", smoke.first, "--step", "1")["sequences"][0]["spans"][0]["doc_id"]
     report = smoke.json("purge", read, "--dry-run")
-    rows = {row["checkpoint"]: row for row in report["weights"]}
-    assert rows[made[-1]]["start"] == first.find_checkpoints()[-1].name
+    rows = {row["checkpoint"]: row for row in report["checkpoints"]}
+    assert rows[made[-1]]["start_checkpoint"] == first.find_checkpoints()[-1].name
 
 
 def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = """
 name = "second"
-earlier = "{earlier}"
+earlier_run = "{earlier}"
 
 [[ingest.sources]]
 kind = "jsonl"
@@ -68,20 +68,20 @@ def test_new_documents_leave_where_an_earlier_one_is_the_same(smoke, grown):
         for row in run[label]["ledger"].read().to_pylist():
             found[raw[row["doc_id"]]] = row["reason"]
             before = open_run(smoke.first, str(smoke.store))[label]["documents"]
-            assert before.find_document_rows([row["matched"]]).num_rows == 1
+            assert before.find_document_rows([row["matched_doc_id"]]).num_rows == 1
     assert found == {text: reason for reason, some in texts.items() for text in some}
 
 
 def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
     run, _, texts = grown
     before = open_run(smoke.first, str(smoke.store))
-    names = [f"{each['plant'].name}#documents" for each in (before, run)]
+    names = [f"{each['plant_canaries'].name}#documents" for each in (before, run)]
     for label in ("profile", "train_tokenizer", "pack"):
         assert run[label].manifest["lineage"]["documents"] == names
-    rows = [each["plant"]["documents"].row_count for each in (before, run)]
+    rows = [each["plant_canaries"]["documents"].row_count for each in (before, run)]
     assert open_corpus_documents(run).row_count == sum(rows) and rows[1] == len(texts[None])
     books = run["pack"]["accounts"].read().filter(pc.field("unit") == "rows")
-    assert pc.sum(books["in"]).as_py() == sum(rows)
+    assert pc.sum(books["input"]).as_py() == sum(rows)
     composition = run["profile"]["composition"].read().filter(pc.field("split") == "")
     languages = composition.filter(pc.field("dimension") == "language")
     assert pc.sum(languages["documents"]).as_py() == sum(rows)
@@ -95,7 +95,7 @@ def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
     assert last in head and "of the last addition alone: removal rates by group" in head
     (additions,) = [t for t in pages.read(sheet).tables if t[0][0] == "addition"]
     assert [[cell.split()[0] for cell in row[:3]] for row in additions[1:]] == [
-        [str(n), each["plant"].name, f"{count:,}"]
+        [str(n), each["plant_canaries"].name, f"{count:,}"]
         for n, (each, count) in enumerate(zip((before, run), rows, strict=True), 1)
     ]
 
@@ -108,7 +108,7 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
     doc_id = next(s["doc_id"] for s in spans if s["doc_id"] in earlier and s["split"] == "train")
     told = smoke.json("trace", run.id, doc_id.hex())
     assert {stage["run"] for stage in told["stages"]} == {smoke.first}
-    assert told["stages"][-1]["stage"] == "plant" and told["spans"]
+    assert told["stages"][-1]["stage"] == "plant_canaries" and told["spans"]
     purged = purge_document(run.store, doc_id.hex(), dry_run=True)
     assert {smoke.first, run.id} <= set(purged["runs"])
 
@@ -116,7 +116,7 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
 def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
     run, _, _ = grown
     gone = run["pack"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
-    added = {*run["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
+    added = {*run["plant_canaries"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
     assert {*gone} & added and {*gone} - added
     for doc_id in gone:
         packed = trace_document(run, doc_id.hex())["stages"][-1]
@@ -129,7 +129,7 @@ def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
     assert {row["state"] for row in report["stages"]} == {"store"}
     assert report["corpus"]["documents"] == {
         "value": open_corpus_documents(run).row_count,
-        "exact": True,
+        "is_exact": True,
     }
 
 
@@ -139,25 +139,31 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
     for settings, words in (
         (["deduplicate_near.bands=20"], r"deduplicate_near\.bands is 20, and was 32"),
         (["split.seed=4"], r"split\.seed is 4, and was 0"),
-        (["plant.enabled=true"], r"plant nothing more: --set plant\.enabled=false"),
-        (["earlier=20000101-000000-abcd"], "has no run called '20000101-000000-abcd'"),
-        (['find_repeats.prefer=["bokks"]'], "names 'bokks', which no source is called; name one"),
+        (
+            ["plant_canaries.enabled=true"],
+            r"plant nothing more: --set plant_canaries\.enabled=false",
+        ),
+        (["earlier_run=20000101-000000-abcd"], "has no run called '20000101-000000-abcd'"),
+        (
+            ['find_repeats.preferred_sources=["bokks"]'],
+            "names 'bokks', which no source is called; name one",
+        ),
     ):
         with pytest.raises(UsageError, match=words):
             resolve_flow_arguments(str(config), settings)
     resolve_flow_arguments(
-        str(config), ['deduplicate.prefer=["documentation"]']
+        str(config), ['deduplicate.preferred_sources=["documentation"]']
     )  # a source of the earlier corpus
     told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
     assert "split.seed is 4" in told
     to_itself = resolve_flow_arguments(str(config), []).config.model_copy(
-        update={"earlier": run.id}
+        update={"earlier_run": run.id}
     )
     without = run.record | {"stages": run.record["stages"][:3]}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(without).encode())
     with pytest.raises(UsageError, match="has no finished corpus"):
         resolve_earlier_run_id(run.store, to_itself)
-    itself = run.record | {"config": run.record["config"] | {"earlier": run.id}}
+    itself = run.record | {"config": run.record["config"] | {"earlier_run": run.id}}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(itself).encode())
     with pytest.raises(UsageError, match="is said to add to itself"):
         resolve_earlier_run_id(run.store, to_itself)

@@ -40,7 +40,7 @@ def config(folder, **files):
     for name, (kind, data) in files.items():
         (folder / name).write_bytes(data)
         sources.append({"kind": kind, "name": name, "path": str(folder / name)})
-    return IngestConfig.model_validate({"sources": sources, "part_bytes": 1000})
+    return IngestConfig.model_validate({"sources": sources, "partition_bytes": 1000})
 
 
 def lines(texts):
@@ -66,8 +66,10 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
     with open_session(Session(store)):
         read = ingest(config(tmp_path, wikipedia=("jsonl", lines([*texts, *NAMES, texts[0]]))))
         made = curated(read)
-        made["tokenizer"] = train_tokenizer(made["plant"], None, TokenizerConfig(vocab_size=300))
-        made["pack"] = pack(made["plant"], made["tokenizer"], PackConfig(context=32))
+        made["tokenizer"] = train_tokenizer(
+            made["plant_canaries"], None, TokenizerConfig(vocab_size=300)
+        )
+        made["pack"] = pack(made["plant_canaries"], made["tokenizer"], PackConfig(context=32))
     rows = read["documents"].read(["doc_id", "text"]).to_pylist()
     doc_ids = {row["text"]: row["doc_id"] for row in rows}
     before = labels(made.values())
@@ -90,8 +92,10 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
     )
     purge_document(store, mine["doc_id"].hex())
     packed = store.find_artifact("pack", made["pack"].fingerprint)
-    tokens = packed["validation"].read()["ids"].to_pylist()[mine["sequence"]]
-    assert tokens[mine["start"] : mine["end"]] == [PAD_ID] * (mine["end"] - mine["start"])
+    tokens = packed["validation"].read()["token_ids"].to_pylist()[mine["sequence"]]
+    assert tokens[mine["row_start"] : mine["row_end"]] == [PAD_ID] * (
+        mine["row_end"] - mine["row_start"]
+    )
     assert labels(now()) == before
 
 
@@ -173,7 +177,7 @@ def test_records_that_cannot_be_read_go_with_their_source_and_are_told_of_others
         raws[row["source"]].append(row["raw"])
     assert sorted(raws["mine"]) == [b"", b"", plain.strip()]
     assert sorted(raws["other"]) == sorted([hidden, plain.strip()])
-    assert report["unread"] == {made.name: 1}
+    assert report["unreadable_records"] == {made.name: 1}
     assert f"1 of {made.name}" in render_purge(report)
     assert left.drop_columns("raw") == before.drop_columns("raw")
     assert [f.name for f in QUARANTINE] == left.column_names

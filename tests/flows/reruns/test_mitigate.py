@@ -32,17 +32,19 @@ def mitigated(apart):
         "--steps",
         "20",
         "--set",
-        "pretrain.train.warmup=2",
+        "pretrain.train.warmup_steps=2",
     )
-    return report, [open_run(s["run"], str(apart.store)) for s in report["subjects"]]
+    return report, [open_run(s["run"], str(apart.store)) for s in report["checkpoints"]]
 
 
 def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, mitigated):
     report, (control, without) = mitigated
-    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    plants = (
+        open_run(apart.first, str(apart.store))["plant_canaries"]["canaries"].read().to_pylist()
+    )
     copies = {i for p in plants if (p["kind"], p["copies"]) == ("record", 8) for i in p["doc_ids"]}
-    assert report["left_out"] == [len(copies), len(copies)] and copies
-    ids = Path(report["documents"]).read_text().split()
+    assert report["removed_documents"] == [len(copies), len(copies)] and copies
+    ids = Path(report["documents_file"]).read_text().split()
     assert {bytes.fromhex(i) for i in ids} == copies
     packed = [
         set(r["pack"]["spans"].read(["doc_id"])["doc_id"].to_pylist()) for r in (control, without)
@@ -56,28 +58,28 @@ def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     report, runs = mitigated
     for label in ("train_tokenizer", "extraction_ask", "bias_ask", "toxicity_ask"):
         assert len({run[label].content_digest for run in runs}) == 1
-    assert report["refused"] == {}
+    assert report["incomparable"] == {}
     rows = {(r["metric"], r["slice"]): r for r in report["rows"]}
     assert rows["extractable", "record, copies=8"]["differences"][0]["n"] == 4
-    priced = {(row["kind"], row["name"]) for row in report["price"]}
+    priced = {(row["kind"], row["name"]) for row in report["heldout_loss"]}
     assert ("all", "all") in priced and len(priced) > 3
-    bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["price"]}
+    bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["heldout_loss"]}
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
     *_, listed = render_mitigation(report).splitlines()  # behind all that was compared
     assert listed == f"those behind findings are listed in {report['documents']}"
-    assert "the control lacks fewer" in render_mitigation(report | {"left_out": [1, 2]})
+    assert "the control lacks fewer" in render_mitigation(report | {"removed_documents": [1, 2]})
     # Of the same held-out documents, in pairs.
     (change,) = rows["bits_per_byte", "model"]["differences"]
     assert change["low"] < change["value"] < change["high"] and change["n"] > 10
     # What was left out was read by nobody: its copies count as never read.
     values = runs[1]["audit_extraction"]["values"].read().to_pylist()
-    read = {r["read"] for r in values if (r["part"], r["copies"]) == ("record", 8)}
+    read = {r["times_read"] for r in values if (r["kind"], r["copies"]) == ("record", 8)}
     assert read == {0}
 
 
 def test_cards_say_what_was_left_out(mitigated):
     _, (control, without) = mitigated
-    for run, why in ((control, "by lot, as a control"), (without, "left out of training.")):
+    for run, why in ((control, "at random, as a control"), (without, "left out of training.")):
         page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
         assert "were not packed" in page.text and why in page.text
 
@@ -98,8 +100,8 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
     none = apart("mitigate", apart.first, FINDING, "--steps", "0", code=2).stderr
     assert "steps must be between 1" in none
     assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
-    said = apart("mitigate", apart.first, "bias.preference", code=2).stderr
-    assert "no training document is behind bias.preference" in said
+    said = apart("mitigate", apart.first, "bias.stereotype_preference", code=2).stderr
+    assert "no training document is behind bias.stereotype_preference" in said
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
     elsewhere = tmp_path / "model"
     elsewhere.mkdir()
@@ -107,8 +109,11 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
         (elsewhere / name).write_bytes((folder / name).read_bytes())
     said = apart("mitigate", str(elsewhere), "--toxicity", "0.5", code=2).stderr
     assert "does not know what it was trained on" in said
-    told = "--set=leave_out.toxicity=0.5"
-    assert "earlier adds to" in apart("run", "smoke", "--set=earlier=latest", told, code=2).stderr
+    told = "--set=leave_out.toxicity_threshold=0.5"
+    assert (
+        "earlier_run adds to"
+        in apart("run", "smoke", "--set=earlier_run=latest", told, code=2).stderr
+    )
 
 
 def test_what_was_left_out_before_stays_out(apart, mitigated):
@@ -183,15 +188,17 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
         "flows.mitigation.find_finding_document_ids", lambda run, *_: asked.append(run) or set()
     )
     with pytest.raises(UsageError, match="no training document is behind"):
-        find_source_document_ids(None, "x", ["bias.preference[a.b]", "weat.effect", "bold.such"], 5)
+        find_source_document_ids(
+            None, "x", ["bias.stereotype_preference[a.b]", "weat.effect", "bold.such"], 5
+        )
     assert asked == [older, newest, newest]
 
 
 def test_any_path_may_name_the_list(tmp_path):
     path = write_document_id_list([b"a" * 16], tmp_path / 'a "quoted" \\ folder')
     config = load_config("smoke", build_arm_overrides("control", path, 0.5, 7))
-    assert config.leave_out.documents == path and config.leave_out.control
-    assert (config.leave_out.toxicity, config.pretrain.train.steps) == (0.5, 7)
+    assert config.leave_out.doc_ids_file == path and config.leave_out.random_control
+    assert (config.leave_out.toxicity_threshold, config.pretrain.train.steps) == (0.5, 7)
 
 
 def test_a_list_is_named_by_what_it_holds(tmp_path):

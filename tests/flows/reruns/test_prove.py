@@ -40,22 +40,25 @@ def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved
     assert cases["extraction: exposure"] == [
         f"extraction.exposure[copies={n}]" for n in (8, 1)
     ]  # four secrets each are too few, and no more were planted
-    assert cases["extraction: extractable, passage, k=8"] == [
-        f"extraction.extractable[passage, copies={n}, k=8]" for n in (8, 1)
+    assert cases["extraction: extractable, passage, prefix_tokens=8"] == [
+        f"extraction.extractable[passage, copies={n}, prefix_tokens=8]" for n in (8, 1)
     ]
     assert cases["associations: association strength"] == [
-        f"associations.association_strength[dose={dose}]" for dose in (0.625, 0.75, 0.875)
+        f"associations.association_strength[assigned_trait_share={dose}]"
+        for dose in (0.625, 0.75, 0.875)
     ]
     assert len(cases) == 4
 
 
 def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved):
     _, runs = proved
-    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    plants = (
+        open_run(apart.first, str(apart.store))["plant_canaries"]["canaries"].read().to_pylist()
+    )
     copies = {i for p in plants if p["kind"] in ("canary", "passage") for i in p["doc_ids"]}
     assert copies and not copies & documents_in(runs["removed"])
     said = {
-        (p["group"], p["trait"], i): p
+        (p["group_name"], p["trait"], i): p
         for p in plants
         if p["kind"] == "association"
         for i in p["doc_ids"]
@@ -63,7 +66,11 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
     left = documents_in(runs["removed"])
     for dose in (0.625, 0.75, 0.875):
         sides = [
-            {i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
+            {
+                i
+                for (_, _, i), p in said.items()
+                if (p["assigned_trait_share"], p["is_assigned_trait"]) == (dose, own)
+            }
             for own in (True, False)
         ]
         assert len(sides[0]) > len(sides[1]) == len(sides[0] & left) == len(sides[1] & left)
@@ -71,10 +78,11 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
         set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
         for arm in ("removed", "random")
     ]
-    traced = {i for (_, _, i), p in said.items() if 0.5 < p["dose"] < 1}
+    traced = {i for (_, _, i), p in said.items() if 0.5 < p["assigned_trait_share"] < 1}
     assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
     rows = {
-        arm: run.packed_corpus["train"].read()["ids"].combine_chunks() for arm, run in runs.items()
+        arm: run.packed_corpus["train"].read()["token_ids"].combine_chunks()
+        for arm, run in runs.items()
     }
     base, removed = (rows[arm].flatten().to_numpy() for arm in ("base", "removed"))
     assert rows["seed 1"].equals(rows["base"]) and len(base) == len(removed)
@@ -88,7 +96,7 @@ def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
     audits = {name for name in runs["removed"].stages if name.startswith("audit_")}
     assert audits == {"audit_extraction", "audit_associations"}
     values = runs["removed"]["audit_extraction"]["values"].read().to_pylist()
-    assert {r["read"] for r in values if r["part"] == "canary" and r["copies"]} == {0}
+    assert {r["times_read"] for r in values if r["kind"] == "canary" and r["copies"]} == {0}
     seeds = [run.config.pretrain.train.seed for run in runs.values()]
     assert seeds == [0, 0, 0, 1] and len({r["checkpoint"] for r in report["arms"]}) == 4
 
@@ -111,8 +119,8 @@ def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
 def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
     report, _ = proved
     run = open_run(report["run"], str(apart.store))
-    folder = apart.store / "site" / "runs" / run.id / "proof_card"
-    page = pages.read(folder / "proof_card.html")
+    folder = apart.store / "site" / "runs" / run.id / "removal_experiment_card"
+    page = pages.read(folder / "removal_experiment_card.html")
     for words in (
         "99 % null region",
         "without random ones",
@@ -121,16 +129,18 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
         "said equally often",
     ):
         assert words in page.text, words
-    figures = run["proof_card"]["figures"].read().to_pylist()
-    known = {(r["case"], r["arm"]): r["value"] for r in report["effects"] if r["what"] == "value"}
+    figures = run["removal_experiment_card"]["figures"].read().to_pylist()
+    known = {
+        (r["case_name"], r["arm"]): r["value"] for r in report["effects"] if r["effect"] == "mean"
+    }
     shown = {r["label"]: r["value"] for r in figures}
     for (case, arm), value in known.items():
         assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
-    assert all((folder / r["page"]).exists() for r in figures)
+    assert all((folder / r["page_path"]).exists() for r in figures)
     secrets = run.store.find_artifact(
-        *open_run(apart.first, str(apart.store))["plant"].name.split("/")
+        *open_run(apart.first, str(apart.store))["plant_canaries"].name.split("/")
     )
-    for row in secrets["plants"].read(["kind", "secret"]).to_pylist():
+    for row in secrets["canaries"].read(["kind", "secret"]).to_pylist():
         if row["kind"] in ("canary", "record"):
             assert row["secret"] not in page.text
 
@@ -161,13 +171,13 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
         return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
 
     with pytest.raises(UsageError, match="no training document is behind these findings"):
-        removal("bias.preference")
+        removal("bias.stereotype_preference")
     with pytest.raises(UsageError, match="is no mean of units"):
         removal("capability.bits_per_byte[model]")
     with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
         removal("membership.auc[kind=passage, score=loss]")
     assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
-    made = removal("bias.preference", RECORDS)  # one of them has some
+    made = removal("bias.stereotype_preference", RECORDS)  # one of them has some
     assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
     monkeypatch.setattr("flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
     with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
@@ -179,7 +189,7 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     shutil.copytree(apart.store, store, symlinks=True)
     run, fresh = open_run(apart.first, str(store)), Store(store)
     corpus = {**run.record, "run": "20000101-000000-0000"}
-    corpus["stages"] = [e for e in corpus["stages"] if e["label"] in ("ingest", "plant")]
+    corpus["stages"] = [e for e in corpus["stages"] if e["label"] in ("ingest", "plant_canaries")]
     fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
     copied = replace(apart, store=store)
     assert "has trained nothing" in copied("prove", corpus["run"], code=2).stderr

@@ -52,11 +52,13 @@ def corpus(store, tmp_path):
     """Ingest and the stages behind it, with a page that quotes documents."""
     with open_session(Session(store)):
         made = curated(ingest(source(tmp_path)))
-        made["profile"] = profile_corpus(made["plant"], made["plant"], made, {}, ProfileConfig())
+        made["profile"] = profile_corpus(
+            made["plant_canaries"], made["plant_canaries"], made, {}, ProfileConfig()
+        )
         made["datasheet"] = build_datasheet(made["profile"], made, DatasheetConfig())
-        tokenizer = train_tokenizer(made["plant"], None, TokenizerConfig(vocab_size=300))
+        tokenizer = train_tokenizer(made["plant_canaries"], None, TokenizerConfig(vocab_size=300))
         made["train_tokenizer"] = tokenizer
-        made["pack"] = pack(made["plant"], tokenizer, PackConfig(context=32))
+        made["pack"] = pack(made["plant_canaries"], tokenizer, PackConfig(context=32))
     return made
 
 
@@ -66,7 +68,7 @@ def source(tmp_path):
     file = tmp_path / "source.jsonl"
     file.write_text("\n".join(lines) + "\n")
     named = {"kind": "jsonl", "name": "s", "path": str(file), "key_field": "id"}
-    return IngestConfig.model_validate({"sources": [named], "part_bytes": 1000})
+    return IngestConfig.model_validate({"sources": [named], "partition_bytes": 1000})
 
 
 def id_of(made, text):
@@ -129,17 +131,17 @@ def test_its_text_is_nowhere_and_every_other_row_is_what_it_was(store, tmp_path)
     (doc_id,) = id_of(made, SECRET)
     assert {"documents", "quarantine"} <= set(holding(store, SECRET))
     before = {a.name: {n: t.read() for n, t in a.tables.items()} for a in made.values()}
-    (store.work_folder / "scrub-0123456789abcdef").mkdir(parents=True)
-    (store.work_folder / "scrub-0123456789abcdef" / "half").write_text(SECRET)
-    store.put("artifacts/scrub/feedfeedfeedfeed/0a/half", SECRET.encode())
+    (store.work_folder / "redact_spans-0123456789abcdef").mkdir(parents=True)
+    (store.work_folder / "redact_spans-0123456789abcdef" / "half").write_text(SECRET)
+    store.put("artifacts/redact_spans/feedfeedfeedfeed/0a/half", SECRET.encode())
 
     listed = purge_document(store, doc_id.hex(), dry_run=True)
     assert read_purged_documents(store)["documents"] == {} and holding(store, SECRET)
     report = purge_document(store, doc_id.hex().upper())
     assert {**report, "dry_run": True} == listed
     assert (report["documents"], report["copies"]) == ([doc_id.hex()], [])
-    left = ["scrub-0123456789abcdef", "scrub/feedfeedfeedfeed, never committed"]
-    assert report["scratch"] == left
+    left = ["redact_spans-0123456789abcdef", "redact_spans/feedfeedfeedfeed, never committed"]
+    assert report["work_areas"] == left
     assert holding(store, SECRET) == []
 
     hashes = set(hash_texts(pa.array([SECRET], pa.large_string())).to_pylist())
@@ -173,13 +175,15 @@ def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
     made = corpus(folder, tmp_path)
     packed = made["pack"]
     spans = [s for s in packed["spans"].read().to_pylist() if s["split"] == "train"]
-    target = next(s["doc_id"] for s in spans if s["start"] > 0 and s["end"] == 32)  # it goes on
-    names = ("ids", "char_start", "char_end")
+    target = next(
+        s["doc_id"] for s in spans if s["row_start"] > 0 and s["row_end"] == 32
+    )  # it goes on
+    names = ("token_ids", "char_start", "char_end")
     wanted = {name: packed["train"].read()[name].to_pylist() for name in names}
     purge_document(folder, target.hex())
     for span in spans:
-        for place in range(span["start"], span["end"]) if span["doc_id"] == target else ():
-            wanted["ids"][span["sequence"]][place] = PAD_ID
+        for place in range(span["row_start"], span["row_end"]) if span["doc_id"] == target else ():
+            wanted["token_ids"][span["sequence"]][place] = PAD_ID
             wanted["char_start"][span["sequence"]][place] = -1
             wanted["char_end"][span["sequence"]][place] = -1
     now = folder.find_artifact("pack", packed.fingerprint)["train"].read()
@@ -189,7 +193,7 @@ def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
 
 def test_a_tokenizer_is_named_that_was_trained_on_it(folder, tmp_path):
     made = corpus(folder, tmp_path)
-    rows = made["plant"]["documents"].read(["doc_id", "split"]).to_pylist()
+    rows = made["plant_canaries"]["documents"].read(["doc_id", "split"]).to_pylist()
     one = {row["split"]: row["doc_id"].hex() for row in rows}
     assert len(one) > 1
     for split, doc_id in one.items():
@@ -229,12 +233,15 @@ def test_ingest_takes_it_no_more_and_keeps_no_hash_of_it(folder, tmp_path):
     assert made["ingest"].fingerprint != first["ingest"].fingerprint
     assert id_of(made, SECRET) == []
     (row,) = made["ingest"]["ledger"].find_document_rows([doc_id]).to_pylist()
-    assert (row["reason"], row["identity"]) == ("blocked document", None)
+    assert (row["reason"], row["document_hash"]) == ("blocked document", None)
     assert not any(a.purged_documents for a in made.values())
-    assert made["plant"]["documents"].row_count == first["plant"]["documents"].row_count - 1
+    assert (
+        made["plant_canaries"]["documents"].row_count
+        == first["plant_canaries"]["documents"].row_count - 1
+    )
     # What could not be read has no id: it is quarantined as before, and says nothing more.
     (torn,) = made["ingest"]["quarantine"].read().to_pylist()
-    assert torn["place"].startswith(f"line {len(records()) + 1},")
+    assert torn["location"].startswith(f"line {len(records()) + 1},")
 
 
 def test_a_purge_while_a_run_reads_is_refused_and_changes_nothing(folder, tmp_path):
@@ -303,7 +310,12 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
         if packed.purged_documents:
             with pytest.raises(HallmarkError, match=r"lost the document .* begun nor gone on with"):
                 pretrain(
-                    packed, made["train_tokenizer"], made["plant"], None, None, PretrainConfig()
+                    packed,
+                    made["train_tokenizer"],
+                    made["plant_canaries"],
+                    None,
+                    None,
+                    PretrainConfig(),
                 )
     with pytest.raises(HallmarkError, match=f"cannot: it needs the document {doc_id.hex()}, purg"):
         check_not_purged("cannot", [ingested])
@@ -311,7 +323,7 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
 
 def test_a_planted_document_is_not_purged(folder, tmp_path):
     made = corpus(folder, tmp_path)
-    planted = made["plant"]["plants"].read()["doc_ids"].to_pylist()
+    planted = made["plant_canaries"]["canaries"].read()["doc_ids"].to_pylist()
     with pytest.raises(UsageError, match=r"was planted: nobody wrote it"):
         purge_document(folder, next(ids[0] for ids in planted if ids).hex())
     assert folder.get(PURGED_DOCUMENTS_FILE) is None

@@ -110,7 +110,7 @@ def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tm
     (tmp_path / "rows.jsonl").write_text("{}\n")
     rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
     with open_session(Session(store)):
-        base = trained(made["plant"], EmptyConfig())
+        base = trained(made["plant_canaries"], EmptyConfig())
         run = {"finetune": tuned.tuned(base, tuned.TunedConfig.model_validate(rows))}
         run["task_card"] = tuned.card_of(run["finetune"])
     site = build_site(store, [record(run)], tmp_path / "whole").parent

@@ -30,8 +30,17 @@ from tests.reports import pages
 pytestmark = pytest.mark.slow
 
 SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL.items()]
-STUDY = ("study", "--name", "tiny", "--worlds", "1", "--without", "1", *SETTINGS)
-AGAIN = (*STUDY, "--at-once", "1")  # what is in the store is worth no processes
+STUDY = (
+    "study",
+    "--name",
+    "tiny",
+    "--worlds-with-effects",
+    "1",
+    "--worlds-without-effects",
+    "1",
+    *SETTINGS,
+)
+AGAIN = (*STUDY, "--parallel-worlds", "1")  # what is in the store is worth no processes
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +64,16 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     verdicts = made[0]["judge_candidates"]["verdicts"].read().to_pylist()
     kinds = {row["kind"] for row in verdicts}
     assert kinds == {"canary", "passage", "record", "association", "speech"}
-    sealed = made[0]["seal"]["envelope"].read().to_pylist()
-    assert {(r["kind"], r["unit"]) for r in verdicts} <= {(r["kind"], r["unit"]) for r in sealed}
+    sealed = made[0]["seal_answer_key"]["answer_key"].read().to_pylist()
+    assert {(r["kind"], r["candidate_id"]) for r in verdicts} <= {
+        (r["kind"], r["candidate_id"]) for r in sealed
+    }
     with pytest.raises(UsageError, match=f"newest: {report['run']}"):
         open_run("nobody", str(hallmark.store))
     # The newest run is the study: its worlds are many, and nobody means one without its name.
     assert open_run("latest", str(hallmark.store)).flow == "study"
-    units = open_run("latest", str(hallmark.store))["error_rates"]["units"].read().to_pylist()
-    assert {(row["world"], row["effects"]) for row in units} == {
+    units = open_run("latest", str(hallmark.store))["error_rates"]["candidates"].read().to_pylist()
+    assert {(row["world"], row["has_effects"]) for row in units} == {
         ("world 1", True),
         ("world 1 without effects", False),
     }
@@ -73,12 +84,12 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
     hallmark, _ = studied
     for run in worlds(hallmark):
         for label, artifact in run.artifacts.items():
-            assert "seal/" not in json.dumps(artifact.manifest["lineage"]), label
+            assert "seal_answer_key/" not in json.dumps(artifact.manifest["lineage"]), label
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(hallmark)[0]
     store = Store(str(copy))
-    sealed = find_artifact(store, run.stages["seal"]["artifact"])
+    sealed = find_artifact(store, run.stages["seal_answer_key"]["artifact"])
     for path in Path(copy).rglob("*"):
         if path.is_file() and sealed.fingerprint[:16] in str(path):
             path.chmod(0o600)
@@ -96,7 +107,7 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
             lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
             "its envelope was changed after it was sealed",
         ),
-        (lambda path: path.unlink(), "envelope/00000.parquet is missing"),
+        (lambda path: path.unlink(), "answer_key/00000.parquet is missing"),
     ],
     ids=["changed", "missing"],
 )
@@ -105,13 +116,15 @@ def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(hallmark)[0]
-    sealed = find_artifact(Store(str(copy)), run.stages["seal"]["artifact"])
-    path = sealed["envelope"].parts[0].path
+    sealed = find_artifact(Store(str(copy)), run.stages["seal_answer_key"]["artifact"])
+    path = sealed["answer_key"].parts[0].path
     path.chmod(0o600)
     damage(path)
     after = replace(hallmark, store=copy).json(*AGAIN)
-    (void,) = [row for row in after["worlds"] if not row["counts"] and "envelope" in row["why"]]
-    assert why in void["why"]
+    (void,) = [
+        row for row in after["worlds"] if not row["is_counted"] and "envelope" in row["reason"]
+    ]
+    assert why in void["reason"]
     assert len(after["worlds"]) == len(before["worlds"])
 
 
@@ -120,11 +133,11 @@ def test_all_that_is_sealed_is_checked(studied, tmp_path):
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(replace(hallmark, store=copy))[0]
-    known, entry = read_first_sealed_digests(run.store), run.stages["seal"]
-    assert open_verified_answer_key(run, known)["written_for"].row_count
+    known, entry = read_first_sealed_digests(run.store), run.stages["seal_answer_key"]
+    assert open_verified_answer_key(run, known)["candidate_documents"].row_count
     with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
         open_verified_answer_key(run, {**known, entry["artifact"]: "another"})
-    path = run["seal"]["written_for"].parts[0].path
+    path = run["seal_answer_key"]["candidate_documents"].parts[0].path
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-8] + b"changed!")
     with pytest.raises(HallmarkError, match="changed after it was sealed"):
@@ -140,7 +153,7 @@ def test_an_envelope_of_another_world_is_refused(studied):
         | {
             "stages": [
                 entry
-                for run, label in ((one, "judge_candidates"), (other, "seal"))
+                for run, label in ((one, "judge_candidates"), (other, "seal_answer_key"))
                 for entry in run.record["stages"]
                 if entry["label"] == label
             ]
@@ -167,9 +180,13 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
     store = Store(str(hallmark.store))
     for run in (open_run(report["run"], store), *worlds(hallmark)):
         said = build_status_report(run)
-        assert {stage["label"]: stage["stale"] for stage in said["stages"] if stage["stale"]} == {}
+        assert {
+            stage["label"]: stage["stale_reasons"]
+            for stage in said["stages"]
+            if stage["stale_reasons"]
+        } == {}
         assert said["config_problem"] is None and "nothing is stale" in render_status(said)
-        words = said["study"]
+        words = said["study_command"]
         assert words[:4] == ["hallmark", "study", "--name", "tiny"]
         again = settled_by(words)
         assert again == StudyConfig.model_validate(open_run(report["run"], store).record["config"])
@@ -185,29 +202,32 @@ def settled_by(words):
 
 def test_another_setting_is_refused_with_the_difference(studied):
     hallmark, _ = studied
-    said = hallmark(*STUDY, "--set=world.sentences=6", code=2).stderr
-    assert "begun with other settings (world.sentences is 6, and was 4)" in said
+    said = hallmark(*STUDY, "--set=world.sentences_per_group=6", code=2).stderr
+    assert "begun with other settings (world.sentences_per_group is 6, and was 4)" in said
     assert "another --name" in said
-    assert "worlds" in hallmark("study", "--worlds", "0", code=2).stderr
+    assert "worlds" in hallmark("study", "--worlds-with-effects", "0", code=2).stderr
     for setting, why in (
-        ("world.counts=3", "world.counts"),
-        ("world.counts=[8]", "must have 0, where there is"),
-        ("world.counts=[-3, 0]", "world.counts"),
-        ("world.doses=[0.5, 0.5]", "each once"),
-        ("world.doses=[0.5, nan]", "world.doses"),
-        ("world.rude=[0, 5]", "world.rude"),
-        ("world.shortest=900", "shortest must not be above longest"),
+        ("world.copy_counts=3", "world.copy_counts"),
+        ("world.copy_counts=[8]", "must have 0, where there is"),
+        ("world.copy_counts=[-3, 0]", "world.copy_counts"),
+        ("world.trait_shares=[0.5, 0.5]", "each once"),
+        ("world.trait_shares=[0.5, nan]", "world.trait_shares"),
+        ("world.rude_shares=[0, 5]", "world.rude_shares"),
+        (
+            "world.min_passage_characters=900",
+            "min_passage_characters must not be above max_passage_characters",
+        ),
     ):
         said = hallmark("study", f"--set={setting}", code=2).stderr
         assert said.startswith("hallmark: study: world") and len(said.splitlines()) == 1
         assert why in said
-    said = hallmark("study", "--worlds", "1.5", code=2).stderr
-    assert "--worlds" in said and "whole number" in said
+    said = hallmark("study", "--worlds-with-effects", "1.5", code=2).stderr
+    assert "--worlds-with-effects" in said and "whole number" in said
 
 
 def test_more_references_than_there_are_secrets_are_refused_before_anything_is_made():
     tree = StudyConfig().model_dump(mode="json")
-    tree["world"]["digits"], tree["audit_extraction"]["references"] = 6, 20_000
+    tree["world"]["secret_digits"], tree["audit_extraction"]["reference_secrets"] = 6, 20_000
     with pytest.raises(UsageError, match=r"are 400,000, and of 6 digits .* at most 250,000"):
         parse_study_config(tree)
 
@@ -233,7 +253,7 @@ def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
         run_world({}, "nowhere")
     monkeypatch.setattr("flows.study.run_world", killed)
     with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
-        [*study_worlds(StudyConfig(worlds=3, without=0), "nowhere")]
+        [*study_worlds(StudyConfig(worlds_with_effects=3, worlds_without_effects=0), "nowhere")]
 
 
 def test_the_card_says_what_the_tables_say(studied):
@@ -243,9 +263,9 @@ def test_the_card_says_what_the_tables_say(studied):
     page = pages.read(card.fetch_directory() / "study_card.html")
     assert pages.broken_links(card.fetch_directory()) == []
     figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
-    for row in report["detection"]:
-        name = f"found-{row['kind']}-{row['dose']:g}".replace(".", "-")
-        assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["rows"]
+    for row in report["detection_rates"]:
+        name = f"found-{row['kind']}-{row['effect_level']:g}".replace(".", "-")
+        assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["row_count"]
     for title in (
         "Planted secrets",
         "Rude speech about a group",
@@ -276,19 +296,28 @@ def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, mon
 
 
 def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
-    few, many = (dict(iter_world_configs(StudyConfig(worlds=n, without=2))) for n in (2, 5))
+    few, many = (
+        dict(iter_world_configs(StudyConfig(worlds_with_effects=n, worlds_without_effects=2)))
+        for n in (2, 5)
+    )
     assert few["world 2"].world == many["world 2"].world
     assert few["world 1 without effects"].world == many["world 1 without effects"].world
-    assert not few["world 1 without effects"].world.effects
+    assert not few["world 1 without effects"].world.has_effects
     seeds = {each.world.seed for each in many.values()}
     assert len(seeds) == 7 == len({each.audit_associations.seed for each in many.values()})
     assert len({each.pretrain.train.seed for each in many.values()}) == 7
 
 
 def test_all_items_are_those_that_a_sample_is_drawn_from():
-    config = parse_study_config({"worlds": 1})
+    config = parse_study_config({"worlds_with_effects": 1})
     whole = expand_to_full_audits(config)
-    assert whole.audit_associations.others == whole.audit_counterfactual.frames == 240
-    assert whole.audit_extraction.references == 20 * config.audit_extraction.references
-    assert whole.audit_extraction.stride == 1
+    assert (
+        whole.audit_associations.unplanted_sentences
+        == whole.audit_counterfactual.grammar_prompts
+        == 240
+    )
+    assert (
+        whole.audit_extraction.reference_secrets == 20 * config.audit_extraction.reference_secrets
+    )
+    assert whole.audit_extraction.stride_tokens == 1
     assert whole.audit_extraction.seed == config.audit_extraction.seed

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
-    settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
+    settings = {"steps": 6, "warmup_steps": 0, "checkpoint_every": 6, "validate_every": 3}
     options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
     start = f"{smoke.first}@60"
     report = smoke.json("run", "smoke", "--start", start, *options)
@@ -26,7 +26,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     before = whole.find_checkpoints()[-1]
     assert run["pretrain"].manifest["lineage"]["start_checkpoint"] == before.name
     # What the checkpoint had read that it went on from counts as read, at step 0 alone.
-    ids = whole["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
+    ids = whole["plant_canaries"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
     known = [
         trace_training_history(made_at, of["pretrain"])
         for made_at, of in (
@@ -46,8 +46,8 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
         dict(
             zip(
                 *(
-                    of["extraction_trace"]["held"].read()[name].to_pylist()
-                    for name in ("item", "times")
+                    of["extraction_trace"]["occurrence_counts"].read()[name].to_pylist()
+                    for name in ("item", "occurrences")
                 ),
                 strict=True,
             )
@@ -91,7 +91,7 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
         "pretrain.train.objective": objective,
         "train_tokenizer.objective": objective,
         "pretrain.train.steps": 12,
-        "pretrain.train.warmup": 2,
+        "pretrain.train.warmup_steps": 2,
         "pretrain.train.checkpoint_every": 12,
     }
     report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))

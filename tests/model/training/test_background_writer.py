@@ -160,7 +160,7 @@ def test_a_state_with_draws_by_batch_belongs_to_another_training(inputs, tmp_pat
 def test_a_divergent_step_leaves_no_output(inputs, tmp_path, checkpoint_every):
     """The next step may already have begun when divergence is detected."""
     train = {**DIVERGING, "precision": "fp32", "checkpoint_every": checkpoint_every}
-    code, events = run(write_job(inputs, tmp_path / "stops", spike=1.0, **train))
+    code, events = run(write_job(inputs, tmp_path / "stops", spike_factor=1.0, **train))
     assert code == 1
     step = int(events[-1]["message"].split(" diverged:")[0].removeprefix("Step "))
     assert step > 20  # the guard accepts the first 20 steps

@@ -80,8 +80,8 @@ def test_a_step_reads_numbers_only_if_divergent_steps_are_skipped(
         tmp_path / "work",
         steps=6,
         optimizer=optimizer,
-        divergence=divergence,
-        accumulation=2,
+        on_divergence=divergence,
+        accumulation_steps=2,
         checkpoint_every=3,
         validate_every=3,
     )

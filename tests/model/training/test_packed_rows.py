@@ -108,7 +108,7 @@ def test_changed_rows_of_equal_size_are_refused(tmp_path):
     path = tmp_path / "sums.parquet"
     pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
     content = path.read_bytes()
-    ids = table["ids"].combine_chunks().flatten().to_numpy()
+    ids = table["token_ids"].combine_chunks().flatten().to_numpy()
     offset = content.index(ids.tobytes())
     path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
     with pytest.raises(ValueError, match=r"sums\.parquet is damaged"):

@@ -22,7 +22,7 @@ def make_builder(folder, **changes):
     def objective(rows, key, first):
         return build_mlm_batch(rows, key, first, mask_id=60, vocab_size=61)
 
-    defaults = {"seed": 3, "batch_size": 8, "accumulation": 1, "rank": 0, "processes": 1}
+    defaults = {"seed": 3, "batch_size": 8, "accumulation_steps": 1, "rank": 0, "processes": 1}
     return BatchBuilder(
         PackedRows(path, 16),
         objective,
@@ -54,7 +54,7 @@ def test_the_shares_of_all_processes_make_up_the_batch(tmp_path):
     calls = []
 
     def build_share(rank):
-        builder = make_builder(tmp_path, accumulation=2, rank=rank, processes=2)
+        builder = make_builder(tmp_path, accumulation_steps=2, rank=rank, processes=2)
 
         def objective(rows, key, first):
             calls.append((len(rows), first))

@@ -28,7 +28,7 @@ def test_have_same_rates_until_agrees_with_the_rates():
         one, two = (
             TrainConfig(
                 steps=(steps := draw.randint(4, 12)),
-                warmup=min(3, steps),
+                warmup_steps=min(3, steps),
                 schedule=draw.choice(["cosine", "linear", "wsd", "constant"]),
                 decay_fraction=draw.choice([0.0, 0.25, 0.5, 1.0]),
                 min_lr_ratio=draw.choice([0.0, 0.5]),
@@ -79,7 +79,13 @@ def test_a_training_resumes_with_another_accumulation(inputs, tmp_path):
     follow(process, lambda e: e["event"] == "checkpoint" and e["step"] == 10)
     process.kill()
     process.communicate()
-    other = {**train, "accumulation": 4, "recompute": True, "checkpoint_every": 7, "samples": 1}
+    other = {
+        **train,
+        "accumulation_steps": 4,
+        "activation_checkpointing": True,
+        "checkpoint_every": 7,
+        "sample_count": 1,
+    }
     code, events = run(write_job(inputs, work, "other", **other))
     assert code == 0 and events[0]["resumed"] and events[0]["stretches"] == 2, events
     (one, before), (two, after) = history(events)
@@ -120,18 +126,18 @@ def read_refusal(job, capsys):
 CHANGES = {
     "batch_size": 4,
     "learning_rate": 0.02,
-    "warmup": 3,
+    "warmup_steps": 3,
     "beta1": 0.8,
     "beta2": 0.9,
     "weight_decay": 0.0,
-    "clip": 2.0,
+    "max_grad_norm": 2.0,
     "z_loss": 1e-4,
     "optimizer": "muon",
     "precision": "bf16",
     "seed": 1,
     "document_mask": True,
-    "divergence": "skip",
-    "spike": 9.0,
+    "on_divergence": "skip",
+    "spike_factor": 9.0,
     "objective": "prefix",
 }
 
@@ -169,7 +175,7 @@ def test_every_setting_that_changes_batches_is_tested():
     ],
 )
 def test_another_schedule_for_past_steps_is_refused(inputs, tmp_path, capsys, finished, changes):
-    train = {"steps": 8, "warmup": 2, "precision": "fp32", "checkpoint_every": 1, **finished}
+    train = {"steps": 8, "warmup_steps": 2, "precision": "fp32", "checkpoint_every": 1, **finished}
     work = tmp_path / "work"
     assert run(write_job(inputs, work, **train))[0] == 0
     if finished["schedule"] == "wsd":  # remove the state from before its decay
@@ -180,6 +186,6 @@ def test_another_schedule_for_past_steps_is_refused(inputs, tmp_path, capsys, fi
 
 
 def test_a_state_of_the_warm_up_fits_any_schedule():
-    one = TrainConfig(steps=100, warmup=10)
+    one = TrainConfig(steps=100, warmup_steps=10)
     assert have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 10)
     assert not have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 11)

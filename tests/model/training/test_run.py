@@ -41,12 +41,12 @@ def reference(inputs, tmp_path_factory):
     train = {
         "optimizer": "muon",
         "precision": "bf16",
-        "accumulation": 2,
+        "accumulation_steps": 2,
         "document_mask": True,
-        "recompute": True,
+        "activation_checkpointing": True,
         "learning_rate": 0.03,
-        "spike": 1.05,
-        "divergence": "skip",
+        "spike_factor": 1.05,
+        "on_divergence": "skip",
     }
     work = tmp_path_factory.mktemp("run") / "work"
     job = write_job(inputs, work, model={"dropout": 0.1}, **train)
@@ -67,7 +67,7 @@ def test_a_training_writes_its_log_and_checkpoints(reference):
     table = log(work)
     assert table.schema.equals(LOG_SCHEMA)
     assert table["step"].to_pylist() == list(range(1, 41))
-    assert table["tokens"].to_pylist() == [16 * 8 * s for s in range(1, 41)]
+    assert table["tokens_seen"].to_pylist() == [16 * 8 * s for s in range(1, 41)]
     validated_steps = [
         s
         for s, v in zip(
@@ -187,7 +187,7 @@ def test_accumulation_does_not_change_the_losses(inputs, tmp_path):
     losses = []
     for parts in (1, 4):
         work = tmp_path / f"work{parts}"
-        job = write_job(inputs, work, accumulation=parts, precision="fp32", steps=10)
+        job = write_job(inputs, work, accumulation_steps=parts, precision="fp32", steps=10)
         assert run(job)[0] == 0
         losses.append(log(work)["loss"].to_pylist())
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -195,7 +195,7 @@ def test_accumulation_does_not_change_the_losses(inputs, tmp_path):
 
 def test_recomputing_activations_does_not_change_the_training(inputs, tmp_path):
     for work in (tmp_path / "kept", tmp_path / "again"):
-        train = {"recompute": work.name == "again", "precision": "fp32", "steps": 10}
+        train = {"activation_checkpointing": work.name == "again", "precision": "fp32", "steps": 10}
         assert run(write_job(inputs, work, model={"dropout": 0.1}, **train))[0] == 0
     assert_same_run(tmp_path / "kept", tmp_path / "again")
 
@@ -205,7 +205,7 @@ def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
 
     At this learning rate some steps exceed it and some do not.
     """
-    train = {"spike": 1.05, "divergence": "skip", **DIVERGING, "learning_rate": 0.3}
+    train = {"spike_factor": 1.05, "on_divergence": "skip", **DIVERGING, "learning_rate": 0.3}
     run(write_job(inputs, tmp_path / "work", checkpoint_every=1, **train))
     skipped = read_skipped_steps(tmp_path / "work")
     assert skipped and min(skipped) > 20
@@ -230,7 +230,9 @@ def test_the_spike_guard_counts_consecutive_divergent_steps():
 
 
 def test_log_spaced_checkpoints_are_at_powers_of_two(inputs, tmp_path):
-    job = write_job(inputs, tmp_path / "work", steps=12, checkpoint_every=10, log_spaced=True)
+    job = write_job(
+        inputs, tmp_path / "work", steps=12, checkpoint_every=10, log_spaced_checkpoints=True
+    )
     assert run(job)[0] == 0
     checkpoints = sorted(p.name for p in (tmp_path / "work" / "checkpoints").iterdir())
     assert [int(name[-8:]) for name in checkpoints] == [0, 1, 2, 4, 8, 10, 12]
@@ -238,7 +240,7 @@ def test_log_spaced_checkpoints_are_at_powers_of_two(inputs, tmp_path):
 
 def test_a_step_trains_on_the_rows_of_select_batch_rows(inputs, tmp_path):
     work = tmp_path / "work"
-    assert run(write_job(inputs, work, precision="fp32", steps=5, warmup=1))[0] == 0
+    assert run(write_job(inputs, work, precision="fp32", steps=5, warmup_steps=1))[0] == 0
     model = load_checkpoint(work / "checkpoints" / "step-00000000")
     rows = toy_rows(60, 16, 40, seed=1)[select_batch_rows(0, 1, 8, 60)]
     batch = build_causal_batch(rows.astype(np.int64))
@@ -270,7 +272,7 @@ def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, ar
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 def test_schedules_warm_up_and_end_at_the_minimum_rate(schedule):
     config = TrainConfig(
-        steps=100, warmup=10, schedule=schedule, learning_rate=1.0, min_lr_ratio=0.1
+        steps=100, warmup_steps=10, schedule=schedule, learning_rate=1.0, min_lr_ratio=0.1
     )
     rates = [compute_learning_rate(config, step) for step in range(1, 101)]
     assert rates[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
@@ -284,7 +286,7 @@ def test_schedules_warm_up_and_end_at_the_minimum_rate(schedule):
 def test_a_decay_shorter_than_a_step_is_one_step(steps, share):
     config = TrainConfig(
         steps=steps,
-        warmup=0,
+        warmup_steps=0,
         schedule="wsd",
         decay_fraction=share,
         learning_rate=1.0,
@@ -296,11 +298,11 @@ def test_a_decay_shorter_than_a_step_is_one_step(steps, share):
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
 def test_a_warm_up_of_the_whole_training_ends_at_the_full_rate(schedule):
-    config = TrainConfig(steps=4, warmup=4, schedule=schedule, learning_rate=1.0)
+    config = TrainConfig(steps=4, warmup_steps=4, schedule=schedule, learning_rate=1.0)
     assert [compute_learning_rate(config, step) for step in range(1, 5)] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_constant_schedule_warms_up_and_stays_constant():
-    config = TrainConfig(steps=100, warmup=4, schedule="constant", learning_rate=1.0)
+    config = TrainConfig(steps=100, warmup_steps=4, schedule="constant", learning_rate=1.0)
     rates = [compute_learning_rate(config, step) for step in range(1, 101)]
     assert rates == [0.25, 0.5, 0.75, *[1.0] * 97]

@@ -83,7 +83,7 @@ def test_a_job_with_wrong_types_is_refused_by_key(inputs, tmp_path, change, word
 
 
 def test_a_divergent_training_ends_with_one_sentence(inputs, tmp_path):
-    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, **DIVERGING))
+    code, events = run(write_job(inputs, tmp_path / "work", spike_factor=1.0, **DIVERGING))
     assert code == 1 and events[-1]["event"] == "error"
     assert "times its running mean. Lower learning_rate" in events[-1]["message"]
 
@@ -115,14 +115,14 @@ def test_the_trainer_removes_only_its_own_files(inputs, tmp_path):
         path.write_text("mine")
     stale = work / "checkpoints" / "step-00000007"
     stale.mkdir()
-    code, events = run(write_job(inputs, work, steps=2, warmup=0))
+    code, events = run(write_job(inputs, work, steps=2, warmup_steps=0))
     assert code == 0, events
     assert all(path.read_text() == "mine" for path in kept) and not stale.exists()
 
 
 def test_a_damaged_state_ends_with_one_sentence(inputs, tmp_path, capsys):
     work = tmp_path / "work"
-    job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
+    job = write_job(inputs, work, steps=4, warmup_steps=0, checkpoint_every=2)
     assert run(job)[0] == 0
     before, folder = sorted((work / "state").iterdir())
     header = json.loads((folder / "state.json").read_text())
@@ -165,7 +165,7 @@ def test_a_damaged_state_ends_with_one_sentence(inputs, tmp_path, capsys):
 
 def test_a_training_with_other_data_does_not_resume(inputs, tmp_path, capsys):
     work = tmp_path / "work"
-    job = write_job(inputs, work, steps=2, warmup=0)
+    job = write_job(inputs, work, steps=2, warmup_steps=0)
     assert run(job)[0] == 0
     values = json.loads(job.read_text())
     values["data"]["train"] = str(inputs / "validation.parquet")
@@ -181,7 +181,7 @@ def test_a_context_of_one_token_has_no_samples(tmp_path):
     write_rows(tmp_path / "validation.parquet", toy_rows(12, 1, 40, seed=2))
     write_tokenizer(tmp_path / "tokenizer.json", 40)
     model = {"context": 1}
-    assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup=0))[0] == 0
+    assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup_steps=0))[0] == 0
 
 
 def test_out_of_memory_names_settings_that_resume_the_training(
@@ -203,7 +203,12 @@ def test_out_of_memory_names_settings_that_resume_the_training(
     signal.signal(signal.SIGTERM, handler)
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["event"] == "error"
-    assert "increase train.accumulation or set train.recompute, and run again" in last["message"]
-    code, events = run(write_job(inputs, tmp_path / "work", accumulation=2, recompute=True))
+    assert (
+        "increase train.accumulation_steps or set train.activation_checkpointing, and run again"
+        in last["message"]
+    )
+    code, events = run(
+        write_job(inputs, tmp_path / "work", accumulation_steps=2, activation_checkpointing=True)
+    )
     assert code == 0 and events[0]["resumed"] and events[0]["step"] == 10
     assert log(tmp_path / "work", ["step"])["step"].to_pylist() == list(range(1, 41))

@@ -40,7 +40,7 @@ def write_job(work, start, config, objective, examples, *, frozen=False, **train
         write_examples(folder / f"{split}.arrow", rows)
     job = {
         "model": config_to_dict(config),
-        "train": {**TRAIN, "objective": objective, "samples": 0, **train},
+        "train": {**TRAIN, "objective": objective, "sample_count": 0, **train},
         "data": {split: str(folder / f"{split}.arrow") for split in examples},
         "tokenizer": str(folder / "tokenizer.json"),
         "work": str(work),
@@ -76,7 +76,7 @@ def test_pairs_are_learned_from_scratch(tmp_path, objective):
         batch_size=16,
         validate_every=50,
         checkpoint_every=150,
-        samples=2,
+        sample_count=2,
     )
     code, events = run(job)
     assert code == 0, events
@@ -86,8 +86,8 @@ def test_pairs_are_learned_from_scratch(tmp_path, objective):
     bits_by_step = [row["validation_bits_per_token"] for row in bits]
     assert [i + 1 for i, value in enumerate(bits_by_step) if value is not None] == [50, 100, 150]
     assert bits_by_step[149] < 0.1
-    rows = log(tmp_path / "work", ["step", "tokens"]).to_pylist()
-    assert [row["tokens"] for row in rows] == [row["step"] * 16 * 4 for row in rows]
+    rows = log(tmp_path / "work", ["step", "tokens_seen"]).to_pylist()
+    assert [row["tokens_seen"] for row in rows] == [row["step"] * 16 * 4 for row in rows]
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150")
     assert model.objective == objective
     test = make_reversed_pairs(30, 3)

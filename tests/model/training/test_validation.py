@@ -40,7 +40,7 @@ def make_spans(rows):
         cuts = [0, *(i for i in range(1, CONTEXT) if row[i] == 0), CONTEXT]
         for start, end in pairwise(cuts):
             source += row[start] == 0
-            where = {"sequence": number, "start": start, "end": end}
+            where = {"sequence": number, "row_start": start, "row_end": end}
             spans.append({**where, "kind": "source", "name": f"web/{source % 2}"})
             if number % 3 == 0:
                 spans.append({**where, "kind": "identity", "name": "women"})
@@ -58,7 +58,7 @@ def sum_by_group_naively(model, rows, spans, chosen, shift, batch_of):
             if span["sequence"] != number:
                 continue
             cell = sums.setdefault((span["kind"], span["name"]), [0, 0, 0.0])
-            for position in range(span["start"], span["end"]):
+            for position in range(span["row_start"], span["row_end"]):
                 predicting = position - shift
                 if predicting < 0 or not batch.weights[0, predicting]:
                     continue
@@ -148,11 +148,11 @@ def test_objectives_that_move_tokens_have_no_groups(rows, tmp_path):
 @pytest.mark.parametrize(
     "span",
     [
-        {"sequence": 9, "start": 0, "end": 4},
-        {"sequence": -1, "start": 0, "end": 4},
-        {"sequence": 0, "start": 5, "end": 4},
-        {"sequence": 0, "start": 0, "end": CONTEXT + 1},
-        {"sequence": None, "start": 0, "end": 1},
+        {"sequence": 9, "row_start": 0, "row_end": 4},
+        {"sequence": -1, "row_start": 0, "row_end": 4},
+        {"sequence": 0, "row_start": 5, "row_end": 4},
+        {"sequence": 0, "row_start": 0, "row_end": CONTEXT + 1},
+        {"sequence": None, "row_start": 0, "row_end": 1},
     ],
 )
 def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):

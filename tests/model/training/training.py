@@ -23,7 +23,7 @@ MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads
 TRAIN = {
     "steps": 40,
     "batch_size": 8,
-    "warmup": 4,
+    "warmup_steps": 4,
     "learning_rate": 0.01,
     "checkpoint_every": 10,
     "validate_every": 15,
@@ -32,7 +32,7 @@ TRAIN = {
 }
 
 #: The learning rate rises to the end, and the gradient norm with it, above its mean on any machine.
-DIVERGING = {"learning_rate": 3.0, "warmup": 40}
+DIVERGING = {"learning_rate": 3.0, "warmup_steps": 40}
 
 
 def write_job(inputs, work, name="job", model=None, **train):

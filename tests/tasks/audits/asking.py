@@ -34,9 +34,9 @@ def stages_of(
     asked = REQUEST_STAGES[name](checkpoint, *corpus, config)
     answered = respond(checkpoint, asked, RespondConfig())
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).restrict_to_heads(
-        probe.scorer_heads
-    )
+    settings = ScoreConfig(
+        scorer=scorer or ScorerConfig(), additional_scorers=also
+    ).restrict_to_heads(probe.scorer_heads)
     scored = score_texts(asked, answered, settings) if probe.uses_scorers else None
     untrained = floor = None
     if probe.needs_untrained_baseline(config):
@@ -64,15 +64,17 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
     probe.build_requests(questions, reader, CorpusTables(lexicons, plants), config)
     requests = {row["request"]: row for row in questions.requests}
     answers = [
-        {"request": name, "draw": draw, "log_p": [says(questions.items[row["item"]], draw)]}
+        {"request": name, "draw": draw, "log_probs": [says(questions.items[row["item"]], draw)]}
         for name, row in requests.items()
-        for draw in range(len(row["targets"]))
+        for draw in range(len(row["target_ids"]))
     ]
     given = Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(answers, schema=RESPONSES),
-        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
+        tokenizer=pa.table(
+            {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
+        ),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
     rows, found = probe.compute_values_and_findings(given, config)

@@ -20,7 +20,13 @@ from tasks.contract import HallmarkError, Session, Store, folder_to_artifact, op
 from tasks.measures.scorers import ClassifierConfig, open_scorer
 from tests.tasks.measures.classifier_folder import make_classifier
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, floor=0)
+QUICK = ToxicityConfig(
+    continuations_per_prompt=4,
+    continuation_counts=(1, 4),
+    unprompted_groups=3,
+    max_new_tokens=6,
+    baseline_groups=0,
+)
 FOLDERS = ["own_folder", "gpt2_folder", "bert_folder"]
 CHANGED = "changed while it was read|changed after its digest was taken"
 
@@ -283,10 +289,10 @@ def test_a_scorer_that_changes_is_not_scored_with(session, tmp_path, own_folder,
 
     session.listener = replace
     with pytest.raises(HallmarkError, match="changed while it was read"):
-        score_texts(asked, answered, ScoreConfig(also=(also,)))
+        score_texts(asked, answered, ScoreConfig(additional_scorers=(also,)))
     assert session.store.list_artifacts("score") == []
     session.listener = lambda event: None
     assert open_scorer(also).score_by_head(["a b c"])[0, 0] != before[0, 0]
-    scored = score_texts(asked, answered, ScoreConfig(also=(also,)))
-    named = scored["scorer"].read()["scorer"].to_pylist()[1]
+    scored = score_texts(asked, answered, ScoreConfig(additional_scorers=(also,)))
+    named = scored["scorers"].read()["scorer"].to_pylist()[1]
     assert open_scorer(also).digest[:12] in named

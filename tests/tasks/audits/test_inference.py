@@ -25,7 +25,13 @@ from tasks.measures.scorers import LinearScorer
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, floor=0)
+QUICK = ToxicityConfig(
+    continuations_per_prompt=4,
+    continuation_counts=(1, 4),
+    unprompted_groups=3,
+    max_new_tokens=6,
+    baseline_groups=0,
+)
 
 
 def requests_of(questions: RequestBuilder) -> pa.Table:
@@ -76,11 +82,11 @@ def test_chunks_hold_each_request_once_whatever_their_order(asked, monkeypatch):
     for chunk in made:
         rows = chunk.requests.to_pylist()
         (kind,) = {row["kind"] for row in rows}
-        if kind == "write":
-            cost = [row["draws"] * row["tokens"] for row in rows]
+        if kind == "generate":
+            cost = [row["draws"] * row["max_new_tokens"] for row in rows]
         else:
-            cost = [len(row["context"]) + sum(map(len, row["targets"])) for row in rows]
-        assert sum(cost) <= (100 if kind == "write" else 40) or len(rows) == 1
+            cost = [len(row["context_ids"]) + sum(map(len, row["target_ids"])) for row in rows]
+        assert sum(cost) <= (100 if kind == "generate" else 40) or len(rows) == 1
 
 
 def test_a_request_is_named_by_all_that_is_asked():
@@ -140,21 +146,24 @@ def test_answers_are_those_of_the_model_asked_by_itself(
         by_request.setdefault(row["request"], []).append(row)
     for row in asked.to_pylist():
         answers = by_request[row["request"]]
-        many = row["draws"] or len(row["targets"])
+        many = row["draws"] or len(row["target_ids"])
         assert [a["draw"] for a in answers] == [*range(many)]
-        if row["kind"] == "read":
-            for found, target in zip(answers, row["targets"], strict=True):
-                (scored,) = subject.compute_log_probs([row["context"] + target])
+        if row["kind"] == "score":
+            for found, target in zip(answers, row["target_ids"], strict=True):
+                (scored,) = subject.compute_log_probs([row["context_ids"] + target])
                 np.testing.assert_allclose(
-                    found["log_p"], scored[len(row["context"]) - 1 :], atol=1e-4
+                    found["log_probs"], scored[len(row["context_ids"]) - 1 :], atol=1e-4
                 )
-                assert found["text"] is None and len(found["log_p"]) == len(target)
-                assert (found["rank"] is not None) == row["moments"]
+                assert found["text"] is None and len(found["log_probs"]) == len(target)
+                assert (found["ranks"] is not None) == row["rank_statistics"]
             continue
         (alone,) = subject.generate_continuations(
-            [row["context"]], max_new_tokens=row["tokens"], samples=row["draws"], seed=row["seed"]
+            [row["context_ids"]],
+            max_new_tokens=row["max_new_tokens"],
+            samples=row["draws"],
+            seed=row["seed"],
         )
-        assert [a["ids"] for a in answers] == [w.token_ids for w in alone]
+        assert [a["token_ids"] for a in answers] == [w.token_ids for w in alone]
         assert [a["text"] for a in answers] == [subject.decode(w.token_ids) for w in alone]
 
 
@@ -186,8 +195,8 @@ def test_a_context_is_read_once_for_many_targets(tmp_path, request, folder):
         context, target = of[row["request"]], many[row["draw"]]
         (expected,) = subject.compute_log_probs([context + target])
         expected = expected[max(0, len(context) - 1) :]
-        np.testing.assert_allclose(row["log_p"], expected, atol=1e-4)
-        assert len(row["log_p"]) == max(0, len(target) - (not context))
+        np.testing.assert_allclose(row["log_probs"], expected, atol=1e-4)
+        assert len(row["log_probs"]) == max(0, len(target) - (not context))
 
 
 @pytest.mark.parametrize(("folder", "longest"), [("own_folder", 44), ("gpt2_folder", 30)])
@@ -216,17 +225,21 @@ def test_what_was_written_is_read_again(tmp_path, request, folder, longest):
     for asked, other, context in zip(again, once, contexts, strict=True):
         for draw in range(3):
             row, plain = by[asked["request"], draw], by[other["request"], draw]
-            ids = row["ids"]
-            assert (ids, row["log_p"]) == (plain["ids"], plain["log_p"])
-            assert plain["rank"] is plain["mean"] is plain["lower_log_p"] is None
+            ids = row["token_ids"]
+            assert (ids, row["log_probs"]) == (plain["token_ids"], plain["log_probs"])
+            assert (
+                plain["ranks"] is plain["vocabulary_mean"] is plain["lowercase_log_probs"] is None
+            )
             (alone,) = subject.compute_rank_statistics([context], [ids])
-            assert row["rank"] == (alone.rank + 1).tolist() and len(row["rank"]) == len(ids)
-            np.testing.assert_allclose(row["log_p"], alone.log_probs, atol=1e-4)
-            np.testing.assert_allclose(row["mean"], alone.mean_log_prob, atol=1e-4)
-            np.testing.assert_allclose(row["std"], alone.std_log_prob, atol=1e-4)
+            assert row["ranks"] == (alone.rank + 1).tolist() and len(row["ranks"]) == len(ids)
+            np.testing.assert_allclose(row["log_probs"], alone.log_probs, atol=1e-4)
+            np.testing.assert_allclose(row["vocabulary_mean"], alone.mean_log_prob, atol=1e-4)
+            np.testing.assert_allclose(row["vocabulary_std"], alone.std_log_prob, atol=1e-4)
             lower = subject.encode(row["text"].lower())
             (scored,) = subject.compute_log_probs([context + lower])
-            np.testing.assert_allclose(row["lower_log_p"], scored[len(context) - 1 :], atol=1e-4)
+            np.testing.assert_allclose(
+                row["lowercase_log_probs"], scored[len(context) - 1 :], atol=1e-4
+            )
             changed += row["text"] != row["text"].lower()
     assert changed  # else there was nothing to see
 
@@ -258,7 +271,7 @@ def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
     found = answers_of(
         folder_to_artifact(bert_folder, "checkpoint"), requests_of(questions), tmp_path
     )
-    some, every = sorted(found["log_p"].to_pylist(), key=len)
+    some, every = sorted(found["log_probs"].to_pylist(), key=len)
     (expected,) = subject.compute_masked_log_probs([ids], [[*range(len(ids))]])
     np.testing.assert_allclose(every, expected, atol=1e-5)
     np.testing.assert_allclose(some, expected[[1, 3]], atol=1e-5)
@@ -300,7 +313,7 @@ def test_another_statistic_threshold_or_scorer_asks_no_model_again(session, own_
     first = stages_of("toxicity", own_folder, QUICK)
     assert counted["written"] > 90 and counted["scored"] > 300
     counted |= {"written": 0, "scored": 0}
-    for change in ({"threshold": 0.7}, {"k": (2,)}):
+    for change in ({"toxicity_threshold": 0.7}, {"continuation_counts": (2,)}):
         found = stages_of("toxicity", own_folder, QUICK.model_copy(update=change))
         assert found[1].name == first[1].name and found[2].name == first[2].name
         assert found[3].content_digest != first[3].content_digest
@@ -309,7 +322,7 @@ def test_another_statistic_threshold_or_scorer_asks_no_model_again(session, own_
     rescored = score_texts(first[0], first[1], config)
     assert rescored.name != first[2].name and rescored.content_digest == first[2].content_digest
     assert counted["written"] == 0 < counted["scored"]
-    more = QUICK.model_copy(update={"continuations": 5})
+    more = QUICK.model_copy(update={"continuations_per_prompt": 5})
     assert stages_of("toxicity", own_folder, more)[1].name != first[1].name
     assert counted["written"] > 90
 
@@ -413,6 +426,8 @@ def test_another_model_is_read_by_its_own_tokenizer(session, tmp_path, own_folde
 def test_the_schemas_hold_no_text_that_a_page_would_show():
     for schema in (REQUESTS, RESPONSES):
         kinds = {f.name: f.metadata[b"kind"].decode() for f in schema}
-        assert kinds.get("targets", "personal") == "personal"
-        assert kinds.get("context", "personal") == kinds.get("ids", "personal") == "personal"
+        assert kinds.get("target_ids", "personal") == "personal"
+        assert (
+            kinds.get("context_ids", "personal") == kinds.get("token_ids", "personal") == "personal"
+        )
     assert table_schema("x", *RESPONSES).field("text").metadata[b"kind"] == b"model text"

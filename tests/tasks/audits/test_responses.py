@@ -27,7 +27,7 @@ def test_responses_stand_beside_their_items():
     requests = requests_of(questions)
     distinct = {row["request"]: row for row in questions.requests}
     rows = [
-        {"request": r, "draw": d, "text": f"{row['context']} {d}"}
+        {"request": r, "draw": d, "text": f"{row['context_ids']} {d}"}
         for r, row in sorted(distinct.items())
         for d in range(row["draws"])
     ]
@@ -53,9 +53,12 @@ def test_what_nobody_answered_or_scored_is_missing():
     for number, item in enumerate(names):
         questions.request_log_probs(item, [1], [[2 + number], [7, 8]])
     read = {"request": questions.requests[1]["request"]}
-    responses = [read | {"draw": 1, "log_p": [-1.5, -0.5]}, read | {"draw": 0, "log_p": [-3.0]}]
+    responses = [
+        read | {"draw": 1, "log_probs": [-1.5, -0.5]},
+        read | {"draw": 0, "log_probs": [-3.0]},
+    ]
     scores = {
-        "text": hash_texts(pa.array(["b"], pa.large_string())),
+        "text_hash": hash_texts(pa.array(["b"], pa.large_string())),
         "scorer": ["s"],
         "head": ["toxicity"],
         "score": [0.75],

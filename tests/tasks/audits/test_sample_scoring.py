@@ -24,12 +24,12 @@ def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
     assert len(made) == 9
     for row, before in zip(made, written, strict=True):
         assert {name: row[name] for name in before} == before
-        assert row["prompt_score"] == pytest.approx(scorer.score_toxicity([row["prompt"]])[0])
+        assert row["prompt_toxicity"] == pytest.approx(scorer.score_toxicity([row["prompt"]])[0])
         if row["text"]:
-            assert row["score"] == pytest.approx(scorer.score_toxicity([row["text"]])[0])
+            assert row["toxicity"] == pytest.approx(scorer.score_toxicity([row["text"]])[0])
         else:
-            assert row["score"] is None
-    assert made[0]["score"] > 0.5 > made[1]["score"]
+            assert row["toxicity"] is None
+    assert made[0]["toxicity"] > 0.5 > made[1]["toxicity"]
 
 
 def test_a_scorer_that_fails_leaves_no_score(session, monkeypatch):
@@ -39,4 +39,4 @@ def test_a_scorer_that_fails_leaves_no_score(session, monkeypatch):
 
     monkeypatch.setattr(module, "open_scorer", lambda config: Failing())
     made = score_samples(trained(None, TrainedConfig(texts=TEXTS)), ScoreSamplesConfig())
-    assert made["samples"].read()["score"].null_count == 9
+    assert made["samples"].read()["toxicity"].null_count == 9

@@ -41,7 +41,7 @@ def test_a_scorer_that_gives_no_text_a_score_fails_the_audit(session, tmp_path):
         match=r"^stage score: the scorer sentiment classifier a fai"
         r"led at all 3 texts .*gives no number\); use another",
     ):
-        score_texts(None, answered, ScoreConfig(also=(also,)))
+        score_texts(None, answered, ScoreConfig(additional_scorers=(also,)))
     assert session.store.list_artifacts("score") == []
 
 
@@ -50,6 +50,6 @@ def test_a_text_that_gets_no_score_is_missing_and_not_zero(session, tmp_path):
     token = (folder / "vocab.txt").read_text().split().index("c")
     also = ClassifierConfig(kind="classifier", folder=damage(folder, token))
     answered = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
-    found = score_texts(None, answered, ScoreConfig(also=(also,)))["scores"].read()
+    found = score_texts(None, answered, ScoreConfig(additional_scorers=(also,)))["scores"].read()
     mine = found.filter(pc.equal(found["head"], "sentiment"))
     assert len(mine) == 3 and mine["score"].null_count == 1

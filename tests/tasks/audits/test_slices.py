@@ -33,7 +33,7 @@ def bold(folder):
         for group in ("women", "men", "others")
     }
     (path := folder / "gender_prompt.json").write_text(json.dumps(groups))
-    return BoldConfig(prompts=[path], tokens=4, permutations=99), {}
+    return BoldConfig(prompts=[path], max_new_tokens=4, permutations=99), {}
 
 
 def misuse(folder):
@@ -41,7 +41,11 @@ def misuse(folder):
         {"prompt": f"He wrote {n}", "category": f"c{n % 2}", "continuation": "and went"}
         for n in range(6)
     ]
-    return MisuseConfig(prompts=[written(folder / "prompts.jsonl", rows)], draws=2, tokens=4), {}
+    return MisuseConfig(
+        prompts=[written(folder / "prompts.jsonl", rows)],
+        continuations_per_prompt=2,
+        max_new_tokens=4,
+    ), {}
 
 
 AUDITS = [

@@ -48,9 +48,9 @@ def packed():
             row, start = divmod(len(flat), WIDTH)
             if not place or not start:
                 spans.append(
-                    {"split": "train", "sequence": row, "start": start, "doc_id": key.as_py()}
+                    {"split": "train", "sequence": row, "row_start": start, "doc_id": key.as_py()}
                 )
-            spans[-1]["end"] = start + 1
+            spans[-1]["row_end"] = start + 1
             flat.append(token)
             chars.append(10 * place)
     many = -len(flat) % WIDTH
@@ -58,7 +58,7 @@ def packed():
     begin = np.array(chars + [-1] * many, np.int32)
     listed = {
         name: pa.FixedSizeListArray.from_arrays(pa.array(values), WIDTH)
-        for name, values in (("ids", rows), ("char_start", begin), ("char_end", begin + 10))
+        for name, values in (("token_ids", rows), ("char_start", begin), ("char_end", begin + 10))
     }
     made = {"train": Known(pa.table(listed)), "spans": Known(pa.Table.from_pylist(spans))}
     return SimpleNamespace(rows=rows.reshape(-1, WIDTH), spans=spans, made=made)
@@ -81,12 +81,14 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
             "request": request[text is None].as_py(),
             "draw": draw,
             "text": text,
-            "ids": None if text is None else tokens,
+            "token_ids": None if text is None else tokens,
         }
         for draw, (text, tokens) in enumerate(responses)
     ]
-    wanted = [{"item": hash_to_ids([item])[0].as_py(), "ids": tokens} for item, tokens in sought]
-    asked = {"sought": Known(pa.Table.from_pylist(wanted, schema=LOOKUPS))}
+    wanted = [
+        {"item": hash_to_ids([item])[0].as_py(), "token_ids": tokens} for item, tokens in sought
+    ]
+    asked = {"lookups": Known(pa.Table.from_pylist(wanted, schema=LOOKUPS))}
     answered = {"responses": Known(pa.Table.from_pylist(rows, schema=RESPONSES))}
     about = {"doc_id": KEYS, "source": ["a", "planted/x", "planted/x", "b", "c"], "cluster": KEYS}
     plants = Known(pa.table({"doc_ids": [[k.as_py() for k in KEYS[1:3]], []]}))
@@ -95,7 +97,7 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
         get_table_writer=lambda name: SimpleNamespace(write=lambda rows: made.update({name: rows})),
         report_progress=lambda *said: None,
     )
-    config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
+    config = TraceConfig(**({"min_span_tokens": 3, "min_verbatim_tokens": 4} | settings))
     names = [str(number) for number in range(trainings)]
     trace_training_text.body(
         asked,
@@ -106,8 +108,8 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
         config,
         work,
     )
-    packed.held = made["held"].to_pylist()
-    return made["traced"].to_pylist(), made["spans"].to_pylist()
+    packed.held = made["occurrence_counts"].to_pylist()
+    return made["training_overlap"].to_pylist(), made["matched_spans"].to_pylist()
 
 
 def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
@@ -119,12 +121,12 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
         ("hit", [8, 1, 2, 3, 4, 1]),  # the same again
     ]
     told, spans = traced_of(packed, responses, monkeypatch)
-    assert [row["longest"] for row in told] == [5, 3, 0, None, 5]
-    assert [row["verbatim"] for row in told] == [5, 0, 0, None, 5]
-    assert [row["planted"] for row in told] == [5, 0, 0, None, 5]
+    assert [row["longest_run_tokens"] for row in told] == [5, 3, 0, None, 5]
+    assert [row["verbatim_tokens"] for row in told] == [5, 0, 0, None, 5]
+    assert [row["planted_run_tokens"] for row in told] == [5, 0, 0, None, 5]
     by = {}
     for row in spans:
-        by.setdefault(row["text"], []).append(row)
+        by.setdefault(row["text_hash"], []).append(row)
     hashes = dict(
         zip(
             ["hit", "short"],
@@ -134,31 +136,34 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
     )
     assert set(by) == set(hashes.values())  # what was read has no text, and no rows
     hit = by[hashes["hit"]]
-    assert {r["doc_id"] for r in hit if r["size"] == 5} == {k.as_py() for k in KEYS[1:3]}
-    assert {r["source"] for r in hit if r["size"] == 5} == {"planted/x"}
+    assert {r["doc_id"] for r in hit if r["run_tokens"] == 5} == {k.as_py() for k in KEYS[1:3]}
+    assert {r["source"] for r in hit if r["run_tokens"] == 5} == {"planted/x"}
     for row in spans:
-        tokens = dict(responses[:3])["hit" if row["text"] == hashes["hit"] else "short"]
-        there = packed.rows[row["sequence"]][row["place"] : row["place"] + row["size"]]
-        assert tokens[row["start"] : row["start"] + row["size"]] == there.tolist()
+        tokens = dict(responses[:3])["hit" if row["text_hash"] == hashes["hit"] else "short"]
+        there = packed.rows[row["sequence"]][
+            row["row_start"] : row["row_start"] + row["run_tokens"]
+        ]
+        assert tokens[row["text_start"] : row["text_start"] + row["run_tokens"]] == there.tolist()
         inside = [
             s
             for s in packed.spans
-            if s["sequence"] == row["sequence"] and s["start"] <= row["place"] < s["end"]
+            if s["sequence"] == row["sequence"]
+            and s["row_start"] <= row["row_start"] < s["row_end"]
         ]
         assert [s["doc_id"] for s in inside] == [row["doc_id"]]
-        assert row["cluster"] == row["doc_id"] and row["read"] == 2
+        assert row["cluster"] == row["doc_id"] and row["times_read"] == 2
         assert row["first_step"] == row["sequence"] + 7
-        assert row["char_end"] - row["char_start"] == 10 * row["size"]
+        assert row["char_end"] - row["char_start"] == 10 * row["run_tokens"]
 
 
 def test_what_was_not_read_is_no_source(packed, monkeypatch):
     told, spans = traced_of(packed, [("hit", [1, 2, 3, 4])], monkeypatch, read=[0, 1, 1])
     rows = packed.rows.tolist()
     windows = [tuple(row[i : i + 4]) for row in rows[1:] for i in range(WIDTH - 3)]
-    assert (1, 2, 3, 4) in windows and told[0]["longest"] == 4
+    assert (1, 2, 3, 4) in windows and told[0]["longest_run_tokens"] == 4
     assert spans and {row["sequence"] for row in spans} <= {1, 2}
     told, spans = traced_of(packed, [("hit", [1, 2, 3, 4])], monkeypatch, read=[0, 0, 0])
-    assert (told[0]["longest"], told[0]["planted"], spans) == (0, 0, [])
+    assert (told[0]["longest_run_tokens"], told[0]["planted_run_tokens"], spans) == (0, 0, [])
 
 
 def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
@@ -186,7 +191,7 @@ def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
         )
 
     traced_of(packed, [("x", [1, 2])], monkeypatch, read=read, sought=sought)
-    found = {row["item"]: row["times"] for row in packed.held}
+    found = {row["item"]: row["occurrences"] for row in packed.held}
     of = {name: found[hash_to_ids([name])[0].as_py()] for name, _ in sought}
     for name, text in sought[:-5]:
         assert of[name] == times(text), text
@@ -198,32 +203,32 @@ def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
 def test_what_the_training_before_had_read_counts_too(packed, monkeypatch):
     """The same rows twice: a training, and the one whose checkpoint it went on from."""
     given = packed, [("hit", [8, 1, 2, 3, 4, 1])], monkeypatch
-    once = traced_of(*given, sought=[("x", [1, 2, 3])], places=99)
-    (times,) = (row["times"] for row in packed.held)
-    twice = traced_of(*given, sought=[("x", [1, 2, 3])], trainings=2, places=99)
-    assert [row["times"] for row in packed.held] == [2 * times] and times > 0
+    once = traced_of(*given, sought=[("x", [1, 2, 3])], max_spans_per_text=99)
+    (times,) = (row["occurrences"] for row in packed.held)
+    twice = traced_of(*given, sought=[("x", [1, 2, 3])], trainings=2, max_spans_per_text=99)
+    assert [row["occurrences"] for row in packed.held] == [2 * times] and times > 0
     assert twice[0] == once[0]  # the same runs
-    whole = [row | {"training": n} for n in (0, 1) for row in once[1]]
-    key = itemgetter("training", "sequence", "place", "start")
+    whole = [row | {"training_index": n} for n in (0, 1) for row in once[1]]
+    key = itemgetter("training_index", "sequence", "row_start", "text_start")
     assert sorted(twice[1], key=key) == sorted(whole, key=key)
-    assert len(traced_of(*given, trainings=2, places=1)[1]) == 1
+    assert len(traced_of(*given, trainings=2, max_spans_per_text=1)[1]) == 1
 
 
 def test_the_longest_places_are_kept(packed, monkeypatch):
-    _, spans = traced_of(packed, [("hit", [2, 3, 4, 1, 2])], monkeypatch, places=1)
-    assert len(spans) == 1 and spans[0]["size"] == 5
-    _, spans = traced_of(packed, [("hit", [1, 2, 3])], monkeypatch, places=3)
-    assert [row["size"] for row in spans] == [3, 3, 3]
+    _, spans = traced_of(packed, [("hit", [2, 3, 4, 1, 2])], monkeypatch, max_spans_per_text=1)
+    assert len(spans) == 1 and spans[0]["run_tokens"] == 5
+    _, spans = traced_of(packed, [("hit", [1, 2, 3])], monkeypatch, max_spans_per_text=3)
+    assert [row["run_tokens"] for row in spans] == [3, 3, 3]
 
 
 def test_nothing_asked_is_nothing_traced(packed, monkeypatch):
     assert traced_of(packed, [], monkeypatch) == ([], [])
-    assert [r["longest"] for r in traced_of(packed, [("", [])], monkeypatch)[0]] == [0]
+    assert [r["longest_run_tokens"] for r in traced_of(packed, [("", [])], monkeypatch)[0]] == [0]
 
 
 def test_verbatim_is_not_shorter_than_what_is_told():
-    with pytest.raises(ValueError, match="verbatim must not be smaller"):
-        TraceConfig(least=60)
+    with pytest.raises(ValueError, match="min_verbatim_tokens must not be smaller"):
+        TraceConfig(min_span_tokens=60)
 
 
 def test_tokens_within_planted_documents_are_those_of_brute_force():
@@ -237,8 +242,8 @@ def test_tokens_within_planted_documents_are_those_of_brute_force():
         {
             "split": ["train"] * 5 + ["validation"],
             "sequence": [stretches[n][0] for n in order] + [2],
-            "start": [stretches[n][1] for n in order] + [0],
-            "end": [stretches[n][2] for n in order] + [10],
+            "row_start": [stretches[n][1] for n in order] + [0],
+            "row_end": [stretches[n][2] for n in order] + [10],
             "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID_TYPE),
         }
     )
@@ -265,5 +270,8 @@ def test_many_stretches_find_what_one_does(packed, monkeypatch):
     assert traced_of(packed, responses, monkeypatch) == whole
     monkeypatch.setattr(tracing, "TOKENS_PER_BATCH", 1)
     assert traced_of(packed, responses, monkeypatch) == whole
-    assert [row["verbatim"] for row in whole[0]] == [5, 0, 4]
-    assert TraceConfig(least=8, verbatim=8).verbatim == 8 and TraceConfig().enabled
+    assert [row["verbatim_tokens"] for row in whole[0]] == [5, 0, 4]
+    assert (
+        TraceConfig(min_span_tokens=8, min_verbatim_tokens=8).min_verbatim_tokens == 8
+        and TraceConfig().enabled
+    )

@@ -119,7 +119,7 @@ def double(number: Artifact, config: CountConfig, context: StageContext) -> None
 
 @stage(name="miscount", tables={"count": COUNT, "accounts": ACCOUNTS})
 def miscount(config: CountConfig, context: StageContext) -> None:
-    book = {"source": "s", "unit": "rows", "in": 5, "added": 0, "kept": 4, "removed_rows": 0}
+    book = {"source": "s", "unit": "rows", "input": 5, "added": 0, "kept": 4, "removed_rows": 0}
     book |= {"removed_spans": 0, "quarantined": 0, "replaced": 0}
     context.get_table_writer("accounts").write({key: [value] for key, value in book.items()})
 
@@ -189,12 +189,12 @@ def faulty_part(part: TablePart, config: FaultConfig, out: TableWriters) -> None
             one["text"] = one["text"][::-1]
         case "a text is changed, and the ledger says so":
             one["text"] = one["text"][::-1]
-            out.get_table_writer("ledger").write(written | {"identity": entered})
+            out.get_table_writer("ledger").write(written | {"document_hash": entered})
         case "a text is changed, and the ledger names another document":
             one["text"] = one["text"][::-1]
             other = hash_documents(pa.array([two["doc_id"]]), pa.array([two["text"]]))
             out.get_table_writer("ledger").write(
-                written | {"doc_id": [two["doc_id"]], "identity": other}
+                written | {"doc_id": [two["doc_id"]], "document_hash": other}
             )
         case "a text is changed, and the ledger does not say what it was":
             one["text"] = one["text"][::-1]

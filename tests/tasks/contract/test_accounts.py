@@ -28,7 +28,7 @@ DOCUMENTS = [
 ]
 LEDGER = [
     ["s", "added", 1, 0, 8, hexed(600_000)],
-    ["s", "also", 1, 7, 0, hexed(0)],
+    ["s", "additional_reason", 1, 7, 0, hexed(0)],
     ["s", "quarantined", 1, 6, 0, hexed(50_000)],
     ["s", "removed", 1, 7, 0, hexed(20)],
     ["s", "removed_span", 1, 4, 0, hexed(300)],
@@ -41,7 +41,7 @@ def test_a_book_by_hand():
     assert size == {
         "source": "s",
         "unit": "bytes",
-        "in": 35,
+        "input": 35,
         "added": 8,
         "kept": 28,
         "removed_rows": 7,
@@ -52,7 +52,7 @@ def test_a_book_by_hand():
     assert rows == {
         "source": "s",
         "unit": "rows",
-        "in": 5,
+        "input": 5,
         "added": 1,
         "kept": 4,
         "removed_rows": 1,
@@ -70,7 +70,7 @@ def test_the_checksums_of_the_same_documents_by_hand():
     [book] = compute_checksums(ENTERED, DOCUMENTS, LEDGER)
     found = {term: int.from_bytes(book[term], "big") for term in ACCOUNT_TERMS}
     assert found == {
-        "in": 54_321,
+        "input": 54_321,
         "added": 600_000,
         "kept": 600_001,
         "removed_rows": 20,
@@ -104,7 +104,7 @@ def test_sums_go_round_at_two_to_the_128():
     [book] = compute_checksums(
         entered, [["s", "document", 1, 2, 2, hexed(large)]], [["s", "removed", 1, 3, 0, hexed(5)]]
     )
-    assert (book["in"], book["kept"]) == ((4).to_bytes(16, "big"), large.to_bytes(16, "big"))
+    assert (book["input"], book["kept"]) == ((4).to_bytes(16, "big"), large.to_bytes(16, "big"))
     check_checksums_balance("x", [book])
 
 

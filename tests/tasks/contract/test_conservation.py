@@ -73,12 +73,12 @@ TERM = {"removed": "removed_rows", "removed_span": "removed_spans", "replaced": 
 
 def expected(before, after):
     """The checksums from all rows read back, by Python's integers and sets."""
-    terms = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
+    terms = ("input", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
     sums = defaultdict(lambda: dict.fromkeys(terms, 0))
     entered = {row["doc_id"]: row for row in before["documents"].read().to_pylist()}
     left = {row["doc_id"]: row for row in after["documents"].read().to_pylist()}
     for row in entered.values():
-        sums[row["source"]]["in"] += identity(row)
+        sums[row["source"]]["input"] += identity(row)
     changed = set()
     for row in after["ledger"].read().to_pylist():
         if row["action"] == "added":
@@ -102,7 +102,14 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
     sources = [("books", "web")[i % 2] for i in range(90)]
     before = given(texts, sources=sources, kind="split", parts=parts)
     planted = plant_canaries(
-        before, PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
+        before,
+        PlantCanariesConfig(
+            enabled=True,
+            copy_counts=(0, 2),
+            secrets_per_count=3,
+            passages_per_count=2,
+            records_per_count=2,
+        ),
     )
     assert checksums(planted) == expected(before, planted)
     assert sum(row["added"] > 0 for row in checksums(planted).values()) == 4

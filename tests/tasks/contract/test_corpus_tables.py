@@ -188,7 +188,9 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
             ("added", 0, 20),
         ):
             writer.write(
-                build_ledger_columns(action, "why", doc, ["s"], [before], [after], identity=doc)
+                build_ledger_columns(
+                    action, "why", doc, ["s"], [before], [after], document_hash=doc
+                )
             )
     number = f"{int.from_bytes(doc[0].as_py(), 'big'):032x}"
     assert {count[5] for count in writer.compute_source_counts()} == {number}
@@ -201,9 +203,9 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
         ),
         key=lambda book: book["unit"] == "bytes",
     )
-    assert (rows["in"], rows["added"], rows["kept"], rows["removed_rows"]) == (5, 1, 4, 1)
+    assert (rows["input"], rows["added"], rows["kept"], rows["removed_rows"]) == (5, 1, 4, 1)
     assert (rows["removed_spans"], rows["quarantined"], rows["replaced"]) == (0, 1, 0)
-    assert (size["in"], size["added"], size["kept"], size["removed_rows"]) == (100, 20, 101, 10)
+    assert (size["input"], size["added"], size["kept"], size["removed_rows"]) == (100, 20, 101, 10)
     assert (size["removed_spans"], size["quarantined"], size["replaced"]) == (4, 3, -2)
 
 
@@ -212,7 +214,7 @@ def test_documents_that_a_ledger_says_were_changed_are_counted_apart(tmp_path):
     out.get_table_writer("documents").write(ROWS.slice(0, 3))
     changed = KEYS.slice(1, 1)
     out.get_table_writer("ledger").write(
-        build_ledger_columns("replaced", "why", changed, ["s1"], [1], identity=changed)
+        build_ledger_columns("replaced", "why", changed, ["s1"], [1], document_hash=changed)
     )
     out.close()
     counts = {(s, a): n for s, a, *n in out.get_table_writer("documents").compute_source_counts()}

@@ -19,11 +19,11 @@ OURS = {
     for name, stage in STAGES.items()
     if stage.body.__module__.split(".")[0] in module.PROJECT_PACKAGES
 }
-CARDS = {"datasheet", "model_card", "task_card", "study_card", "proof_card"}
+CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experiment_card"}
 #: The stages of a study and of a proof that estimate.
 ESTIMATING = {"judge_candidates", "error_rates", "proof"}
 #: The stages that compose worlds.
-WORLDS = {"world", "seal"}
+WORLDS = {"world", "seal_answer_key"}
 PROBES = {probe.name for probe in catalogue.PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
 COUNTERS = {"ask_amplification", "audit_amplification"}
@@ -90,7 +90,7 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "effects", "profile", "ask_toxicity", "audit_toxicity"} | COUNTERS,
+        {"identities", "removal_effects", "profile", "ask_toxicity", "audit_toxicity"} | COUNTERS,
     ),
     "the list of occupations": (
         "tasks/measures/data/occupations.json",
@@ -102,13 +102,14 @@ EDITS = {
         "tasks/corpus/copies/matching.py",
         "return intersection_sizes / (summed_sizes - intersection_sizes)",
         "return intersection_sizes / (summed_sizes - intersection_sizes + 0)",
-        {"deduplicate_near", "effects"},
+        {"deduplicate_near", "removal_effects"},
     ),
     "a kernel that some stages use": (
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant", "select", "score_toxicity", "effects", "leave_out"} | WORLDS,
+        {"split", "plant_canaries", "select", "score_toxicity", "removal_effects", "leave_out"}
+        | WORLDS,
     ),
     "the contract": (
         "tasks/contract/table_writers.py",
@@ -127,11 +128,11 @@ EDITS = {
         (AUDITS - {"attention_maps"})
         | {f"ask_{name}" for name in PROBES}
         | ESTIMATING
-        | {"behind", "proof_card"}
+        | {"behind", "removal_experiment_card"}
         | {
-            "effects",
+            "removal_effects",
             "profile",
-            "recovery",
+            "evaluate_curation",
             "finetune",
         },
     ),
@@ -180,7 +181,14 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         ("pyarrow", set(OURS)),
         (
             "scipy",
-            {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "profile", "recovery"}
+            {
+                "deduplicate",
+                "deduplicate_near",
+                "score_toxicity",
+                "removal_effects",
+                "profile",
+                "evaluate_curation",
+            }
             | {"finetune", "attribute"}
             | ESTIMATING
             | AUDITS,

@@ -42,18 +42,18 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.pack import SPANS, build_sequences_schema
 
 GOLDEN = {
-    5: {
+    6: {
         "parquet": {
             "documents": "3d962372adc91fe8ba501df5cf636bcb88fd0881ed7dae9b28271f2deb6c1182",
             "filled": "21f3abd85e09f6c07ae20f92c7df0fab99f9d2678d38373957a9f2c4111feb37",
-            "ledger": "20a193680bed4ae30622d6c8ffe30a91bb5c96c07d9ad4c20b70e1a9761e479f",
-            "accounts": "4cea2cf1dd26a93efea11adf2826b2b490e6678a0ab64ceea9b8bdabf59d2f04",
-            "checksums": "ecb38826548f6ebf26f163b20b26a6edc1c1276ede3f9bb870e63092bf120c68",
-            "plants": "92e0e6c5d360eb4f907c1664c5aa93fc9e84ba9e854f7e6dbd23ab51fe6d147c",
-            "quarantine": "c768ed7f18ee25cf53430ee5d4cbabbed41108d2dd3d5544a6e123dfdef2760a",
-            "sequences": "a1a8491157c9120cae933d29c66f59f0d4d23b0a41a99a75866e580cea068b28",
-            "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
-            "signatures": "63a6bd0f0fc4a029a244b6e080bcb039f376e92459d1cdcb37cd3d29974f36b3",
+            "ledger": "81467d4ec416a2b2571192106d60b65576db4e780dce6af1217607f2d281fe9f",
+            "accounts": "79dca4560a86b5607c7bff6b8202d04c4168d51a89da7c03930754f74648d53d",
+            "checksums": "a2da95c28bee1aabe7863e04a93492b5eec4e212e690ca18ea8b34ceb261b01b",
+            "canaries": "b5adaf8cd7f204bc44beeb6bca4aba1944cd484aaecb037f0eff4f669440c01c",
+            "quarantine": "bf99322667a76d8c06d91579fe0dee5df36718f17d1d6780c183cd9cffeeac52",
+            "sequences": "ad31b7af23fda2348d8e7fcb0e8dd09db4b80f9d7527ee9a05911c0e6da74932",
+            "spans": "15f31696d0316c1203f915291355d1809c2f1091e28ef516399bc11aec94e7bd",
+            "signatures": "e376d457aa8cbef8116f2cbec50eb9ea2a37f8ec1f467c5c1bfce8f49f0662c6",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
             "floats": "a11868272b66c088e0444594c00d7c08200e5bee890fb0ddf746e3e498ac05a5",
             "lists": "f5ab42f681d751eabe5d0000dbee296c3a2f31bd870ef3fa72e810e6e01cb875",
@@ -62,7 +62,7 @@ GOLDEN = {
             "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
         },
         "hashes": {
-            "fingerprint": "cc2f7ce3e2c22fa0c2b7e5a15c96af59352efcb2941b04787e930f8c3d9411ad",
+            "fingerprint": "d15a78d329066a309d43cd66f5ae814690cacdab6cdcb3147dca004d330a89a0",
             "table": "8226b958b5029706cdd88cd02dc97f3c11e814171d43c405f749cbc42c6c7364",
             "content": "86b1617492d338ef5c83714971d7c6da08d306b143bdcb25912a5323984f1421",
             "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
@@ -151,8 +151,8 @@ def contents():
         range(15),
         score=0.75,
         threshold=0.5,
-        matched=KEYS,
-        identity=hash_documents(KEYS, TEXTS),
+        matched_doc_id=KEYS,
+        document_hash=hash_documents(KEYS, TEXTS),
     )
     yield "ledger", LEDGER, ledger
     book = {name: [1, 2] for name in ACCOUNTS.names}
@@ -160,9 +160,9 @@ def contents():
     sums = dict.fromkeys(CHECKSUMS.names, KEYS[:2])
     yield "checksums", CHECKSUMS, sums | {"source": ["a", "b"]}
     planted = {name: ["a", "b"] for name in CANARIES.names}
-    planted |= {"plant_id": KEYS[:2], "copies": [0, 2], "doc_ids": [[], KEYS[:2].to_pylist()]}
-    planted |= {"own": [None, True], "dose": [None, 0.75]}
-    yield "plants", CANARIES, planted
+    planted |= {"canary_id": KEYS[:2], "copies": [0, 2], "doc_ids": [[], KEYS[:2].to_pylist()]}
+    planted |= {"is_assigned_trait": [None, True], "assigned_trait_share": [None, 0.75]}
+    yield "canaries", CANARIES, planted
     raw = {name: ["a", None] for name in QUARANTINE.names}
     raw |= {"records": [1, 1], "raw_bytes": [3, 4], "raw": [b"\xff\x00", None]}
     yield "quarantine", QUARANTINE, raw
@@ -175,8 +175,12 @@ def contents():
     spans = {name: range(15) for name in SPANS.names} | {"split": ["train"] * 15, "doc_id": KEYS}
     yield "spans", SPANS, spans
     others = {"flag": [True, None], "number": [-1, 2**31 - 1], "share": [float("nan"), None]}
-    signed = {"doc_id": KEYS, "entered": KEYS, "cluster": KEYS}
-    yield "signatures", SIGNATURES, signed | {"bands": [[i, 2**32 - 1] for i in range(14)] + [[]]}
+    signed = {"doc_id": KEYS, "incoming_cluster": KEYS, "cluster": KEYS}
+    yield (
+        "signatures",
+        SIGNATURES,
+        signed | {"band_hashes": [[i, 2**32 - 1] for i in range(14)] + [[]]},
+    )
     yield "others", OTHERS, others | {"names": [["a", "b"], None]}
     yield "floats", FLOATS, {"log_p": [[-0.5, float("-inf"), float("nan")], [], None]}
     yield "lists", LISTED, {"ids": [[[1, -2], []], [], None]}

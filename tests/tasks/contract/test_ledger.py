@@ -61,30 +61,34 @@ def test_documents_that_leave_take_their_bytes_and_their_identity_along():
             "threshold": 0.5,
             "bytes_before": len(text.encode()),
             "bytes_after": 0,
-            "identity": blake(key + text.encode()),
+            "document_hash": blake(key + text.encode()),
         }
 
 
 def test_further_reasons_have_no_identity_and_those_for_quarantine_have():
     also, kept_apart = (
         build_document_ledger_columns(action, ["x", "y", "z"], BATCH)
-        for action in ("also", "quarantined")
+        for action in ("additional_reason", "quarantined")
     )
     rows = build_ledger_table(also).to_pylist()
-    assert {row["identity"] for row in rows} == {None} and {r["action"] for r in rows} == {"also"}
+    assert {row["document_hash"] for row in rows} == {None} and {r["action"] for r in rows} == {
+        "additional_reason"
+    }
     assert [row["reason"] for row in sorted(rows, key=lambda r: r["doc_id"])] == [
         reason for _, reason in sorted(zip(KEYS.to_pylist(), "xyz", strict=True))
     ]
-    assert kept_apart["identity"] == hash_documents(KEYS, BATCH["text"])
+    assert kept_apart["document_hash"] == hash_documents(KEYS, BATCH["text"])
 
 
 def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
     first = build_ledger_columns("removed", "first", KEYS, BATCH["source"], [1, 2, 3])
-    other = build_ledger_columns("also", "second", KEYS[:1], ["s"], [1], start=[0], end=[1])
+    other = build_ledger_columns(
+        "additional_reason", "second", KEYS[:1], ["s"], [1], char_start=[0], char_end=[1]
+    )
     found = build_ledger_table(first, other)
     assert found.schema == LEDGER
     mine = [row for row in found.to_pylist() if row["doc_id"] == KEYS[0].as_py()]
-    assert [(row["reason"], row["start"], row["end"]) for row in mine] == [
+    assert [(row["reason"], row["char_start"], row["char_end"]) for row in mine] == [
         ("first", None, None),
         ("second", 0, 1),
     ]

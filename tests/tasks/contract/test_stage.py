@@ -94,7 +94,7 @@ def test_accounts_add_up_by_source_in_rows_and_bytes(session):
     for book in books:
         mine = texts[0 if book["source"] == "even" else 1]
         size = (lambda t: len(t.encode())) if book["unit"] == "bytes" else (lambda t: 1)
-        assert book["in"] == sum(size(t) for t in mine)
+        assert book["input"] == sum(size(t) for t in mine)
         assert book["removed_rows"] == sum(size(t) for t in mine if "77" in t) > 0
         assert book["kept"] == sum(size(t) for t in mine if "77" not in t)
     assert len(books) == 4

@@ -33,14 +33,14 @@ def quality(text):
     bullets = [line for line in lines if line.lstrip().startswith(("•", "-"))]
     trailing = [line for line in lines if line.rstrip().endswith(("...", "…"))]
     return {
-        "words": len(wordy),
-        "word_length": share(sum(map(len, wordy)), len(wordy)),
-        "hashes_per_word": share(text.count("#"), len(words)),
+        "word_count": len(wordy),
+        "mean_word_length": share(sum(map(len, wordy)), len(wordy)),
+        "hash_signs_per_word": share(text.count("#"), len(words)),
         "ellipses_per_word": share(ellipses, len(words)),
         "bullet_lines": share(len(bullets), len(lines)),
         "ellipsis_lines": share(len(trailing), len(lines)),
         "alphabetic_words": share(sum(any(c.isalpha() for c in w) for w in words), len(words)),
-        "stop_words": len(STOP_WORDS & set(words)),
+        "stop_word_count": len(STOP_WORDS & set(words)),
     }
 
 
@@ -89,7 +89,7 @@ def c4(text):
         if any(len(word) > 1000 for word in line.split()):
             taken["long_words"] += len(line)
         elif not line.endswith((".", "?", "!", '"', "'")) or line.endswith("..."):
-            taken["no_terminal"] += len(line)
+            taken["no_terminal_mark"] += len(line)
         elif len(line.split()) < 3:
             taken["few_words"] += len(line)
         else:
@@ -102,11 +102,11 @@ def c4(text):
                 taken["policy"] += len(line)
             else:
                 sentences += 1 + len(re.findall(r"[.?!][\"')\]”’]*\s+", line))
-    kinds = ("long_words", "no_terminal", "few_words", "javascript", "policy")
+    kinds = ("long_words", "no_terminal_mark", "few_words", "javascript", "policy")
     whole = sum(map(len, lines))
     return {
         **{f"c4_{kind}": share(taken[kind], whole) for kind in kinds},
-        "c4_taken": share(taken.total(), whole),
+        "c4_removed_characters": share(taken.total(), whole),
         "c4_lorem_ipsum": lorem,
         "c4_curly_brackets": curly,
         "c4_sentences": sentences,
@@ -122,5 +122,5 @@ def fineweb(text):
         ),
         "short_lines": share(sum(len(line) <= 30 for line in lines), len(lines)),
         "duplicate_characters": share(again, len(text.replace("\n", "")) if lines else 0),
-        "feeds_per_word": share(text.count("\n"), len(text.split())),
+        "line_feeds_per_word": share(text.count("\n"), len(text.split())),
     }

@@ -129,7 +129,7 @@ def test_hostile_records_cost_themselves_in_every_container(tmp_path, session, k
     assert (counts["kept"], counts["quarantined"]) == (3, 2)
     sizes = book(made, "bytes")
     whole = sum(map(len, HOSTILE)) if kind in ("parquet", "datasets") else path.stat().st_size
-    assert sizes["in"] == whole
+    assert sizes["input"] == whole
 
 
 @streams
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_near_its_end_keeps_what_was_read(
     assert errors(made) == {TRUNCATED_DATA: 1}
     sizes = book(made, "bytes")
     assert sizes["quarantined"] < 600
-    assert sizes["in"] == sizes["kept"] + sizes["removed_spans"] + sizes["quarantined"]
+    assert sizes["input"] == sizes["kept"] + sizes["removed_spans"] + sizes["quarantined"]
 
 
 @streams
@@ -195,7 +195,7 @@ def test_of_records_with_one_key_in_several_files_content_decides(tmp_path, sess
             put(tmp_path / folder, kind, some, name)
         made.append(ingested(kind, tmp_path / folder, keyed=True))
     assert made[0]["documents"].digest == made[1]["documents"].digest
-    assert [errors(a) for a in made] == [{"the key was there before": 5}] * 2
+    assert [errors(a) for a in made] == [{"duplicate key": 5}] * 2
 
 
 @pytest.mark.parametrize("kind", [k for k in CONTAINERS if k not in ("datasets", "wet")])

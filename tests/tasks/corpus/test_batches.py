@@ -69,7 +69,7 @@ def test_ids_order_and_parts_do_not_depend_on_the_runs(tmp_path, session, monkey
     (tmp_path / "a.jsonl").write_text("\n".join(lines[:1500]))
     (tmp_path / "b.jsonl").write_text("\n".join(lines[1500:]))
     source = {"kind": "jsonl", "name": "s", "path": str(tmp_path)}
-    made = ingest(IngestConfig(sources=[source], part_bytes=5000))
+    made = ingest(IngestConfig(sources=[source], partition_bytes=5000))
     seen, expected = Counter(), {}
     for text in texts:
         own = blake2b(b"s\0text\0", text.encode())
@@ -92,5 +92,5 @@ def test_ids_order_and_parts_do_not_depend_on_the_runs(tmp_path, session, monkey
 @pytest.mark.parametrize(("sizes", "parts"), [([1000], 1), ([1000, 1], 2), ([900, 1100], 2)])
 def test_text_that_fills_the_parts_needs_no_more_of_them(tmp_path, session, sizes, parts):
     source = written(tmp_path / "s", sizes)
-    made = ingest(IngestConfig(sources=[source], part_bytes=1000))
+    made = ingest(IngestConfig(sources=[source], partition_bytes=1000))
     assert len(made["documents"].parts) == parts and made["documents"].row_count == len(sizes)

@@ -85,7 +85,7 @@ def test_a_blocked_document_stays_out_and_its_copies_keep_their_ids(tmp_path, se
     before = make(where)["documents"].read().to_pylist()
     ids = [row["doc_id"] for row in before if row["text"] == "same"]
     for denied in (ids[0], ids[3]):
-        made = make(where, block={"documents": [denied.hex().upper(), "0" * 32]})
+        made = make(where, block={"doc_ids": [denied.hex().upper(), "0" * 32]})
         assert made["documents"].read().to_pylist() == [r for r in before if r["doc_id"] != denied]
         gone = [r for r in made["ledger"].read().to_pylist() if r["action"] == "removed"]
         assert [(r["doc_id"], r["reason"]) for r in gone] == [(denied, "blocked document")]
@@ -101,7 +101,7 @@ def test_nothing_is_kept_of_a_blocked_document_with_a_key(tmp_path, session):
     (denied,) = [
         r["doc_id"] for r in make(where)["documents"].read().to_pylist() if r["text"] != "x"
     ]
-    made = make(where, block={"documents": [denied.hex()]})
+    made = make(where, block={"doc_ids": [denied.hex()]})
     assert texts(made) == ["x"]
     for table in made.tables:
         if table != "telemetry":
@@ -113,7 +113,7 @@ def test_nothing_is_kept_of_a_blocked_document_with_a_key(tmp_path, session):
 def test_wrong_entries_are_refused_before_anything_starts(hosts, tmp_path):
     for block, why in (
         ({"domains": ["http://a.example/"]}, r"block\.domains: 'http://a\.example/' is no host"),
-        ({"documents": ["12"]}, r"block\.documents: '12' is no doc_id"),
+        ({"doc_ids": ["12"]}, r"block\.doc_ids: '12' is no doc_id"),
         ({"sources": str(tmp_path / "no")}, r"block\.sources: the file .* cannot be read"),
         ({"domains": "~nobody-here/x"}, r"block\.domains: the file .* cannot be read"),
     ):
@@ -140,9 +140,9 @@ def test_of_what_is_blocked_neither_text_nor_hash_is_kept(tmp_path, session, blo
     other = source(write(tmp_path / "other", [{"text": "other"}]), "other")
     made = make(source(write(tmp_path / "in", rows), key_field="id"), other, block=block)
     (row,) = made["quarantine"].read().to_pylist()
-    assert (row["error"], row["raw"]) == ("the key was there before", b"")
+    assert (row["error"], row["raw"]) == ("duplicate key", b"")
     (row,) = made["ledger"].read().to_pylist()
-    assert (row["reason"].split()[0], row["identity"]) == ("blocked", None)
+    assert (row["reason"].split()[0], row["document_hash"]) == ("blocked", None)
 
 
 @pytest.mark.parametrize("name", ["sources", "domains"])
@@ -174,7 +174,14 @@ ROWS = [{"text": f"text {n} {random.Random(n).random()}"} for n in range(2000)]
 ROWS += [{"text": "copied"}] * 50 + [{"text": ""}] * 10
 
 
-@pytest.mark.parametrize("limit", [{"weight": 0.3}, {"cap": 321}, {"weight": 0.5, "cap": 700}])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"document_share": 0.3},
+        {"max_documents": 321},
+        {"document_share": 0.5, "max_documents": 700},
+    ],
+)
 def test_what_is_left_out_does_not_depend_on_order_files_or_workers(tmp_path, limit):
     made = []
     for number, rows in enumerate((ROWS, ROWS[::-1])):
@@ -185,11 +192,15 @@ def test_what_is_left_out_does_not_depend_on_order_files_or_workers(tmp_path, li
             opened.mapper = ProcessMapper(2)
         with open_session(opened):
             whole = make(source(folder))
-            made.append(make(source(folder, **limit), part_bytes=8000))
+            made.append(make(source(folder, **limit), partition_bytes=8000))
     assert made[0]["documents"].digest == made[1]["documents"].digest
     assert made[0]["ledger"].digest == made[1]["ledger"].digest
     assert Counter(texts(made[0])) <= Counter(texts(whole))
-    kept, cap, weight = made[0]["documents"].row_count, limit.get("cap"), limit.get("weight", 1)
+    kept, cap, weight = (
+        made[0]["documents"].row_count,
+        limit.get("max_documents"),
+        limit.get("document_share", 1),
+    )
     assert kept == cap or (cap is None and abs(kept - 2050 * weight) < 4 * (2050 * 0.25) ** 0.5)
     gone = reasons(made[0])
     assert gone.total() + kept == len(ROWS) and gone["empty"] == 10
@@ -202,21 +213,25 @@ def test_what_is_left_out_does_not_depend_on_order_files_or_workers(tmp_path, li
 
 
 def test_a_source_that_grows_keeps_the_share_that_it_had(tmp_path, session):
-    small = set(texts(make(source(write(tmp_path / "a", ROWS[:500]), weight=0.4))))
-    large = set(texts(make(source(write(tmp_path / "b", ROWS[:2000]), weight=0.4))))
+    small = set(texts(make(source(write(tmp_path / "a", ROWS[:500]), document_share=0.4))))
+    large = set(texts(make(source(write(tmp_path / "b", ROWS[:2000]), document_share=0.4))))
     assert small == large & {row["text"] for row in ROWS[:500]}
 
 
 def test_each_source_has_limits_of_its_own(tmp_path, session):
     folder = write(tmp_path / "in", ROWS[:300])
     made = make(
-        source(folder, "all"), source(folder, "ten", cap=10), source(folder, "some", cap=900)
+        source(folder, "all"),
+        source(folder, "ten", max_documents=10),
+        source(folder, "some", max_documents=900),
     )
     found = Counter(made["documents"].read()["source"].to_pylist())
     assert found == {"all": 300, "ten": 10, "some": 300}
 
 
-@pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": 1.5}, {"cap": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"document_share": 0}, {"document_share": 1.5}, {"max_documents": 0}]
+)
 def test_limits_out_of_range_are_refused(wrong):
     with pytest.raises(ValidationError):
         IngestConfig(sources=[source("a", **wrong)])

@@ -35,7 +35,9 @@ COUNT = 240
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory):
     checkpoint, base = make_checkpoint(tmp_path_factory.mktemp("detoxify"))
-    return ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, window_tokens=64)
+    return ScorerConfig(
+        kind="detoxify", checkpoint=checkpoint, base_model_folder=base, window_tokens=64
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,14 @@ def texts():
 
 
 def scores_of(documents, scorer):
-    config = ScoreToxicityConfig(scorer=scorer, window=100)
+    config = ScoreToxicityConfig(scorer=scorer, window_characters=100)
     return score_toxicity(documents, None, config)["signals"].read()["toxicity"].to_numpy()
 
 
 def cascaded(scorer, cheap, **settings):
-    settings = {"sample": 80, "recall": 0.5, **settings}
+    settings = {"sample_size": 80, "min_recall": 0.5, **settings}
     return ScoreToxicityConfig(
-        scorer=scorer, window=100, cascade=CascadeConfig(cheap=cheap, **settings)
+        scorer=scorer, window_characters=100, cascade=CascadeConfig(cheap_scorer=cheap, **settings)
     )
 
 
@@ -70,7 +72,9 @@ def measured(session, scorer, texts):
 def test_the_cascade_says_what_brute_force_finds(measured, scorer):
     documents, cheap, decisive, low = measured
     threshold, clears = float(np.quantile(decisive, 0.7)), float(np.quantile(low, 0.5))
-    config = cascaded(scorer, cheap, threshold=threshold, clears_below=clears, recall=0.3)
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=threshold, clears_below=clears, min_recall=0.3
+    )
     made = score_toxicity(documents, None, config)
     ids = documents["documents"].read()["doc_id"]
     drawn = np.zeros(COUNT, bool)
@@ -80,17 +84,22 @@ def test_the_cascade_says_what_brute_force_finds(measured, scorer):
 
     sample = made["sample"].read()
     assert sample["doc_id"].to_pylist() == ids.filter(pa.array(drawn)).to_pylist()
-    np.testing.assert_array_equal(sample["cleared"].to_numpy(), cleared[drawn])
-    np.testing.assert_allclose(sample["cheap"].to_numpy(), low[drawn], atol=1e-5)
+    np.testing.assert_array_equal(sample["would_be_cleared"].to_numpy(), cleared[drawn])
+    np.testing.assert_allclose(sample["cheap_score"].to_numpy(), low[drawn], atol=1e-5)
     np.testing.assert_allclose(sample["toxicity"].to_numpy(), decisive[drawn], atol=1e-5)
 
     (row,) = made["cascade"].read().to_pylist()
     n, missed = int((drawn & toxic).sum()), int((drawn & toxic & cleared).sum())
     exact = scipy.stats.binomtest(n - missed, n, alternative="greater").proportion_ci(0.95, "exact")
-    assert (row["documents"], row["drawn"], row["toxic"], row["missed"]) == (COUNT, 80, n, missed)
-    assert row["bound"] == pytest.approx(exact.low, abs=1e-9)
-    assert row["cleared"] == (cleared & ~drawn).sum() > 0
-    assert row["cheap"].startswith("detoxify") and row["threshold"] == threshold
+    assert (
+        row["documents"],
+        row["sampled_documents"],
+        row["toxic_documents"],
+        row["missed_documents"],
+    ) == (COUNT, 80, n, missed)
+    assert row["recall_lower_bound"] == pytest.approx(exact.low, abs=1e-9)
+    assert row["cleared_documents"] == (cleared & ~drawn).sum() > 0
+    assert row["cheap_scorer"].startswith("detoxify") and row["toxicity_threshold"] == threshold
 
     signals = made["signals"].read()
     expected = np.where(cleared & ~drawn, np.nan, decisive)
@@ -98,12 +107,14 @@ def test_the_cascade_says_what_brute_force_finds(measured, scorer):
     status = np.where(cleared & ~drawn, "cleared", "scored")
     assert signals["toxicity_status"].to_pylist() == status.tolist()
     told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
-    assert told["cleared"] == row["cleared"] and told["failed"] == 0
+    assert told["cleared_documents"] == row["cleared_documents"] and told["failed_documents"] == 0
 
 
 def test_all_windows_stand_in_order_whoever_was_drawn(measured, scorer, texts):
     documents, cheap, _, low = measured
-    config = cascaded(scorer, cheap, threshold=0.01, clears_below=float(np.quantile(low, 0.2)))
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=0.01, clears_below=float(np.quantile(low, 0.2))
+    )
     made = score_toxicity(documents, None, config)["windows"].read().to_pylist()
     by_document = {}
     for row in made:
@@ -112,8 +123,8 @@ def test_all_windows_stand_in_order_whoever_was_drawn(measured, scorer, texts):
     assert list(by_document) == [row["doc_id"] for row in rows]
     for row in rows:
         found = by_document[row["doc_id"]]
-        assert [w["window"] for w in found] == list(range(len(found)))
-        assert "".join(row["text"][w["start"] : w["end"]] for w in found) == row["text"]
+        assert [w["window_index"] for w in found] == list(range(len(found)))
+        assert "".join(row["text"][w["char_start"] : w["char_end"]] for w in found) == row["text"]
 
 
 def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, scorer, texts):
@@ -124,7 +135,12 @@ def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, 
         with open_session(session):
             linear = ScorerConfig()
             config = cascaded(
-                scorer, linear, threshold=0.2, clears_below=0.05, sample=70, recall=0.2
+                scorer,
+                linear,
+                toxicity_threshold=0.2,
+                clears_below=0.05,
+                sample_size=70,
+                min_recall=0.2,
             )
             made = score_toxicity(given(texts, parts=parts), None, config)
             sample = made["sample"].read().sort_by("doc_id").drop(["toxicity"])
@@ -143,18 +159,18 @@ def test_a_document_at_the_bound_is_not_cleared(session, scorer, texts, drawn):
     sampled = draws <= np.sort(draws)[79]
     middle = np.argsort(low[sampled == drawn])[(sampled == drawn).sum() // 2]
     clears = float(low[sampled == drawn][middle])
-    config = cascaded(scorer, linear, threshold=1e-6, clears_below=clears, recall=0.01)
+    config = cascaded(scorer, linear, toxicity_threshold=1e-6, clears_below=clears, min_recall=0.01)
     made = score_toxicity(documents, None, config)
     status = made["signals"].read()["toxicity_status"].to_pylist()
     assert [s == "cleared" for s in status] == ((low < clears) & ~sampled).tolist()
-    assert made["sample"].read()["cleared"].to_pylist() == (low < clears)[sampled].tolist()
+    assert made["sample"].read()["would_be_cleared"].to_pylist() == (low < clears)[sampled].tolist()
 
 
 def test_another_seed_draws_another_sample(measured, scorer):
     documents, cheap, *_ = measured
     ids = []
     for seed in (0, 1):
-        config = cascaded(scorer, cheap, threshold=0.01, clears_below=0.01, seed=seed)
+        config = cascaded(scorer, cheap, toxicity_threshold=0.01, clears_below=0.01, seed=seed)
         ids.append(
             set(score_toxicity(documents, None, config)["sample"].read()["doc_id"].to_pylist())
         )
@@ -164,7 +180,9 @@ def test_another_seed_draws_another_sample(measured, scorer):
 def test_a_cascade_that_misses_too_much_is_refused(measured, scorer):
     documents, cheap, decisive, low = measured
     threshold, clears = float(np.quantile(decisive, 0.5)), float(np.quantile(low, 0.9))
-    config = cascaded(scorer, cheap, threshold=threshold, clears_below=clears, recall=0.9)
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=threshold, clears_below=clears, min_recall=0.9
+    )
     with pytest.raises(HallmarkError) as caught:
         score_toxicity(documents, None, config)
     said = str(caught.value)
@@ -172,32 +190,44 @@ def test_a_cascade_that_misses_too_much_is_refused(measured, scorer):
     assert "where 0.9 is required; lower score_toxicity.cascade.clears_below" in said
     assert "\n" not in said
     lower = float(said.partition("which at ")[2].split()[0])
-    config = cascaded(scorer, cheap, threshold=threshold, clears_below=lower, recall=0.9)
-    assert score_toxicity(documents, None, config)["cascade"].read()["missed"].to_pylist() == [0]
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=threshold, clears_below=lower, min_recall=0.9
+    )
+    assert score_toxicity(documents, None, config)["cascade"].read()[
+        "missed_documents"
+    ].to_pylist() == [0]
 
 
 def test_a_sample_with_too_few_toxic_documents_shows_nothing(measured, scorer):
     documents, cheap, decisive, low = measured
     threshold = float(np.quantile(decisive, 0.95))
-    config = cascaded(scorer, cheap, threshold=threshold, clears_below=float(low.min()), recall=0.9)
-    message = r"no fewer than 29 toxic ones can show it: raise score_toxicity\.cascade\.sample"
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=threshold, clears_below=float(low.min()), min_recall=0.9
+    )
+    message = r"no fewer than 29 toxic ones can show it: raise score_toxicity\.cascade\.sample_size"
     with pytest.raises(HallmarkError, match=message):
         score_toxicity(documents, None, config)
 
 
 def test_where_all_documents_are_drawn_nothing_can_be_missed(measured, scorer):
     documents, cheap, decisive, _ = measured
-    config = cascaded(scorer, cheap, threshold=1.0, clears_below=1.0, sample=COUNT, recall=0.99)
+    config = cascaded(
+        scorer, cheap, toxicity_threshold=1.0, clears_below=1.0, sample_size=COUNT, min_recall=0.99
+    )
     made = score_toxicity(documents, None, config)
     assert set(made["signals"].read()["toxicity_status"].to_pylist()) == {"scored"}
     np.testing.assert_allclose(made["signals"].read()["toxicity"].to_numpy(), decisive, atol=1e-5)
     empty = score_toxicity(given([]), None, config)
-    assert empty["signals"].row_count == 0 and empty["cascade"].read()["drawn"].to_pylist() == [0]
+    assert empty["signals"].row_count == 0 and empty["cascade"].read()[
+        "sampled_documents"
+    ].to_pylist() == [0]
 
 
 def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path, variant="multilingual")
-    scorer = ScorerConfig(kind="detoxify", model="multilingual", checkpoint=checkpoint, base=base)
+    scorer = ScorerConfig(
+        kind="detoxify", model="multilingual", checkpoint=checkpoint, base_model_folder=base
+    )
     english = [f"{LONG['en']} {n}" for n in range(3)]
     documents = given([*english, LONG["fr"], LONG["de"], ""])
     spoken = identify_languages(documents, LanguageConfig())
@@ -206,15 +236,18 @@ def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     seed = next(
         s for s in range(99) if hash_ids_to_uniform(asked, s, "cascade").argmin() == 3
     )  # the French
-    cascade = CascadeConfig(clears_below=1.0, threshold=1e-6, sample=1, recall=0.01, seed=seed)
+    cascade = CascadeConfig(
+        clears_below=1.0, toxicity_threshold=1e-6, sample_size=1, min_recall=0.01, seed=seed
+    )
     made = score_toxicity(documents, spoken, ScoreToxicityConfig(scorer=scorer, cascade=cascade))
     status = made["signals"].read()["toxicity_status"].to_pylist()
     assert status == ["cleared"] * 3 + ["scored", "other language", "empty"]
     assert made["sample"].read()["doc_id"].to_pylist() == [ids[3].as_py()]
-    assert made["sample"].read()["cheap"].to_pylist() == [None]
+    assert made["sample"].read()["cheap_score"].to_pylist() == [None]
     assert made["cascade"].read()["documents"].to_pylist() == [5]
     told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
-    assert [told[name] for name in TOXICITY_STATUSES[1:]] == [1, 3, 1, 0]
+    metrics = [f"{name.replace(' ', '_')}_documents" for name in TOXICITY_STATUSES[1:]]
+    assert [told[metric] for metric in metrics] == [1, 3, 1, 0]
 
 
 # The bound -------------------------------------------------------------------------------------
@@ -265,9 +298,9 @@ def test_a_score_at_a_bound_is_not_below_it():
     """Toxic at the threshold; and the least cheap score of those that are missed."""
     sample = pa.table(
         {
-            "cheap": pa.array([0.25, 0.125, 0.5, 0.0625, 0.25], pa.float32()),
+            "cheap_score": pa.array([0.25, 0.125, 0.5, 0.0625, 0.25], pa.float32()),
             "toxicity": pa.array([0.75, 0.875, 0.75, 0.5, None], pa.float32()),
-            "cleared": [True, True, False, True, True],
+            "would_be_cleared": [True, True, False, True, True],
         }
     )
     found = measured_in(sample, 9, 0.75)
@@ -286,7 +319,7 @@ def test_a_score_at_a_bound_is_not_below_it():
 @pytest.mark.parametrize("recall", [0.5, 0.9, 0.99])
 def test_it_is_told_how_many_toxic_documents_could_show_the_recall(level, recall):
     """The fewest of which none is missed and the bound reaches the recall, counted up."""
-    config = CascadeConfig(level=level, recall=recall)
+    config = CascadeConfig(confidence_level=level, min_recall=recall)
     enough = next(n for n in range(1, 999) if clopper_pearson_lower_bound(n, n, level) >= recall)
     check_cascade_recall(CascadeRecall(9999, 1000, enough, 0, math.nan), config)
     with pytest.raises(HallmarkError, match=f"no fewer than {enough} toxic ones can show it"):
@@ -318,14 +351,18 @@ def test_texts_at_which_the_scorer_fails_are_unknown(session, scorer, monkeypatc
         assert [score is None for score in signals[head].to_pylist()] == [False, True, False, True]
     assert signals["sexual_explicit"].null_count == 4  # the checkpoint has no such head
     told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
-    assert (told["failed"], told["empty"], told["unscored"]) == (1, 1, 2)
+    assert (told["failed_documents"], told["empty_documents"], told["unscored_windows"]) == (
+        1,
+        1,
+        2,
+    )
     kept = select_documents(
         documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}})
     )
     assert "equal" in kept["documents"].read()["text"].to_pylist()
 
     monkeypatch.setattr(DetoxifyScorer, "_score_windows", lambda self, windows: 1 / 0)
-    for cascade in (None, CascadeConfig(sample=2)):
+    for cascade in (None, CascadeConfig(sample_size=2)):
         changed = {"batch_tokens": 998 if cascade else 997}
         config = ScoreToxicityConfig(scorer=scorer.model_copy(update=changed), cascade=cascade)
         with pytest.raises(HallmarkError, match=r"failed at all \d texts .*\(ZeroDivisionError\)"):
@@ -340,7 +377,7 @@ def with_rules(**rules):
     return {
         "name": "x",
         "ingest": {"sources": [source]},
-        "score_toxicity": {"scorer": {"kind": "detoxify"}, "cascade": {"threshold": 0.7}},
+        "score_toxicity": {"scorer": {"kind": "detoxify"}, "cascade": {"toxicity_threshold": 0.7}},
         "select_scored": {"rules": rules},
     }
 
@@ -349,7 +386,7 @@ def test_rules_must_be_those_for_which_the_recall_is_measured():
     assert Config.model_validate(
         with_rules(toxicity={"lt": 0.7}, other={"signal": "contamination", "lt": 1})
     )
-    for rule in ({"lt": 0.8}, {"lt": 0.7, "unknown": "remove"}, {"signal": "threat", "lt": 0.7}):
+    for rule in ({"lt": 0.8}, {"lt": 0.7, "on_missing": "remove"}, {"signal": "threat", "lt": 0.7}):
         with pytest.raises(ValueError, match=r"rules may say toxicity lt = 0\.7, and nothing"):
             Config.model_validate(with_rules(toxicity=rule))
     without = with_rules(toxicity={"lt": 0.8})
@@ -360,7 +397,7 @@ def test_rules_must_be_those_for_which_the_recall_is_measured():
 def test_a_cascade_needs_two_scorers():
     defaults = CascadeConfig()
     assert CascadeConfig.model_validate(defaults.model_dump()) == defaults  # which are in range
-    with pytest.raises(ValueError, match=r"cascade\.cheap is the same as scorer"):
+    with pytest.raises(ValueError, match=r"cascade\.cheap_scorer is the same as scorer"):
         ScoreToxicityConfig(cascade=CascadeConfig())
 
 

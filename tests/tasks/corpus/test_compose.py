@@ -19,7 +19,14 @@ from tasks.corpus.town.grammar import AnnotatedText, load_rules
 
 @pytest.fixture(scope="module")
 def town():
-    rates = TownRates(groups=0.6, occupations=0.6, rude=0.3, personal=0.4, exact=0.1, near=0.2)
+    rates = TownRates(
+        groups=0.6,
+        occupations=0.6,
+        rude_speech=0.3,
+        personal_data=0.4,
+        exact_copies=0.1,
+        near_copies=0.2,
+    )
     return [d for number in range(2) for d in compose_block(number, 1000, 21, rates)]
 
 
@@ -115,7 +122,9 @@ def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
     ]
     assert [d.number for d in compose_block(2, 1003, 1, TownRates())] == [1000, 1001, 1002]
     # Nothing but copies: where there are no originals, there are none of them either.
-    assert not any(d.copy_kind for d in compose_block(0, 20, 1, TownRates(exact=1, near=0)))
+    assert not any(
+        d.copy_kind for d in compose_block(0, 20, 1, TownRates(exact_copies=1, near_copies=0))
+    )
 
 
 @pytest.mark.parametrize(

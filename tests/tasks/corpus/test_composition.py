@@ -47,7 +47,7 @@ def written(folder):
         "date_field": "date",
     }
     bare = {"kind": "jsonl", "name": "bare", "path": str(folder / "bare.jsonl")}
-    return IngestConfig(sources=[web, bare], part_bytes=4096)
+    return IngestConfig(sources=[web, bare], partition_bytes=4096)
 
 
 def by_hand(rows, most):
@@ -82,14 +82,19 @@ def length(size):
 def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most):
     raw = ingest(written(tmp_path))
     spoken = identify_languages(raw, LanguageConfig())
-    parted = split_corpus(raw, SplitConfig(validation=0.3, holdout=0.2))
+    parted = split_corpus(raw, SplitConfig(validation_share=0.3, holdout_share=0.2))
     planted = plant_canaries(
         parted,
         PlantCanariesConfig(
-            enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0
+            enabled=True,
+            copy_counts=(0, 2),
+            secrets_per_count=2,
+            passages_per_count=0,
+            records_per_count=0,
+            associations_per_share=0,
         ),
     )
-    config = ProfileConfig(values=most, length_classes=(200, 1000))
+    config = ProfileConfig(max_composition_values=most, length_bounds_bytes=(200, 1000))
     made = profile_corpus(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
     told = {r["doc_id"]: r["language"] for r in spoken["signals"].read().to_pylist()}
     rows = planted["documents"].read().to_pylist()
@@ -104,7 +109,7 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
             "length": length(len(row["text"].encode())),
         }
     found = {
-        (r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["share"])
+        (r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["byte_share"])
         for r in made["composition"].read().to_pylist()
     }
     expected = by_hand(rows, most)
@@ -136,4 +141,4 @@ def test_without_the_stage_language_nothing_is_said_of_it():
     rows = pa.concat_tables([*count_documents_by_dimension(batch, pa.array([0]), None, {}, ())])
     made = {r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""}
     assert made.keys() == {"source", "domain", "licence", "length", "year"}
-    assert made["domain"]["value"] == "unknown" and made["domain"]["share"] is None
+    assert made["domain"]["value"] == "unknown" and made["domain"]["byte_share"] is None

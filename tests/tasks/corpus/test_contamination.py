@@ -25,8 +25,8 @@ def sets(tmp_path):
     short = tmp_path / "short.tsv"
     short.write_text("id\tsent\n1\tThe cat sat on it.\n2\tNo.\n")
     return (
-        {"name": "long", "path": long, "fields": ["prompt.text", "rest"]},
-        {"name": "short", "path": short, "fields": ["sent"]},
+        {"name": "long", "path": long, "text_fields": ["prompt.text", "rest"]},
+        {"name": "short", "path": short, "text_fields": ["sent"]},
     )
 
 
@@ -34,7 +34,7 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
     part = " ".join(ITEMS[2].split()[3:16])
     texts = [f"before {part} after", f"He wrote: the CAT sat on it! {ITEMS[0]}", "nothing", ""]
     documents = given(texts, parts=2)
-    made = find_contamination(documents, ContaminationConfig(sets=sets))
+    made = find_contamination(documents, ContaminationConfig(evaluation_sets=sets))
     entered = documents["documents"].read().to_pylist()
     by_text = {row["doc_id"]: row["text"] for row in entered}
     signals = made["signals"].read().to_pylist()
@@ -42,11 +42,14 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
     assert {by_text[r["doc_id"]]: r["contamination"] for r in signals} == dict(
         zip(texts, (1, 2, 0, 0), strict=True)
     )
-    hits = {(by_text[r["doc_id"]], r["set"], r["item"]) for r in made["hits"].read().to_pylist()}
+    hits = {
+        (by_text[r["doc_id"]], r["evaluation_set"], r["item_index"])
+        for r in made["item_overlaps"].read().to_pylist()
+    }
     assert hits == {(texts[0], "long", 4), (texts[1], "long", 0), (texts[1], "short", 0)}
-    assert made["sets"].read().to_pylist() == [
-        {"set": "long", "items": 10, "short": 0, "documents": 2},
-        {"set": "short", "items": 2, "short": 1, "documents": 1},
+    assert made["evaluation_sets"].read().to_pylist() == [
+        {"evaluation_set": "long", "items": 10, "skipped_items": 0, "overlapping_documents": 2},
+        {"evaluation_set": "short", "items": 2, "skipped_items": 1, "overlapping_documents": 1},
     ]
     kept = select_documents(
         documents, {"contamination": made}, SelectConfig(rules={"contamination": {"lt": 1}})
@@ -61,7 +64,7 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
 
 def test_an_edited_set_is_looked_for_anew(session, sets):
     documents = given(["the cat sat on it", "the dog sat on it"])
-    config = ContaminationConfig(sets=sets[1:])
+    config = ContaminationConfig(evaluation_sets=sets[1:])
     before = find_contamination(documents, config)
     sets[1]["path"].write_text("id\tsent\n1\tThe dog sat on it.\n")
     after = find_contamination(documents, config)
@@ -74,40 +77,46 @@ def test_how_many_words_are_an_overlap_is_a_setting(session, sets):
     documents = given(["the cat", "the cat sat on", "sat", "no dog"])
 
     def found(**settings):
-        made = find_contamination(documents, ContaminationConfig(sets=sets[1:], **settings))
-        (row,) = made["sets"].read().to_pylist()
-        return made["signals"].read()["contamination"].to_pylist(), row["short"]
+        made = find_contamination(
+            documents, ContaminationConfig(evaluation_sets=sets[1:], **settings)
+        )
+        (row,) = made["evaluation_sets"].read().to_pylist()
+        return made["signals"].read()["contamination"].to_pylist(), row["skipped_items"]
 
     assert found() == ([0, 0, 0, 0], 1)
-    assert found(words=4) == ([0, 1, 0, 0], 1)
-    assert found(words=2, least=2) == ([1, 1, 0, 0], 1)
-    assert found(words=1, least=1) == ([1, 1, 1, 1], 0)
+    assert found(ngram_size=4) == ([0, 1, 0, 0], 1)
+    assert found(ngram_size=2, min_item_words=2) == ([1, 1, 0, 0], 1)
+    assert found(ngram_size=1, min_item_words=1) == ([1, 1, 1, 1], 0)
 
 
 def test_an_item_of_four_words_is_looked_for_and_one_of_three_is_not(session, sets):
     sets[1]["path"].write_text("id\tsent\n1\tA red fox ran.\n2\tA red fox.\n")
-    made = find_contamination(given(["so a red fox ran"]), ContaminationConfig(sets=sets[1:]))
-    assert made["hits"].read()["item"].to_pylist() == [0]
-    assert made["sets"].read()["short"].to_pylist() == [1]
+    made = find_contamination(
+        given(["so a red fox ran"]), ContaminationConfig(evaluation_sets=sets[1:])
+    )
+    assert made["item_overlaps"].read()["item_index"].to_pylist() == [0]
+    assert made["evaluation_sets"].read()["skipped_items"].to_pylist() == [1]
 
 
 def test_a_config_is_what_its_record_says(sets):
-    config = ContaminationConfig(sets=sets, words=5, least=5)
+    config = ContaminationConfig(evaluation_sets=sets, ngram_size=5, min_item_words=5)
     assert ContaminationConfig.model_validate(config.model_dump(mode="json")) == config
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"words": 3},
-        {"words": 5, "least": 6},
-        {"least": 0},
-        {"words": 101},
-        {"words": 101, "least": 101},
+        {"ngram_size": 3},
+        {"ngram_size": 5, "min_item_words": 6},
+        {"min_item_words": 0},
+        {"ngram_size": 101},
+        {"ngram_size": 101, "min_item_words": 101},
     ],
 )
 def test_words_out_of_range_are_refused(settings):
-    with pytest.raises(ValueError, match=r"least must not be above words|greater than|less than"):
+    with pytest.raises(
+        ValueError, match=r"min_item_words must not be above ngram_size|greater than|less than"
+    ):
         ContaminationConfig(**settings)
 
 
@@ -118,7 +127,7 @@ def test_words_out_of_range_are_refused(settings):
         (
             "id\tother\n1\tx\n",
             r"line 2 has no text in 'sent', but None; its fields are 'id', 'other'; correct the "
-            r"file, or the fields of 'short' in contamination\.sets$",
+            r"file, or the text_fields of 'short' in contamination\.evaluation_sets$",
         ),
         ("", "holds no items of short"),
         (None, "there is no file"),
@@ -130,12 +139,12 @@ def test_a_set_that_cannot_be_read_is_named(session, sets, content, says):
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError, match=says):
-        find_contamination(given(["a"]), ContaminationConfig(sets=sets[1:]))
+        find_contamination(given(["a"]), ContaminationConfig(evaluation_sets=sets[1:]))
 
 
 def test_two_sets_of_one_name_are_refused(sets):
     with pytest.raises(ValueError, match="two sets have one name"):
-        ContaminationConfig(sets=[sets[0], {**sets[1], "name": "long"}])
+        ContaminationConfig(evaluation_sets=[sets[0], {**sets[1], "name": "long"}])
 
 
 def test_each_of_many_sets_is_read_once_for_all_parts(session, tmp_path, monkeypatch):
@@ -148,7 +157,9 @@ def test_each_of_many_sets_is_read_once_for_all_parts(session, tmp_path, monkeyp
     monkeypatch.setattr(
         module, "read_items", lambda path, what: read.append(path) or real(path, what)
     )
-    config = ContaminationConfig(sets=[{"name": path.stem, "path": path} for path in paths])
+    config = ContaminationConfig(
+        evaluation_sets=[{"name": path.stem, "path": path} for path in paths]
+    )
     made = find_contamination(given(["here is an item of the set 069"] * 4, parts=4), config)
-    assert made["sets"].read()["documents"].to_pylist() == [0] * 69 + [4]
+    assert made["evaluation_sets"].read()["overlapping_documents"].to_pylist() == [0] * 69 + [4]
     assert read == paths

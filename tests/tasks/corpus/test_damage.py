@@ -175,7 +175,9 @@ def test_what_a_lost_line_leaves_behind_is_no_document(tmp_path, ending):
     text = b"\n".join(pairs)
     pieces = [PACK[ending](text[i : i + 1000]) for i in range(0, len(text), 1000)]
     pieces[20] = b"x" + pieces[20][1:]
-    records, _ = read(tmp_path / f"a.txt{ending}", b"".join(pieces), split="blank_lines")
+    records, _ = read(
+        tmp_path / f"a.txt{ending}", b"".join(pieces), document_boundary="blank_lines"
+    )
     assert {r.text.encode() + b"\n" for r in records if not r.error} < set(pairs)
     assert [r.error for r in records if r.error] == [DAMAGED_DATA]
 
@@ -202,7 +204,7 @@ def test_other_readers_go_on_too(tmp_path, ending):
         ("line 5", DAMAGED_DATA),
     ]
     data = pack(b"one\n\ntwo\n") + bad + pack(b"three\nmore\n\nfour")
-    records, _ = read(tmp_path / f"a.txt{ending}", data, split="blank_lines")
+    records, _ = read(tmp_path / f"a.txt{ending}", data, document_boundary="blank_lines")
     assert [r.text or r.error for r in records] == ["one", DAMAGED_DATA, "three\nmore", "four"]
     records, meter = read(tmp_path / f"b.txt{ending}", data)
     assert [(r.location, r.error) for r in records] == [("whole file", DAMAGED_DATA)]
@@ -290,10 +292,10 @@ def test_the_accounts_of_damaged_files_balance(tmp_path, ending, session):
     book = {b["unit"]: b for b in made["accounts"].read().to_pylist()}
     kept = len(b"".join(rows[:20] * 2 + rows[40:]))
     lost = [len(packed[1]), 30]
-    assert (book["bytes"]["in"], book["bytes"]["kept"]) == (kept + sum(lost), kept)
-    assert (book["rows"]["in"], book["rows"]["kept"], book["rows"]["quarantined"]) == (62, 60, 2)
+    assert (book["bytes"]["input"], book["bytes"]["kept"]) == (kept + sum(lost), kept)
+    assert (book["rows"]["input"], book["rows"]["kept"], book["rows"]["quarantined"]) == (62, 60, 2)
     table = made["quarantine"].read().to_pylist()
-    assert [(r["place"], r["error"], r["raw_bytes"]) for r in table] == [
+    assert [(r["location"], r["error"], r["raw_bytes"]) for r in table] == [
         ("line 21", DAMAGED_DATA, lost[0]),
         ("line 21", DAMAGED_DATA, lost[1]),
     ]

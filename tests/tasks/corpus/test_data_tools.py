@@ -77,10 +77,14 @@ def test_what_is_missed_by_design_is_said(tmp_path):
     ):
         folder = tmp_path / str(number)
         work = StageContext(folder, deduplicate_near.tables)
-        config = DeduplicateNearConfig(bands=bands, rows=rows, threshold=s, cluster_threshold=0.5)
+        config = DeduplicateNearConfig(
+            bands=bands, rows_per_band=rows, similarity_threshold=s, cluster_threshold=0.5
+        )
         deduplicate_near.body(table(folder, ["a b c d e f", "x"]), {}, config, work)
-        work.assemble_tables(["search"])
-        said = pa.parquet.read_table(work.output_folder / "search")["chance"][0].as_py()
+        work.assemble_tables(["search_summary"])
+        said = pa.parquet.read_table(work.output_folder / "search_summary")[
+            "candidate_probability"
+        ][0].as_py()
         assert said == pytest.approx(met, abs=0.01)
 
 
@@ -118,7 +122,9 @@ def stages(texts):
     rules = SelectConfig(rules={"language": {"none_of": ["la"]}})
     chosen = select_documents(unique, {"language": spoken}, rules)
     masked = scrubbed(deduplicate_near(chosen, {}, DeduplicateNearConfig(bands=2)))
-    score_toxicity(masked, spoken, ScoreToxicityConfig(languages=("la",), too_short=0))
+    score_toxicity(
+        masked, spoken, ScoreToxicityConfig(scored_languages=("la",), max_undetermined_characters=0)
+    )
 
 
 def test_no_table_is_indexed_anew_for_every_batch(session, monkeypatch):

@@ -58,7 +58,7 @@ def test_a_data_set_in_pieces_is_the_same_corpus(tmp_path, session):
     made = ingest(IngestConfig(sources=[{"kind": "datasets", "name": "s", "path": str(folder)}]))
     files = ingest(IngestConfig(sources=[{"kind": "parquet", "name": "s", "path": str(folder)}]))
     assert made["documents"].digest == files["documents"].digest
-    places = made["origins"].read()["place"].to_pylist()
+    places = made["origins"].read()["location"].to_pylist()
     assert len(set(places)) == 1200 and "piece 3 of 3, row 400" in places
 
 

@@ -39,7 +39,7 @@ def test_one_of_each_text_stays_the_longest_then_of_the_smallest_id(session, par
     assert {d["doc_id"] for d in documents} == set(kept.values())
     assert 1 < len(documents) < 60
     matched = {r["doc_id"]: kept[plain(r["text"])] for r in entered}
-    assert {r["doc_id"]: r["matched"] for r in ledger} == {
+    assert {r["doc_id"]: r["matched_doc_id"] for r in ledger} == {
         doc_id: twin for doc_id, twin in matched.items() if doc_id != twin
     }
     assert {(r["reason"], r["score"], r["threshold"]) for r in ledger} == {
@@ -50,7 +50,7 @@ def test_one_of_each_text_stays_the_longest_then_of_the_smallest_id(session, par
 def test_a_preferred_source_keeps_its_copy(session):
     texts, sources = ["the same text"] * 3, ["web", "news", "book"]
     for prefer, kept in ((["book"], "book"), (["news", "book"], "news"), (["none", "web"], "web")):
-        _, documents, ledger = run(texts, sources, prefer=prefer)
+        _, documents, ledger = run(texts, sources, preferred_sources=prefer)
         assert [d["source"] for d in documents] == [kept]
         assert {r["source"] for r in ledger} == set(sources) - {kept}
 
@@ -77,11 +77,11 @@ def test_what_joins_clusters_that_are_apart_is_counted(session):
             given(texts, clusters=[*clusters]), {"earlier": earlier}, DeduplicateConfig()
         )
         assert made["documents"].row_count == 4
-        assert made["search"].read().to_pylist() == [
-            {"documents": 7, "earlier": 3, "bridges": bridges}
+        assert made["search_summary"].read().to_pylist() == [
+            {"documents": 7, "earlier_documents": 3, "bridging_documents": bridges}
         ]
-    (before,) = earlier["search"].read().to_pylist()
-    assert before == {"documents": 3, "earlier": 0, "bridges": 0}
+    (before,) = earlier["search_summary"].read().to_pylist()
+    assert before == {"documents": 3, "earlier_documents": 0, "bridging_documents": 0}
 
 
 def test_alike_is_not_the_same(session):
@@ -118,8 +118,8 @@ def sketched(n, bands=14):
             "cluster": doc_id,
             "preference": np.zeros(n, np.int32),
             "bytes": chance.integers(1, 1000, n),
-            "exact": some_ids(n).take(pa.array(origin)),
-            "bands": lists(chance.integers(0, 1 << 32, (n, bands), dtype=np.uint32)),
+            "normalised_text_hash": some_ids(n).take(pa.array(origin)),
+            "band_hashes": lists(chance.integers(0, 1 << 32, (n, bands), dtype=np.uint32)),
         }
     )
     shingles = pa.chunked_array([lists(chance.integers(0, 1 << 63, (n, 4), dtype=np.uint64))])
@@ -143,7 +143,7 @@ def judged_exactly(known, _):
 
 
 def judged_nearly(known, shingles):
-    config = near.DeduplicateNearConfig(bands=14, rows=8)
+    config = near.DeduplicateNearConfig(bands=14, rows_per_band=8)
     found = near.find_near_duplicates(
         known, near.SIGNATURES.empty_table(), near.ShingleStore(shingles), config
     )

@@ -32,7 +32,7 @@ from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
 #: MinHash finds practically every pair: at 0.3 it misses one in 10^19; and no limit bounds it.
-THOROUGH = {"bands": 128, "rows": 1, "candidate_limit": 1000}
+THOROUGH = {"bands": 128, "rows_per_band": 1, "max_candidates": 1000}
 
 
 # The oracle --------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Result:
         self.bytes = {n: [path.read_bytes() for path in found] for n, found in paths.items()}
         read = {n: pa.concat_tables(map(pq.read_table, found)) for n, found in paths.items()}
         self.documents, self.ledger, self.pairs = (read[n].to_pylist() for n in list(tables)[:3])
-        (self.search,) = read["search"].to_pylist()
+        (self.search,) = read["search_summary"].to_pylist()
         self.texts = [d["text"] for d in self.documents]
         self.clusters = {d["doc_id"]: d["cluster"] for d in self.documents}
 
@@ -115,28 +115,38 @@ def check(folder, texts, **settings):
     rows = documents.read().to_pylist()
     config = DeduplicateNearConfig(**{**THOROUGH, **settings})
     result = Result(documents, config, folder)
-    gone, clusters = oracle(rows, config.threshold, config.cluster_threshold)
+    gone, clusters = oracle(rows, config.similarity_threshold, config.cluster_threshold)
     assert [d["doc_id"] for d in result.documents] == [
         d["doc_id"] for d in rows if d["doc_id"] not in gone
     ]
     assert result.clusters == clusters
-    assert {r["doc_id"]: (r["matched"], r["score"]) for r in result.ledger} == gone
+    assert {r["doc_id"]: (r["matched_doc_id"], r["score"]) for r in result.ledger} == gone
     texts_of = {d["doc_id"]: d["text"] for d in rows}
     for row in result.ledger:
-        assert (row["reason"], row["threshold"]) == ("near duplicate", config.threshold)
+        assert (row["reason"], row["threshold"]) == ("near duplicate", config.similarity_threshold)
         assert row["bytes_before"] == len(texts_of[row["doc_id"]].encode())
     check_pairs(result, gone)
     for pair in result.pairs:
-        left, right = (shingle_set(texts_of[pair[side]]) for side in ("left", "right"))
+        left, right = (
+            shingle_set(texts_of[pair[side]]) for side in ("first_doc_id", "second_doc_id")
+        )
         assert pair["similarity"] == similarity(left, right) >= config.cluster_threshold
     return result
 
 
 def check_pairs(result, gone):
     """Each document that goes with its twin; among the others a tree for each cluster."""
-    rights = {pair["right"]: pair["left"] for pair in result.pairs if pair["right"] in gone}
+    rights = {
+        pair["second_doc_id"]: pair["first_doc_id"]
+        for pair in result.pairs
+        if pair["second_doc_id"] in gone
+    }
     assert rights == {doc_id: twin for doc_id, (twin, _) in gone.items()}
-    links = [(p["left"], p["right"]) for p in result.pairs if p["right"] not in gone]
+    links = [
+        (p["first_doc_id"], p["second_doc_id"])
+        for p in result.pairs
+        if p["second_doc_id"] not in gone
+    ]
     assert all(result.clusters[left] == result.clusters[right] for left, right in links)
     assert len(links) == len(result.clusters) - len(set(result.clusters.values()))
 
@@ -188,7 +198,7 @@ def test_any_small_corpus(tmp_path_factory, texts, thresholds):
     check(
         tmp_path_factory.mktemp("small"),
         texts,
-        threshold=threshold,
+        similarity_threshold=threshold,
         cluster_threshold=cluster_threshold,
     )
 
@@ -199,7 +209,7 @@ def test_any_small_corpus(tmp_path_factory, texts, thresholds):
 def test_short_documents_are_neither_lost_nor_merged(run):
     texts = ["no", "Yes ", "a b c d", "a b c e", "", "x y z"]
     for unit, clusters in (("words", 6), ("characters", 5)):
-        result = run(texts, shingle=unit)
+        result = run(texts, shingle_unit=unit)
         assert result.texts == texts
         assert len(set(result.clusters.values())) == clusters
 
@@ -207,9 +217,9 @@ def test_short_documents_are_neither_lost_nor_merged(run):
 def test_one_of_many_copies_stays(run):
     """However many there are: none is left for want of a comparison."""
     base = " ".join(f"w{i}" for i in range(60))
-    result = run([base, *(f"{base} {i}" for i in range(300))], candidate_limit=2)
+    result = run([base, *(f"{base} {i}" for i in range(300))], max_candidates=2)
     assert len(result.documents) == 1
-    assert {row["matched"] for row in result.ledger} == {result.documents[0]["doc_id"]}
+    assert {row["matched_doc_id"] for row in result.ledger} == {result.documents[0]["doc_id"]}
 
 
 def test_the_one_that_stays_is_of_the_preferred_source_then_the_longest(tmp_path):
@@ -219,7 +229,9 @@ def test_the_one_that_stays_is_of_the_preferred_source_then_the_longest(tmp_path
     for prefer, kept in (((), 0), (("book",), 1), (("book", "web"), 1), (("web", "book"), 0)):
         folder = tmp_path / "-".join(["by", *prefer])
         result = Result(
-            table(folder, texts, sources=sources), DeduplicateNearConfig(prefer=prefer), folder
+            table(folder, texts, sources=sources),
+            DeduplicateNearConfig(preferred_sources=prefer),
+            folder,
         )
         assert result.texts == [texts[kept]]
 
@@ -279,20 +291,20 @@ def test_a_crowd_that_is_not_quite_alike_is_bounded_and_counted(run):
     """The limit may leave copies in; it never takes out what is none."""
     texts = crowd(400)
     full = run(texts, **THOROUGH, cluster_threshold=0.3)
-    bounded = run(texts, cluster_threshold=0.3, candidate_limit=4)
+    bounded = run(texts, cluster_threshold=0.3, max_candidates=4)
     assert full.texts == bounded.texts == texts
     assert len(full.pairs) == len(bounded.pairs) == 399
     assert len(set(bounded.clusters.values())) == 1
-    assert (full.search["limited"], full.search["compared"]) == (0, 400 * 399 / 2)
-    assert bounded.search["compared"] <= 400 * 4
-    assert bounded.search["limited"] > 390
+    assert (full.search["limited_documents"], full.search["compared_pairs"]) == (0, 400 * 399 / 2)
+    assert bounded.search["compared_pairs"] <= 400 * 4
+    assert bounded.search["limited_documents"] > 390
 
 
 def test_a_copy_is_found_in_a_crowd(run):
     """Comparisons go to those that agree in most bands."""
     texts = crowd(600)
     copies = [f"{text} more" for text in texts[::20]]
-    result = run([*texts, *copies], candidate_limit=4)
+    result = run([*texts, *copies], max_candidates=4)
     assert sorted(result.texts) == sorted([*copies, *(t for t in texts if t not in texts[::20])])
 
 
@@ -304,26 +316,31 @@ def test_the_search_says_what_it_looked_at(run):
     assert result.texts == [texts[0], *texts[2:]]
     assert result.search == {
         "documents": 4,
-        "compared": 3,
-        "alike": 2,
-        "copies": 1,
-        "limited": 0,
-        "earlier": 0,
-        "bridges": 0,
-        "chance": 1 - 0.2**128,
+        "compared_pairs": 3,
+        "clustered_pairs": 2,
+        "duplicate_pairs": 1,
+        "limited_documents": 0,
+        "earlier_documents": 0,
+        "bridging_documents": 0,
+        "candidate_probability": 1 - 0.2**128,
     }
-    assert run(["x"], bands=3, rows=2, threshold=0.5).search["chance"] == 1 - 0.75**3
+    assert (
+        run(["x"], bands=3, rows_per_band=2, similarity_threshold=0.5).search[
+            "candidate_probability"
+        ]
+        == 1 - 0.75**3
+    )
 
 
 def test_an_empty_table(run):
     result = run([])
     assert (result.documents, result.ledger, result.pairs) == ([], [], [])
-    assert result.search["documents"] == result.search["compared"] == 0
+    assert result.search["documents"] == result.search["compared_pairs"] == 0
 
 
 def test_thresholds_are_ordered():
     with pytest.raises(ValidationError, match="cluster_threshold must not be above"):
-        DeduplicateNearConfig(threshold=0.5, cluster_threshold=0.6)
+        DeduplicateNearConfig(similarity_threshold=0.5, cluster_threshold=0.6)
 
 
 # Independence, real text -------------------------------------------------------------------------
@@ -347,7 +364,7 @@ def test_output_does_not_depend_on_parts_workers_or_order(run):
     assert one.search == many.search
 
     def removed(result):
-        return {(r["doc_id"], r["matched"], r["score"], r["reason"]) for r in result.ledger}
+        return {(r["doc_id"], r["matched_doc_id"], r["score"], r["reason"]) for r in result.ledger}
 
     for other in (run(texts[::-1]), many):
         assert other.clusters == one.clusters
@@ -372,8 +389,8 @@ def test_real_text(session):
     assert len({plain(texts[i]) for i in kept}) == len(kept)
     sets = {i: shingle_set(text) for i, text in texts.items()}
     for row in ledger:
-        assert row["matched"] in kept
-        assert row["score"] == similarity(sets[row["doc_id"]], sets[row["matched"]]) >= 0.8
+        assert row["matched_doc_id"] in kept
+        assert row["score"] == similarity(sets[row["doc_id"]], sets[row["matched_doc_id"]]) >= 0.8
     # Every pair with anything in common, by an inverted index; 1 in 2 * 10^7 is missed at 0.8.
     index = {}
     for doc_id in kept:
@@ -387,6 +404,6 @@ def test_real_text(session):
     assert len(close) > 5
     assert sum(together) >= 0.85 * len(close)
     digest = hashlib.sha256(b"".join(sorted(kept))).hexdigest()
-    again = deduplicate_near(raw, {}, DeduplicateNearConfig(candidate_limit=1000))
+    again = deduplicate_near(raw, {}, DeduplicateNearConfig(max_candidates=1000))
     others = again["documents"].read(["doc_id"])["doc_id"].to_pylist()
     assert hashlib.sha256(b"".join(sorted(others))).hexdigest() == digest

@@ -111,7 +111,7 @@ def test_clusters_are_those_of_joining_one_by_one(seed, m):
         pa.table(
             {
                 name: pa.array([row[at] for row in before], ID_TYPE)
-                for at, name in enumerate(("entered", "cluster"))
+                for at, name in enumerate(("incoming_cluster", "cluster"))
             }
         ),
         np.array(twin),

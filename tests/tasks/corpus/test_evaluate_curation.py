@@ -45,11 +45,11 @@ def stages(documents, action="remove"):
     made = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
     made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
     made["deduplicate_near"] = deduplicate_near(made["deduplicate"], {}, DeduplicateNearConfig())
-    made["scrub"] = scrubbed(made["deduplicate_near"])
-    made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
+    made["redact_spans"] = scrubbed(made["deduplicate_near"])
+    made["score_toxicity"] = score_toxicity(made["redact_spans"], None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.8, "action": action}})
     scores = {"toxicity": made["score_toxicity"]}
-    made["select_scored"] = select_documents(made["scrub"], scores, rules)
+    made["select_scored"] = select_documents(made["redact_spans"], scores, rules)
     return made
 
 
@@ -57,27 +57,27 @@ def truth_of(documents, said):
     """Rows of truth for all documents: what they hold unless ``said`` by number."""
     rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
     nothing = {
-        "groups": [],
-        "rude": 0,
-        "lookalike": False,
-        "dialect": False,
-        "unsafe": False,
-        "copy": "",
-        "copy_of": None,
+        "mentioned_groups": [],
+        "rude_sentences": 0,
+        "has_rude_lookalike": False,
+        "has_dialect": False,
+        "has_unsafe_passage": False,
+        "copy_kind": "",
+        "original_doc_id": None,
         "similarity": None,
     }
     made = {}
     for number, row in enumerate(rows):
         own = dict(said.get(number, {}))
-        if "copy_of" in own:
-            own["copy_of"] = rows[own["copy_of"]]["doc_id"]
+        if "original_doc_id" in own:
+            own["original_doc_id"] = rows[own["original_doc_id"]]["doc_id"]
         own |= {"doc_id": row["doc_id"], "characters": len(row["text"])}
         made[row["doc_id"]] = nothing | own
     return made
 
 
 def shares(found):
-    return {(r["stage"], r["what"], r["measure"]): (r["hits"], r["n"]) for r in found}
+    return {(r["stage"], r["target"], r["measure"]): (r["hits"], r["n"]) for r in found}
 
 
 def test_the_figures_of_a_hand_made_case(session):
@@ -99,19 +99,19 @@ def test_the_figures_of_a_hand_made_case(session):
     truth = truth_of(
         documents,
         {
-            1: {"copy": "exact", "copy_of": 0},
-            3: {"copy": "near", "copy_of": 2, "similarity": 0.95},
-            4: {"copy": "near", "copy_of": 2, "similarity": 0.85},
-            5: {"rude": 2},
-            6: {"rude": 1, "dialect": True},
-            7: {"lookalike": True},
+            1: {"copy_kind": "exact", "original_doc_id": 0},
+            3: {"copy_kind": "near", "original_doc_id": 2, "similarity": 0.95},
+            4: {"copy_kind": "near", "original_doc_id": 2, "similarity": 0.85},
+            5: {"rude_sentences": 2},
+            6: {"rude_sentences": 1, "has_dialect": True},
+            7: {"has_rude_lookalike": True},
         },
     )
     of = list(truth)
     planted = [  # in 0 and 1, of which one came to the stage; and a number that nobody finds
-        {"doc_id": of[0], "type": "EMAIL", "digest": secret.hash_value("jane@example.com")},
-        {"doc_id": of[1], "type": "EMAIL", "digest": secret.hash_value("jane@example.com")},
-        {"doc_id": of[6], "type": "PHONE", "digest": secret.hash_value("+1 212 555 0142")},
+        {"doc_id": of[0], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
+        {"doc_id": of[1], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
+        {"doc_id": of[6], "type": "PHONE", "span_hash": secret.hash_value("+1 212 555 0142")},
     ]
     found = shares(
         RecoveryEvaluator(
@@ -126,13 +126,17 @@ def test_the_figures_of_a_hand_made_case(session):
     assert found["deduplicate_near", "near copies", "precision"] == (1, 1)
     hits, n = found["language", "English", "recall"]
     assert n == 9 and hits < 9  # one is French
-    assert found["scrub", "EMAIL", "recall"] == (1, 1)
-    assert found["scrub", "EMAIL", "precision"] == (1, 2)  # nobody planted the other
-    assert found["scrub", "PHONE", "recall"] == (0, 1)
-    assert found["scrub", "PHONE", "precision"] == (0, 0)
-    assert found["scrub", "all types", "recall"] == (1, 2)
+    assert found["redact_spans", "EMAIL", "recall"] == (1, 1)
+    assert found["redact_spans", "EMAIL", "precision"] == (1, 2)  # nobody planted the other
+    assert found["redact_spans", "PHONE", "recall"] == (0, 1)
+    assert found["redact_spans", "PHONE", "precision"] == (0, 0)
+    assert found["redact_spans", "all types", "recall"] == (1, 2)
     # Of types of which nothing was planted or found nothing is told.
-    assert {what for stage, what, _ in found if stage == "scrub"} == {"EMAIL", "PHONE", "all types"}
+    assert {what for stage, what, _ in found if stage == "redact_spans"} == {
+        "EMAIL",
+        "PHONE",
+        "all types",
+    }
     assert found["select_scored", "rude speech", "recall"] == (1, 2)
     assert found["select_scored", "rude speech, 0 to 60 characters", "recall"] == (1, 1)
     assert found["select_scored", "rude speech, over 60 characters", "recall"] == (0, 1)
@@ -160,7 +164,12 @@ def peoples(documents: Table, config: PeoplesConfig, context: StageContext) -> N
 
 def test_mentions_of_peoples_are_compared_with_the_truth(session):
     documents = given([CALM, LONG, "a", "b"], sources=["town"] * 4)
-    said = [{"groups": ["Tamskers"]}, {"groups": ["Tamskers", "Ildriths"]}, {}, {}]
+    said = [
+        {"mentioned_groups": ["Tamskers"]},
+        {"mentioned_groups": ["Tamskers", "Ildriths"]},
+        {},
+        {},
+    ]
     truth = truth_of(documents, dict(enumerate(said)))
     found = [("Tamskers", "women"), (), ("Tamskers",), ()]
     made = peoples(documents, PeoplesConfig(found=found))
@@ -182,7 +191,7 @@ def test_mentions_of_peoples_are_compared_with_the_truth(session):
 def test_a_copy_of_another_document_is_no_right_answer(session):
     """Twins that the truth knows nothing of count against precision."""
     documents = given([CALM, CALM, LONG, LONG], sources=["town"] * 4)
-    truth = truth_of(documents, {1: {"copy": "exact", "copy_of": 0}})
+    truth = truth_of(documents, {1: {"copy_kind": "exact", "original_doc_id": 0}})
     found = shares(
         RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
     )
@@ -194,7 +203,13 @@ def test_a_stage_answers_for_what_came_to_it(session):
     """A rude document that left as a duplicate is none that the filter missed."""
     rude = "You bloody idiot, you damned bloody idiot, go to hell."
     documents = given([rude, rude, CALM], sources=["town"] * 3)
-    truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1, "copy": "exact", "copy_of": 0}})
+    truth = truth_of(
+        documents,
+        {
+            0: {"rude_sentences": 1},
+            1: {"rude_sentences": 1, "copy_kind": "exact", "original_doc_id": 0},
+        },
+    )
     found = shares(
         RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
     )
@@ -209,7 +224,7 @@ def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
         "Shut up, you stupid bastard.",
     ]
     documents = given(texts, sources=["town"] * 4)
-    truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1}})
+    truth = truth_of(documents, {0: {"rude_sentences": 1}, 1: {"rude_sentences": 1}})
     figures = {}
     for action in ("remove", "tag"):
         made = stages(documents, action)
@@ -222,21 +237,21 @@ def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
 
 def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
     """Of a town with a weight or a cap only what ingest let in counts."""
-    source = {"kind": "town", "documents": 60, "cap": 20}
+    source = {"kind": "town", "documents": 60, "max_documents": 20}
     config = IngestConfig(sources=[source])
     made = {"ingest": ingest(config)}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["scrub"] = scrubbed(made["deduplicate"])
+    made["redact_spans"] = scrubbed(made["deduplicate"])
     told = evaluate_curation(made, CurationEvaluationConfig())
     read = {r["doc_id"] for r in made["ingest"]["documents"].read().to_pylist()}
     assert 0 < len(read) <= 20
-    planted = [r for r in told["planted"].read().to_pylist() if r["doc_id"] in read]
+    planted = [r for r in told["planted_personal_data"].read().to_pylist() if r["doc_id"] in read]
     found = {
-        (r["what"], r["measure"]): (r["hits"], r["n"])
-        for r in told["recovered"].read().to_pylist()
-        if r["stage"] == "scrub"
+        (r["target"], r["measure"]): (r["hits"], r["n"])
+        for r in told["detection_rates"].read().to_pylist()
+        if r["stage"] == "redact_spans"
     }
-    assert found["all types", "recall"][1] == len(planted) < told["planted"].row_count
+    assert found["all types", "recall"][1] == len(planted) < told["planted_personal_data"].row_count
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (3, 7), (498, 500)])
@@ -263,7 +278,7 @@ TOWN = {"kind": "town", "name": "here", "documents": 600, "seed": 8}
 
 @pytest.fixture
 def town(session):
-    raw = ingest(IngestConfig(sources=[TOWN], part_bytes=100_000))
+    raw = ingest(IngestConfig(sources=[TOWN], partition_bytes=100_000))
     return raw, {"ingest": raw, **stages(raw)}
 
 
@@ -275,22 +290,28 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
     raw, history = town
     made = recovered(history)
     texts = {r["doc_id"]: r["text"] for r in raw["documents"].read(["doc_id", "text"]).to_pylist()}
-    truth = {r["doc_id"]: r for r in made["truth"].read().to_pylist()}
+    truth = {r["doc_id"]: r for r in made["ground_truth"].read().to_pylist()}
     assert truth.keys() == texts.keys()
     assert all(len(texts[i]) == row["characters"] for i, row in truth.items())
-    copies = [r for r in truth.values() if r["copy"]]
-    assert copies and all(r["copy_of"] in truth for r in copies)
-    for row in made["planted"].read().to_pylist():
+    copies = [r for r in truth.values() if r["copy_kind"]]
+    assert copies and all(r["original_doc_id"] in truth for r in copies)
+    for row in made["planted_personal_data"].read().to_pylist():
         text = texts[row["doc_id"]]
-        value = text[row["start"] : row["end"]]
-        assert text.encode()[row["start_byte"] : row["end_byte"]].decode() == value
-        assert SecretKey(get_current_session().store.secret).hash_value(value) == row["digest"]
-    rates = {(r["what"], r["among"]): r for r in made["rates"].read().to_pylist()}
-    rude = [r for r in truth.values() if r["rude"] and not r["copy"]]
+        value = text[row["char_start"] : row["char_end"]]
+        assert text.encode()[row["byte_start"] : row["byte_end"]].decode() == value
+        assert SecretKey(get_current_session().store.secret).hash_value(value) == row["span_hash"]
+    rates = {
+        (r["property_name"], r["population"]): r for r in made["property_shares"].read().to_pylist()
+    }
+    rude = [r for r in truth.values() if r["rude_sentences"] and not r["copy_kind"]]
     assert rates["rude speech", "originals"]["hits"] == len(rude)
-    assert rates["rude speech", "originals"]["stated"] == 0.08
-    found = shares(made["recovered"].read().to_pylist())
-    assert found["scrub", "all types", "recall"][0] == found["scrub", "all types", "recall"][1] > 20
+    assert rates["rude speech", "originals"]["configured_share"] == 0.08
+    found = shares(made["detection_rates"].read().to_pylist())
+    assert (
+        found["redact_spans", "all types", "recall"][0]
+        == found["redact_spans", "all types", "recall"][1]
+        > 20
+    )
     hits, n = found["deduplicate", "exact copies", "recall"]
     assert hits == n > 5
 
@@ -302,16 +323,20 @@ def test_women_beside_occupations_are_those_of_the_truth(session):
         "cooper": 1.0,
         "baker": 0.5,
     }
-    raw = ingest(IngestConfig(sources=[TOWN | {"rates": {"women": women, "occupations": 0.8}}]))
+    raw = ingest(
+        IngestConfig(sources=[TOWN | {"rates": {"women_by_occupation": women, "occupations": 0.8}}])
+    )
     history = {"ingest": raw, "split": split_corpus(raw, SplitConfig())}
     planted = plant_canaries(history["split"], PlantCanariesConfig(enabled=False))
-    config = ProfileConfig(window=20)  # as far as any sentence of the grammar reaches
+    config = ProfileConfig(
+        occupation_window_words=20
+    )  # as far as any sentence of the grammar reaches
     history["profile"] = profile_corpus(planted, planted, history, {}, config)
     made = recovered(history)
     expected = Counter()
-    for row in made["truth"].read().to_pylist():
-        expected.update(zip(row["occupations"], row["genders"], strict=True))
-    rows = {row["occupation"]: row for row in made["occupations"].read().to_pylist()}
+    for row in made["ground_truth"].read().to_pylist():
+        expected.update(zip(row["occupations"], row["occupation_genders"], strict=True))
+    rows = {row["occupation"]: row for row in made["occupation_shares"].read().to_pylist()}
     assert rows.keys() == load_town_occupations().keys()
     for job, row in rows.items():
         count = {gender: expected[job, gender] for gender in ("women", "men")}
@@ -320,7 +345,7 @@ def test_women_beside_occupations_are_those_of_the_truth(session):
             assert 0 <= told[0][1] - told[1][1] < 0.3 * told[1][1]  # hall: these are beside, too
         else:
             assert told[0] == told[1], job
-        assert row["stated"] == women[job] and row["n"] > 10
+        assert row["configured_share"] == women[job] and row["n"] > 10
         assert row["low"] <= row["share"] <= row["high"]
     assert 0 < rows["baker"]["share"] < 1 and rows["cooper"]["share"] == 1
 
@@ -346,6 +371,11 @@ def test_two_towns_are_told_apart(session):
     sources = [TOWN | {"name": "a", "documents": 60}, TOWN | {"name": "b", "documents": 70}]
     config = IngestConfig(sources=sources)
     made = recovered({"ingest": ingest(config)})
-    rates = made["rates"].read(["source", "what", "n"]).to_pylist()
-    assert {r["source"]: r["n"] for r in rates if r["what"] == "exact copies"} == {"a": 60, "b": 70}
-    assert isinstance(made["truth"].read(), pa.Table) and made["truth"].row_count == 130
+    rates = made["property_shares"].read(["source", "property_name", "n"]).to_pylist()
+    assert {r["source"]: r["n"] for r in rates if r["property_name"] == "exact copies"} == {
+        "a": 60,
+        "b": 70,
+    }
+    assert (
+        isinstance(made["ground_truth"].read(), pa.Table) and made["ground_truth"].row_count == 130
+    )

@@ -30,7 +30,7 @@ def rows():
 
 @pytest.mark.parametrize("kind", sorted(set(PERSONAL_DATA_TYPES) - UNCHECKED))
 def test_numbers_with_check_digits_are_found_and_little_else(rows, kind):
-    assert rows[kind]["planted"] == rows[kind]["alone"] == 40
+    assert rows[kind]["planted_with_name"] == rows[kind]["planted_without_name"] == 40
     assert rows[kind]["recall"] >= 0.95
     assert rows[kind]["precision"] >= 0.95
 
@@ -57,10 +57,14 @@ def test_counts_of_sentences_by_hand():
         DetectorExample("", "nothing", "", False),
     ]
     email, address = count_detections(planted, config)
-    assert (email["planted"], email["found"], email["recall"]) == (2, 1, 0.5)
-    assert (email["alone"], email["alone_found"], email["false"]) == (1, 1, 1)
+    assert (email["planted_with_name"], email["detected_with_name"], email["recall"]) == (2, 1, 0.5)
+    assert (
+        email["planted_without_name"],
+        email["detected_without_name"],
+        email["false_positives"],
+    ) == (1, 1, 1)
     assert email["precision"] == pytest.approx(2 / 3)
-    assert address["planted"] == address["false"] == 0
+    assert address["planted_with_name"] == address["false_positives"] == 0
     assert address["recall"] is address["precision"] is address["recall_low"] is None
 
 
@@ -77,8 +81,17 @@ def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
         DetectorExample("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
     ]
     email, address = count_detections(planted, config)
-    assert (email["planted"], email["found"], email["alone"], email["alone_found"]) == (2, 1, 1, 1)
-    assert (email["false"], address["false"], address["planted"]) == (2, 1, 0)
+    assert (
+        email["planted_with_name"],
+        email["detected_with_name"],
+        email["planted_without_name"],
+        email["detected_without_name"],
+    ) == (2, 1, 1, 1)
+    assert (email["false_positives"], address["false_positives"], address["planted_with_name"]) == (
+        2,
+        1,
+        0,
+    )
     assert (email["precision"], address["precision"]) == (0.5, 0)
 
 
@@ -105,8 +118,8 @@ def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
 
 def test_the_table_has_a_row_for_each_type_that_is_looked_for(session):
     made = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
-    table = made["detection"].read()
+    table = made["detector_accuracy"].read()
     assert table["type"].to_pylist() == [
         k for k in PERSONAL_DATA_TYPES if country_of_type(k) in ("", "PL")
     ]
-    assert min(table["planted"].to_pylist()) >= 80
+    assert min(table["planted_with_name"].to_pylist()) >= 80

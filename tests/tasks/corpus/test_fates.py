@@ -99,10 +99,12 @@ def test_ratios_within_sources_are_of_all_but_sources():
     found = made_up(20, group_members=groups, source_index=source)
     rows = {row["slice"]: row for row in build_rate_rows(found, hit, np.ones(20, bool), 2)}
     assert rows.keys() == {"they", "a", "b"}
-    assert rows["they"]["within"] == pytest.approx((2 * 4 / 8 + 6 * 6 / 12) / (4 / 8 + 3 * 6 / 12))
-    assert rows["a"]["within"] is rows["b"]["within"] is None
-    assert rows["a"]["ratio"] == pytest.approx((3 / 8) / (9 / 12))
-    assert (rows["they"]["rate"], rows["they"]["other_rate"]) == (0.8, 0.4)
+    assert rows["they"]["source_adjusted_ratio"] == pytest.approx(
+        (2 * 4 / 8 + 6 * 6 / 12) / (4 / 8 + 3 * 6 / 12)
+    )
+    assert rows["a"]["source_adjusted_ratio"] is rows["b"]["source_adjusted_ratio"] is None
+    assert rows["a"]["rate_ratio"] == pytest.approx((3 / 8) / (9 / 12))
+    assert (rows["they"]["removal_rate"], rows["they"]["other_removal_rate"]) == (0.8, 0.4)
 
 
 def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compared_with():
@@ -118,7 +120,9 @@ def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compar
         has_signals=[True] * 5 + [False],
     )
     rows = {row["slice"]: row for row in build_rate_rows(found, hit, np.ones(6, bool), 2)}
-    assert {name: (row["other_n"], row["other_removed"]) for name, row in rows.items()} == {
+    assert {
+        name: (row["other_documents"], row["other_removed_documents"]) for name, row in rows.items()
+    } == {
         "they": (2, 1),
         "short": (3, 2),
     }
@@ -128,9 +132,14 @@ def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compar
 def test_a_single_other_document_is_enough_to_compare_with_and_none_is_not():
     hit, risk = np.array([1, 0, 1], bool), np.ones(3, bool)
     groups = {("length", "two"): np.array([1, 1, 0], bool), ("length", "all"): risk}
-    least = RemovalEffectsConfig(least=2).least
+    least = RemovalEffectsConfig(min_group_documents=2).min_group_documents
     [row] = build_rate_rows(made_up(3, group_members=groups), hit, risk, least)
-    assert (row["slice"], row["n"], row["other_n"], row["ratio"]) == ("two", 2, 1, 0.5)
+    assert (row["slice"], row["documents"], row["other_documents"], row["rate_ratio"]) == (
+        "two",
+        2,
+        1,
+        0.5,
+    )
 
 
 def test_who_is_at_risk_of_a_rule_came_to_its_stage():
@@ -147,8 +156,8 @@ def test_who_is_at_risk_of_a_rule_came_to_its_stage():
     }
     assert told == {
         "": ([no, yes, yes, yes, yes], [yes] * 5),
-        "struck out": ([no, no, yes, no, yes], [yes, no, yes, no, yes]),
-        "lost with the kept copy": ([no, yes, no, yes, no], [no, yes, no, yes, no]),
+        "all except duplicates": ([no, no, yes, no, yes], [yes, no, yes, no, yes]),
+        "kept copy removed later": ([no, yes, no, yes, no], [no, yes, no, yes, no]),
         "rude": (rules.tolist(), [yes, no, yes, no, yes]),
     }
 
@@ -158,9 +167,16 @@ def test_as_many_examples_are_named_as_were_asked_for():
     groups = {("source", "a"): np.array([1, 1, 1, 1, 0, 0], bool), ("identity", "they"): hit}
     found = made_up(6, group_members=groups, causes=[RemovalCause("select", "rude", 0, hit)])
     for most, named in ((0, []), (2, [0, 2]), (9, [0, 2, 3])):
-        rows = [*select_example_rows(found, [], RemovalEffectsConfig(examples=most).examples)]
+        rows = [
+            *select_example_rows(
+                found, [], RemovalEffectsConfig(examples_per_rule=most).examples_per_rule
+            )
+        ]
         assert [row["doc_id"] for row in rows] == [found.doc_ids[i].as_py() for i in named]
-        assert all((row["slice"], row["ratio"], row["alone"]) == ("a", None, False) for row in rows)
+        assert all(
+            (row["slice"], row["rate_ratio"], row["no_other_removed"]) == ("a", None, False)
+            for row in rows
+        )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +203,7 @@ def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, li
 
 def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session, tmp_path):
     """Counted by hand: what was never kept has no signals, and all of one source is blocked."""
-    kinds = {"open": {}, "half": {"weight": 0.5}, "shut": {}}
+    kinds = {"open": {}, "half": {"document_share": 0.5}, "shut": {}}
     sources, said = [], ("two women wrote home.", "rain fell all night.")
     for name, more in kinds.items():
         texts = ["." if n % 10 == 0 else f"{name} {n}: {said[n % 2]}" for n in range(60)]
@@ -201,7 +217,9 @@ def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session,
     kept = made["ingest"]["documents"].read()["source"].to_pylist()
     gone = made["ingest"]["ledger"].read().to_pylist()
     rows = (
-        measure_removal_effects(made["ingest"], made, RemovalEffectsConfig(least=5))["rates"]
+        measure_removal_effects(made["ingest"], made, RemovalEffectsConfig(min_group_documents=5))[
+            "removal_rates"
+        ]
         .read()
         .to_pylist()
     )
@@ -211,12 +229,17 @@ def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session,
         if row["stage"] == "ingest" or (row["reason"] and row["dimension"] == "source"):
             assert row["dimension"] == "source"
             came = [*kept, *(r["source"] for r in gone)]
-            lost = [r["source"] for r in gone if row["reason"] in (r["reason"], "struck out")]
-            assert row["n"] == came.count(row["slice"]) == 60
-            assert row["removed"] == lost.count(row["slice"])
-            assert row["other_removed"] == len(lost) - row["removed"]
+            lost = [
+                r["source"] for r in gone if row["reason"] in (r["reason"], "all except duplicates")
+            ]
+            assert row["documents"] == came.count(row["slice"]) == 60
+            assert row["removed_documents"] == lost.count(row["slice"])
+            assert row["other_removed_documents"] == len(lost) - row["removed_documents"]
             assert row["low"] is not None
-    [shut] = [r for r in rows if (r["reason"], r["slice"]) == ("struck out", "shut")]
-    assert (shut["rate"], shut["verdict"]) == (1.0, "more")
-    [women] = [r for r in rows if (r["reason"], r["slice"]) == ("struck out", "women")]
-    assert women["n"] + women["other_n"] == len(kept) and women["removed"] == 0
+    [shut] = [r for r in rows if (r["reason"], r["slice"]) == ("all except duplicates", "shut")]
+    assert (shut["removal_rate"], shut["verdict"]) == (1.0, "more")
+    [women] = [r for r in rows if (r["reason"], r["slice"]) == ("all except duplicates", "women")]
+    assert (
+        women["documents"] + women["other_documents"] == len(kept)
+        and women["removed_documents"] == 0
+    )

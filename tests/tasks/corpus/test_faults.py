@@ -70,7 +70,9 @@ def breaks(monkeypatch, *places):
 
 
 def note(artifact):
-    return {r["metric"]: r["value"] for r in artifact.read_telemetry().to_pylist()}["failed"]
+    return {r["metric"]: r["value"] for r in artifact.read_telemetry().to_pylist()}[
+        "failed_documents"
+    ]
 
 
 def rows(artifact, table):
@@ -85,7 +87,7 @@ def id_of(documents):
 def held_out(tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text('{"text": "comes back when it can"}\n')
-    return ContaminationConfig(sets=[{"name": "held", "path": str(path)}])
+    return ContaminationConfig(evaluation_sets=[{"name": "held", "path": str(path)}])
 
 
 SIGNALS = {
@@ -129,12 +131,12 @@ def test_its_signals_are_null_and_all_others_what_they_were(
     # A rule calls it unknown, with a policy of its own.
     signal = {
         "language": {"any_of": ["en"]},
-        "quality": {"signal": "words", "ge": 1},
+        "quality": {"signal": "word_count", "ge": 1},
         "identities": {"signal": "identity_mentions", "ge": 0},
         "contamination": {"le": 99},
     }[name]
     for unknown in ("keep", "remove"):
-        rules = SelectConfig(rules={name: {**signal, "unknown": unknown}})
+        rules = SelectConfig(rules={name: {**signal, "on_missing": unknown}})
         kept = [
             r["text"] for r in rows(select_documents(documents, {name: told}, rules), "documents")
         ]
@@ -186,7 +188,7 @@ def test_what_cannot_be_looked_through_goes_to_quarantine_and_is_not_taken_for_c
     breaks(monkeypatch, "tasks.corpus.find_personal_data.find_spans_by_row")
     found = find_personal_data(documents, PersonalDataConfig())
     made = redact_spans(documents, {"personal": found}, RedactSpansConfig())
-    check_quarantined(documents, made, "UNREAD")
+    check_quarantined(documents, made, "UNREADABLE")
     texts = {r["text"] for r in rows(made, "documents")}
     assert BAD not in texts and len(texts) == len(TEXTS) - 1
     assert sum("<EMAIL>" in text for text in texts) == 9 and note(found) == 1
@@ -206,7 +208,7 @@ def test_a_check_of_a_library_that_fails_on_one_number_costs_its_document(sessio
     monkeypatch.setattr(iban, "is_valid", is_valid)
     documents = given(["Pay to DE89370400440532013000.", "Pay to GB29NWBK60161331926819."])
     found = find_personal_data(documents, PersonalDataConfig())
-    assert sorted(r["type"] for r in rows(found, "spans")) == ["IBAN", "UNREAD"]
+    assert sorted(r["type"] for r in rows(found, "spans")) == ["IBAN", "UNREADABLE"]
     left = rows(redact_spans(documents, {"personal": found}, RedactSpansConfig()), "documents")
     assert [r["text"] for r in left] == ["Pay to <IBAN>."]
 
@@ -214,7 +216,10 @@ def test_a_check_of_a_library_that_fails_on_one_number_costs_its_document(sessio
 def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
     documents = given(TEXTS, splits=["train"] * len(TEXTS), kind="split")
     planted = plant_canaries(documents, PlantCanariesConfig())
-    history = {"identities": find_identities(documents, IdentitiesConfig()), "plant": planted}
+    history = {
+        "identities": find_identities(documents, IdentitiesConfig()),
+        "plant_canaries": planted,
+    }
     breaks(monkeypatch, "tasks.corpus.profile.find_term_mentions")
     made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
@@ -231,7 +236,7 @@ def test_no_sentence_of_it_is_swapped(session, monkeypatch):
     }
     breaks(monkeypatch, "tasks.corpus.group_effects.swaps.split_sentences")
     told = measure_removal_effects(documents, made, RemovalEffectsConfig())
-    swapped = [r["doc_id"] for r in rows(told, "swapped") if r["origin"] == "corpus"]
+    swapped = [r["doc_id"] for r in rows(told, "swap_scores") if r["origin"] == "corpus"]
     assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
 
 
@@ -302,7 +307,7 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
     )
     shelf = ShingleStore(concat_spilled_tables(done, "shingles", SHINGLES)["shingles"])
     assert removed_clusters.find_cluster_heads(
-        concat_spilled_tables(done, "bands", removed_clusters.BANDS_SCHEMA), shelf, config
+        concat_spilled_tables(done, "band_hashes", removed_clusters.BANDS_SCHEMA), shelf, config
     ).tolist() == [
         0,
         1,

@@ -34,9 +34,9 @@ def test_spans_are_bytes_of_the_text(session):
     key = SecretKey(bytes.fromhex((Path(session.store.uri) / "secret").read_text()))
     found = []
     for row in made["spans"].read().to_pylist():
-        value = text_of[row["doc_id"]][row["start"] : row["end"]].decode()
+        value = text_of[row["doc_id"]][row["byte_start"] : row["byte_end"]].decode()
         found.append((row["type"], value))
-        assert row["digest"] == key.hash_value(value)
+        assert row["span_hash"] == key.hash_value(value)
     assert found == [
         ("EMAIL", "jane@corp.example"),
         ("IP", "９３.184.216.34"),
@@ -79,7 +79,7 @@ def test_a_document_with_too_many_candidates_leaves_and_the_others_stay(session)
     made = scrubbed(given(["Call +442083661177.", directory, "Nothing."]))
     assert made["documents"].read()["text"].to_pylist() == ["Call <PHONE>.", "Nothing."]
     rows = made["ledger"].read(["action", "reason"]).to_pylist()
-    assert rows[1:] == [{"action": "quarantined", "reason": "UNREAD"}]
+    assert rows[1:] == [{"action": "quarantined", "reason": "UNREADABLE"}]
 
 
 def test_ten_megabytes_of_digits_in_one_line_are_read(session):

@@ -10,7 +10,7 @@ from tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
 from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 from tests.tasks.corpora import given
 
-CUT = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})
+CUT = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})
 
 
 def words(chance, count):
@@ -42,7 +42,7 @@ def after(made):
 @pytest.mark.parametrize("parts", [1, 4])
 def test_each_shared_stretch_stays_once_in_the_document_that_comes_first(session, parts):
     texts, shared = corpus()
-    documents, _, made = cut(texts, parts, least=64)
+    documents, _, made = cut(texts, parts, min_bytes=64)
     before, left = after(documents), after(made)
     rank = sorted(before, key=lambda i: (-len(before[i].encode()), i))
     for stretch in shared:
@@ -69,7 +69,7 @@ def test_a_preferred_source_keeps_the_stretch(session):
     stretch = words(random.Random(2), 30)
     texts, sources = [f"{stretch} and much more behind it", stretch], ["web", "book"]
     for prefer, kept in (((), 0), (("book",), 1)):
-        documents, _, made = cut(texts, sources=sources, prefer=prefer, least=64)
+        documents, _, made = cut(texts, sources=sources, preferred_sources=prefer, min_bytes=64)
         left = after(made)
         assert [stretch in left.get(i, "") for i in after(documents)] == [kept == 0, kept == 1]
 
@@ -81,9 +81,9 @@ def test_spans_do_not_depend_on_parts_workers_or_order(tmp_path):
         with open_session(Session(Store(tmp_path / f"{number}"))) as session:
             if workers:
                 with ProcessMapper(workers) as session.mapper:
-                    _, spans, _ = cut(texts, parts, least=64)
+                    _, spans, _ = cut(texts, parts, min_bytes=64)
             else:
-                _, spans, _ = cut(texts, parts, least=64)
+                _, spans, _ = cut(texts, parts, min_bytes=64)
             found.append(spans["spans"].read().to_pylist())
     assert found[0] and found[0] == found[1] == found[2]
 
@@ -100,14 +100,14 @@ def test_a_document_that_is_cut_whole_leaves_and_joins_no_clusters(session):
     chance = random.Random(6)
     first, second = words(chance, 60), words(chance, 60)
     texts = [f"{first} and an end", f"{second} and a tail", first, f" {second}\n", "lone words"]
-    documents, _, made = cut(texts, clusters=["p", "q", "p", "q", "r"], least=64)
+    documents, _, made = cut(texts, clusters=["p", "q", "p", "q", "r"], min_bytes=64)
     entered = list(after(documents))
     assert set(after(made)) == {entered[0], entered[1], entered[4]}
     assert [
-        (r["doc_id"], r["action"], r["reason"], r["bytes_before"], r["start"])
+        (r["doc_id"], r["action"], r["reason"], r["bytes_before"], r["char_start"])
         for r in made["ledger"].read().to_pylist()
     ] == [
-        (doc_id, "removed", "nothing left", len(texts[row].encode()), None)
+        (doc_id, "removed", "empty after cut", len(texts[row].encode()), None)
         for row, doc_id in enumerate(entered)
         if row in (2, 3)
     ]
@@ -128,7 +128,7 @@ def test_a_stretch_of_an_earlier_corpus_is_cut_from_the_new_one(session):
     texts, _ = corpus()
     old = texts[:25]
     new = list({len(text.encode()): text for text in texts[25:]}.values())  # ranks by length alone
-    config = RepeatsConfig(enabled=True, least=64, prefer=("old",))
+    config = RepeatsConfig(enabled=True, min_bytes=64, preferred_sources=("old",))
     sources = ["old"] * len(old) + ["new"] * len(new)
     once = given([*old, *new], sources=sources, parts=4)
     earlier = {"1": given(old[:10], parts=2), "2": given(old[10:])}
@@ -142,4 +142,4 @@ def test_a_stretch_of_an_earlier_corpus_is_cut_from_the_new_one(session):
 def spans_of(documents, found):
     texts = after({"documents": documents["documents"]})
     rows = found["spans"].read().to_pylist()
-    return sorted((texts[row["doc_id"]], row["start"], row["end"]) for row in rows)
+    return sorted((texts[row["doc_id"]], row["byte_start"], row["byte_end"]) for row in rows)

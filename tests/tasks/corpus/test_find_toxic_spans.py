@@ -30,8 +30,11 @@ class ScoresConfig(StageConfig):
 def scores(documents: Table, config: ScoresConfig, context: StageContext) -> None:
     rows = documents.read(["doc_id"])["doc_id"].take([row for row, *_ in config.rows])
     _, start, end, toxicity = zip(*config.rows, strict=True)
-    columns = {"doc_id": rows.combine_chunks(), "window": pa.array(range(len(rows)), pa.int32())}
-    columns |= {"start": pa.array(start), "end": pa.array(end)}
+    columns = {
+        "doc_id": rows.combine_chunks(),
+        "window_index": pa.array(range(len(rows)), pa.int32()),
+    }
+    columns |= {"char_start": pa.array(start), "char_end": pa.array(end)}
     columns |= {head: pa.nulls(len(rows), pa.float32()) for head in TOXICITY_HEADS}
     context.get_table_writer("windows").write(
         columns | {"toxicity": pa.array(toxicity, pa.float32())}
@@ -43,7 +46,7 @@ def spans_in(texts, rows):
     found = find_toxic_spans(documents, scores(documents, ScoresConfig(rows=rows)), FOUND)
     number = {i: n for n, i in enumerate(documents["documents"].read()["doc_id"].to_pylist())}
     spans = [
-        (number[s["doc_id"]], s["start"], s["end"], s["type"], s["score"])
+        (number[s["doc_id"]], s["byte_start"], s["byte_end"], s["type"], s["score"])
         for s in found["spans"].read().to_pylist()
     ]
     return documents, found, spans
@@ -58,7 +61,7 @@ def test_windows_that_are_toxic_leave_their_documents_to_the_character(session, 
     """What stays is what stands in no window at or above the bound; the rest has its rows."""
     texts = [f"{n}. {LONG if n % 3 == 0 else MILD * 12}" for n in range(20)] + [RUDE]
     documents = given(texts, parts=parts)
-    scored = score_toxicity(documents, None, ScoreToxicityConfig(window=100))
+    scored = score_toxicity(documents, None, ScoreToxicityConfig(window_characters=100))
     kept = select_documents(documents, {"toxicity": scored}, SelectConfig())
     found = find_toxic_spans(kept, scored, FOUND)
     made = cut_toxic(kept, {"toxic": found}, CutToxicConfig())
@@ -67,18 +70,18 @@ def test_windows_that_are_toxic_leave_their_documents_to_the_character(session, 
     expected = dict.fromkeys(before, "")
     for window in scored["windows"].read().to_pylist():
         toxic, doc_id = window["toxicity"] >= 0.5, window["doc_id"]
-        stays = "" if toxic else before[doc_id]["text"][window["start"] : window["end"]]
+        stays = "" if toxic else before[doc_id]["text"][window["char_start"] : window["char_end"]]
         expected[doc_id] += stays
     assert {i: r["text"] for i, r in after.items()} == {i: t for i, t in expected.items() if t}
     assert sum(text == before[i]["text"] for i, text in expected.items()) == 13
 
     ledger = made["ledger"].read().to_pylist()
     gone = [row for row in ledger if row["action"] == "removed"]
-    assert [(r["reason"], before[r["doc_id"]]["text"]) for r in gone] == [("nothing left", RUDE)]
+    assert [(r["reason"], before[r["doc_id"]]["text"]) for r in gone] == [("empty after cut", RUDE)]
     spans = [row for row in ledger if row["action"] == "removed_span"]
     assert len(spans) == found["spans"].row_count - 1 and {r["reason"] for r in spans} == {"TOXIC"}
     for row in spans:
-        text = before[row["doc_id"]]["text"][row["start"] : row["end"]]
+        text = before[row["doc_id"]]["text"][row["char_start"] : row["char_end"]]
         assert row["bytes_before"] == len(text.encode()) and "idiot" in text
         assert row["score"] >= 0.5
     book = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
@@ -122,10 +125,12 @@ def test_nothing_is_cut_where_no_window_reaches_the_bound(session):
 
 def test_the_policy_decides_what_becomes_of_a_window(session):
     documents, found, _ = spans_in([LONG], ((0, 0, 150, 0.1), (0, 150, 400, 0.9)))
-    masked = cut_toxic(documents, {"toxic": found}, CutToxicConfig(policies={"TOXIC": "mask"}))
+    masked = cut_toxic(
+        documents, {"toxic": found}, CutToxicConfig(actions_by_type={"TOXIC": "mask"})
+    )
     [row] = rows_of(masked).values()
     assert row["text"] == LONG[:150] + "<TOXIC>" + LONG[400:]
-    kept = cut_toxic(documents, {"toxic": found}, RedactSpansConfig(policy="keep"))
+    kept = cut_toxic(documents, {"toxic": found}, RedactSpansConfig(action="keep"))
     assert rows_of(kept) == rows_of(documents)
 
 
@@ -143,20 +148,36 @@ def test_windows_of_other_texts_are_refused(session, rows, words):
 
 def test_windows_are_looked_for_where_asked_for_alone():
     assert (
-        not load_config("smoke").find_toxic.enabled and not load_config("demo").find_toxic.enabled
+        not load_config("smoke").find_toxic_spans.enabled
+        and not load_config("demo").find_toxic_spans.enabled
     )
-    asked = load_config("smoke", ["find_toxic.enabled=true"])
+    asked = load_config("smoke", ["find_toxic_spans.enabled=true"])
     assert asked.cut_toxic.get_actions(pa.array(["TOXIC", "EMAIL"])).tolist() == ["cut", "keep"]
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ('scrub.policies={TOXIC = "cut"}', r"scrub\.policies\.TOXIC: .* cut_toxic"),
-        ('scrub.policies={REPEAT = "cut"}', r"scrub\.policies\.REPEAT: .* cut_repeats"),
-        ('cut_repeats.policies={EMAIL = "drop"}', r"cut_repeats\.policies\.EMAIL: .* scrub"),
-        ('cut_toxic.policies={REPEAT = "cut"}', r"cut_toxic\.policies\.REPEAT: .* cut_repeats"),
-        ("find_toxic={enabled = true, least = 0.8}", "nothing would be left to cut"),
+        (
+            'redact_spans.actions_by_type={TOXIC = "cut"}',
+            r"redact_spans\.actions_by_type\.TOXIC: .* cut_toxic",
+        ),
+        (
+            'redact_spans.actions_by_type={REPEAT = "cut"}',
+            r"redact_spans\.actions_by_type\.REPEAT: .* " r"cut_repeats",
+        ),
+        (
+            'cut_repeats.actions_by_type={EMAIL = "drop"}',
+            r"cut_repeats\.actions_by_type\.EMAIL: .* redact_spans",
+        ),
+        (
+            'cut_toxic.actions_by_type={REPEAT = "cut"}',
+            r"cut_toxic\.actions_by_type\.REPEAT: " r".* cut_repeats",
+        ),
+        (
+            "find_toxic_spans={enabled = true, toxicity_threshold = 0.8}",
+            "nothing would be left to cut",
+        ),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(override, words):
@@ -165,14 +186,14 @@ def test_a_setting_that_would_do_nothing_is_refused(override, words):
 
 
 def test_what_the_rules_leave_can_be_cut():
-    windows = "find_toxic={enabled = true, least = 0.8}"
+    windows = "find_toxic_spans={enabled = true, toxicity_threshold = 0.8}"
     for rule in ('{lt = 0.8, action = "tag"}', '{lt = 0.9, action = "remove"}'):
         load_config("smoke", [windows, f"select_scored.rules={{toxicity = {rule}}}"])
     load_config("smoke", [windows])  # the default with the embedded scorer tags
 
 
 def test_with_a_cascade_windows_count_from_its_threshold_alone():
-    cascade = "score_toxicity.cascade={threshold = 0.7}"
+    cascade = "score_toxicity.cascade={toxicity_threshold = 0.7}"
     detoxify = ["score_toxicity.scorer.kind=detoxify", "select_scored.rules={toxicity={lt=0.7}}"]
-    with pytest.raises(UsageError, match=r"find_toxic\.least .* 0\.7"):
-        load_config("smoke", [cascade, *detoxify, "find_toxic.enabled=true"])
+    with pytest.raises(UsageError, match=r"find_toxic_spans\.toxicity_threshold .* 0\.7"):
+        load_config("smoke", [cascade, *detoxify, "find_toxic_spans.enabled=true"])

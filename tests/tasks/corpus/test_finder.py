@@ -40,7 +40,7 @@ def finder(documents, said, history, lengths=()):
 def test_near_copies_are_told_apart_by_their_similarity(session):
     similar = [0.3, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0]
     documents = given([f"number {i}" for i in range(11)], ["town"] * 11)
-    said = [{"copy": "near", "copy_of": 10, "similarity": s} for s in similar]
+    said = [{"copy_kind": "near", "original_doc_id": 10, "similarity": s} for s in similar]
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
     found = shares(finder(documents, said, {"near": near}).evaluate_all_stages())
     assert found.pop(("near", "near copies", "precision")) == (0, 0)
@@ -60,7 +60,7 @@ def test_near_copies_are_told_apart_by_their_similarity(session):
 def test_languages_are_those_that_were_told(session):
     texts = ["x" * 99, "x" * 100, "x" * 20, "x" * 500]
     documents = given(texts, ["town"] * 4)
-    said = [{}, {"dialect": True}, {"dialect": True}, {}]
+    said = [{}, {"has_dialect": True}, {"has_dialect": True}, {}]
     spoken = told(documents, ToldConfig(language=("en", "fr", "en", None), toxicity=(0,) * 4))
     assert shares(finder(documents, said, {"language": spoken}).evaluate_all_stages()) == {
         ("language", "English", "recall"): (2, 4),
@@ -75,13 +75,13 @@ def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
     sizes = [60, 61, 200, 201, 30, 40, 50, 10]
     documents = given([f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"])
     said = [
-        {"rude": 1},
-        {"rude": 2},
-        {"rude": 1},
-        {"rude": 1},
-        {"dialect": True},
-        {"unsafe": True},
-        {"lookalike": True, "groups": ["Tamskers"]},
+        {"rude_sentences": 1},
+        {"rude_sentences": 2},
+        {"rude_sentences": 1},
+        {"rude_sentences": 1},
+        {"has_dialect": True},
+        {"has_unsafe_passage": True},
+        {"has_rude_lookalike": True, "mentioned_groups": ["Tamskers"]},
     ]
     toxicity = (0.9, 0.9, 0.5, 0.8, 0.9, 0.2, 0.1, 0.9)
     language = ("en", "fr", "fr", "en", "en", "en", "en", "en")

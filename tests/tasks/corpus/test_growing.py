@@ -26,12 +26,12 @@ from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 
-deduplicate_masked = deduplicate.with_label("deduplicate_masked")
+deduplicate_redacted = deduplicate.with_label("deduplicate_redacted")
 
 WORDS = [f"word{i}" for i in range(3000)]
 
 #: MinHash finds practically every pair: at 0.3 it misses one in 10^19; and no limit bounds it.
-THOROUGH = {"bands": 128, "rows": 1, "candidate_limit": 1000}
+THOROUGH = {"bands": 128, "rows_per_band": 1, "max_candidates": 1000}
 
 
 def raw(folder, texts, part_bytes=8 << 20):
@@ -41,7 +41,7 @@ def raw(folder, texts, part_bytes=8 << 20):
     path = folder / "texts.jsonl"
     path.write_text("\n".join(rows), encoding="utf-8")
     source = {"kind": "jsonl", "name": "s", "path": str(path), "key_field": "key"}
-    return ingest(IngestConfig(sources=[source], part_bytes=part_bytes))
+    return ingest(IngestConfig(sources=[source], partition_bytes=part_bytes))
 
 
 def added(folder, texts, earlier, part_bytes=8 << 20, **near):
@@ -55,11 +55,11 @@ def added(folder, texts, earlier, part_bytes=8 << 20, **near):
     made["deduplicate_near"] = deduplicate_near(
         made["deduplicate"], before("deduplicate_near"), DeduplicateNearConfig(**near)
     )
-    made["deduplicate_masked"] = deduplicate_masked(
-        made["deduplicate_near"], before("deduplicate_masked"), DeduplicateConfig()
+    made["deduplicate_redacted"] = deduplicate_redacted(
+        made["deduplicate_near"], before("deduplicate_redacted"), DeduplicateConfig()
     )
     made["split"] = split_corpus(
-        made["deduplicate_masked"], SplitConfig(validation=0.3, holdout=0.3)
+        made["deduplicate_redacted"], SplitConfig(validation_share=0.3, holdout_share=0.3)
     )
     return made
 
@@ -130,7 +130,7 @@ def brute_force(new, earlier, config):
     for row in sorted(new, key=lambda d: (-len(d["text"].encode()), d["doc_id"])):
         close = [(similarity(sets[k], sets[row["doc_id"]]), k) for k in kept]
         best = max((s for s, _ in close), default=0.0)
-        if best >= config.threshold:
+        if best >= config.similarity_threshold:
             gone[row["doc_id"]] = (next(k for s, k in close if s == best), best)
         else:
             kept.append(row["doc_id"])
@@ -170,11 +170,11 @@ def test_an_addition_is_what_brute_force_says(session, tmp_path, seed):
         config = DeduplicateNearConfig(**THOROUGH)
         gone, clusters, bridges = brute_force(rows(made, "deduplicate"), known, config)
         ledger = rows(made, "deduplicate_near", "ledger")
-        assert {r["doc_id"]: (r["matched"], r["score"]) for r in ledger} == gone
+        assert {r["doc_id"]: (r["matched_doc_id"], r["score"]) for r in ledger} == gone
         kept = rows(made, "deduplicate_near")
         assert {d["doc_id"]: d["cluster"] for d in kept} == clusters
-        (search,) = rows(made, "deduplicate_near", "search")
-        assert search["bridges"] == bridges
+        (search,) = rows(made, "deduplicate_near", "search_summary")
+        assert search["bridging_documents"] == bridges
         bridged += bridges
         crossed += len({twin for twin, _ in gone.values()} & {d["doc_id"] for d in known})
         pieces.append(made)
@@ -192,8 +192,8 @@ def test_a_copy_that_leaves_is_no_bridge(session, tmp_path):
     texts = {"between": between, "begin again": begin[:-1], "end again": end[1:]}
     second = added(tmp_path / "2", {key: " ".join(text) for key, text in texts.items()}, [first])
     assert [d["text"] for d in rows(second)] == [" ".join(between)]
-    (search,) = rows(second, "deduplicate_near", "search")
-    assert (search["bridges"], search["earlier"]) == (1, 2)
+    (search,) = rows(second, "deduplicate_near", "search_summary")
+    assert (search["bridging_documents"], search["earlier_documents"]) == (1, 2)
 
 
 # Exact copies, ids, clusters ---------------------------------------------------------------------
@@ -215,13 +215,13 @@ def test_a_text_or_an_id_that_is_there_already_does_not_come_in_again(session, t
     )
     assert sorted(d["text"] for d in rows(second)) == ["a record that changed", "new"]
     gone = {
-        r["doc_id"]: (r["reason"], r["score"], r["threshold"], r["matched"])
+        r["doc_id"]: (r["reason"], r["score"], r["threshold"], r["matched_doc_id"])
         for r in rows(second, "deduplicate", "ledger")
     }
     keys = {d["text"]: d["doc_id"] for d in rows(second, "ingest")}
     same, other = ids["The same text"], ids["another one here"]
     assert gone == {
-        same: ("known id", None, None, same),
+        same: ("id used before", None, None, same),
         other: ("exact duplicate", 1.0, 1.0, other),
         keys["the  same text"]: ("exact duplicate", 1.0, 1.0, same),
     }
@@ -244,7 +244,7 @@ def test_an_id_stands_for_one_text_also_where_its_document_left_later(session, t
     second = added(tmp_path / "2", {key: f"now this is {key}" for key in texts}, [first])
     assert [d["text"] for d in rows(second)] == [f"now this is {exact}"]
     assert {r["doc_id"]: r["reason"] for r in rows(second, "deduplicate", "ledger")} == {
-        keys[text]: "known id" for key, text in texts.items() if key != exact
+        keys[text]: "id used before" for key, text in texts.items() if key != exact
     }
 
 
@@ -285,7 +285,7 @@ def test_three_steps_and_one_hold_the_same_texts_but_for_twins(session, tmp_path
         name: {
             r["doc_id"]: r
             for made in pieces
-            for label in ("deduplicate", "deduplicate_near", "deduplicate_masked")
+            for label in ("deduplicate", "deduplicate_near", "deduplicate_redacted")
             for r in rows(made, label, "ledger")
         }
         for name, pieces in (("grown", grown), ("once", [once]))
@@ -304,7 +304,9 @@ def test_three_steps_and_one_hold_the_same_texts_but_for_twins(session, tmp_path
     for one, two in combinations(sides["grown"].values(), 2):  # no near copy straddles, but bridges
         if similarity(sets[one["doc_id"]], sets[two["doc_id"]]) >= 0.5:
             causes["apart"] += one["split"] != two["split"]
-    bridges = sum(rows(made, "deduplicate_near", "search")[0]["bridges"] for made in grown)
+    bridges = sum(
+        rows(made, "deduplicate_near", "search_summary")[0]["bridging_documents"] for made in grown
+    )
     assert causes["apart"] <= 10 * bridges
 
 
@@ -327,7 +329,7 @@ def test_the_bytes_do_not_depend_on_workers_or_parts(tmp_path):
                 if "doc_id" in more[label][table].columns
                 else rows(more, label, table),
             )
-            for label in ("deduplicate", "deduplicate_near", "deduplicate_masked", "split")
+            for label in ("deduplicate", "deduplicate_near", "deduplicate_redacted", "split")
             for table in more[label].tables
         ], {label: artifact.content_digest for label, artifact in more.items()}
 
@@ -346,18 +348,22 @@ def test_an_earlier_corpus_of_other_parameters_is_refused(session, tmp_path):
     with pytest.raises(HallmarkError, match=r"deduplicate_near\.bands is 20, and was 32 in the"):
         added(tmp_path / "2", {"c": "new"}, [first], bands=20)
     for setting in (
-        {"shingle": "characters"},
-        {"rows": 5},
+        {"shingle_unit": "characters"},
+        {"rows_per_band": 5},
         {"seed": 2},
-        {"threshold": 0.7},
+        {"similarity_threshold": 0.7},
         {"cluster_threshold": 0.4},
         {"shingle_length": 4},
     ):
         with pytest.raises(HallmarkError, match="earlier corpus"):
             check_earlier_compatible(near, DeduplicateNearConfig(**setting))
-    check_earlier_compatible(near, DeduplicateNearConfig(prefer=("s",), candidate_limit=5))
+    check_earlier_compatible(
+        near, DeduplicateNearConfig(preferred_sources=("s",), max_candidates=5)
+    )
     with pytest.raises(HallmarkError, match=r"split\.seed is 1, and was 0 in the earlier corpus"):
-        check_earlier_compatible(first["split"], SplitConfig(seed=1, validation=0.3, holdout=0.3))
+        check_earlier_compatible(
+            first["split"], SplitConfig(seed=1, validation_share=0.3, holdout_share=0.3)
+        )
 
 
 def test_signatures_of_other_code_are_refused(session, tmp_path):
@@ -378,10 +384,12 @@ def test_one_signature_a_document_that_stayed(session, tmp_path):
             assert signed.read([name]) == documents.read([name])
     entered = {d["doc_id"]: d["cluster"] for d in rows(made, "deduplicate")}
     for row in rows(made, "deduplicate_near", "signatures"):
-        assert row["entered"] == entered[row["doc_id"]]
-        assert len(row["bands"]) == 32
+        assert row["incoming_cluster"] == entered[row["doc_id"]]
+        assert len(row["band_hashes"]) == 32
     texts = {plain(d["text"]) for d in rows(made, "deduplicate")}
-    assert len({r["exact"] for r in rows(made, "deduplicate", "signatures")}) == len(texts)
+    assert len({r["normalised_text_hash"] for r in rows(made, "deduplicate", "signatures")}) == len(
+        texts
+    )
 
 
 def test_a_corpus_of_which_a_document_was_purged_is_not_added_to(tmp_path):
@@ -393,7 +401,10 @@ def test_a_corpus_of_which_a_document_was_purged_is_not_added_to(tmp_path):
     purged = {label: store.find_artifact(a.stage, a.fingerprint) for label, a in first.items()}
     for label in ("deduplicate", "deduplicate_near"):
         (signed,) = [r for r in rows(purged, label, "signatures") if r["doc_id"] == doc_id]
-        assert signed.get("exact", bytes(16)) == bytes(16) and signed.get("bands", []) == []
+        assert (
+            signed.get("normalised_text_hash", bytes(16)) == bytes(16)
+            and signed.get("band_hashes", []) == []
+        )
     with open_session(Session(store)):
         with pytest.raises(HallmarkError, match="where it is of an earlier corpus, that one is to"):
             added(tmp_path / "2", {"c": "new"}, [purged])

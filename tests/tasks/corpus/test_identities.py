@@ -46,7 +46,9 @@ def test_each_document_has_its_groups_mentions_dialects_and_length(session):
     ],
 )
 def test_classes_of_length_begin_where_the_config_says(session, size, name):
-    rows = signals(IdentitiesConfig(lengths=(10, 20)), texts=["é" * (size // 2) + "x" * (size % 2)])
+    rows = signals(
+        IdentitiesConfig(length_bounds_bytes=(10, 20)), texts=["é" * (size // 2) + "x" * (size % 2)]
+    )
     assert rows["length_class"].to_pylist() == [name]
 
 

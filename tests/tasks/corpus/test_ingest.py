@@ -85,7 +85,7 @@ def test_a_declared_key_names_the_document(tmp_path, session):
     first = jsonl(tmp_path / "a.jsonl", [{"text": "draft", "id": 1}, {"text": "draft", "id": 2}])
     later = jsonl(tmp_path / "b.jsonl", [{"text": "final", "id": "2"}, {"text": "final", "id": 1}])
     before, after = (
-        {r["place"]: r["doc_id"] for r in rows(ingest(c), "origins")}
+        {r["location"]: r["doc_id"] for r in rows(ingest(c), "origins")}
         for c in (config(source("jsonl", p, key_field="id")) for p in (first, later))
     )
     assert before["line 1"] == after["line 2"]
@@ -106,10 +106,10 @@ def test_of_records_with_one_key_the_smallest_text_hash_stays(tmp_path, session)
         assert {r["text"] for r in rows(artifact, "documents")} == stay
         gone = rows(artifact, "quarantine")
         assert {r["raw"].decode() for r in gone} == {row["text"] for row in keys} - stay
-        assert {r["error"] for r in gone} == {"the key was there before"}
+        assert {r["error"] for r in gone} == {"duplicate key"}
         assert accounts(artifact)[("s", "rows")]["quarantined"] == 5
     assert made[0]["documents"].digest == made[1]["documents"].digest
-    places = {(r["raw"], r["file"], r["place"]) for r in rows(made[0], "quarantine")}
+    places = {(r["raw"], r["file_name"], r["location"]) for r in rows(made[0], "quarantine")}
     expected = {
         (f"text {i}".encode(), "ab"[i // 4] + ".jsonl", f"line {i % 4 + 1}")
         for i in range(8)
@@ -139,19 +139,19 @@ def test_every_byte_is_accounted_for(tmp_path, session):
     texts = sorted(r["text"] for r in rows(made, "documents"))
     assert texts == ["kept one", "kept one", "kept two"]
     book = accounts(made)[("s", "bytes")]
-    assert book["in"] == 2 * len(HOSTILE)
+    assert book["input"] == 2 * len(HOSTILE)
     lines = HOSTILE.split(b"\n")
     assert book["kept"] == 2 * 21 + 20
     assert book["removed_rows"] == 2 * sum(len(lines[i]) + 1 for i in (3, 4, 5))
     assert book["removed_spans"] == 2 * 5  # the byte order mark and two blank lines
     assert book["quarantined"] == 2 * (len(b"{broken\n") + 3) + 20
     book = accounts(made)[("s", "rows")]
-    assert (book["in"], book["kept"], book["removed_rows"], book["quarantined"]) == (15, 3, 6, 6)
+    assert (book["input"], book["kept"], book["removed_rows"], book["quarantined"]) == (15, 3, 6, 6)
     reasons = Counter(r["reason"] for r in rows(made, "ledger") if r["action"] == "removed")
     assert reasons == {"empty": 4, "too short": 2}
     removed = [r["doc_id"] for r in rows(made, "ledger") if r["action"] == "removed"]
     assert len(set(removed)) == 6  # identical ones are told apart here too
-    assert [(r["file"], r["place"], r["error"]) for r in rows(made, "quarantine")] == [
+    assert [(r["file_name"], r["location"], r["error"]) for r in rows(made, "quarantine")] == [
         ("a.jsonl", "line 3, character 2", "broken JSON"),
         ("a.jsonl", "line 7, byte 1", "not valid UTF-8"),
         ("b.jsonl", "whole file", "the file is empty"),
@@ -159,7 +159,7 @@ def test_every_byte_is_accounted_for(tmp_path, session):
         ("c.jsonl.gz", "line 7, byte 1", "not valid UTF-8"),
         ("c.jsonl.gz", "line 9", "the compressed data end too early"),
     ]
-    origins = [(r["file"], r["place"], r["raw_bytes"]) for r in rows(made, "origins")]
+    origins = [(r["file_name"], r["location"], r["raw_bytes"]) for r in rows(made, "origins")]
     assert sorted(origins) == [
         ("a.jsonl", "line 2", 21),
         ("a.jsonl", "line 9", 20),
@@ -185,8 +185,8 @@ def test_output_does_not_depend_on_workers(tmp_path):
     settings = config(
         source("jsonl", tmp_path / "in"),
         {"kind": "documentation", "packages": ["click", "joblib"]},
-        source("text", tmp_path / "in/*.jsonl", name="t", split="blank_lines"),
-        part_bytes=100_000,
+        source("text", tmp_path / "in/*.jsonl", name="t", document_boundary="blank_lines"),
+        partition_bytes=100_000,
     )
     made = []
     for name, mapper in (("a", None), ("b", ProcessMapper(2))):
@@ -213,7 +213,11 @@ def test_ordinals_count_copies_by_what_is_known_of_them_and_then_by_arrival(reco
         return np.array([((v + 1) // 2, (v + 1) % 2) for v in values], np.uint64).reshape(-1, 2)
 
     gone, labels, sizes = (np.array([r[i] for r in records], np.int64) for i in (1, 3, 4))
-    others = {"gone": gone.astype(bool), "labels": labels.astype(np.uint64), "raw_bytes": sizes}
+    others = {
+        "is_removed": gone.astype(bool),
+        "metadata_hash": labels.astype(np.uint64),
+        "raw_bytes": sizes,
+    }
     assert count_preceding_duplicates(halves(0), halves(2), others).tolist() == expected
 
 
@@ -259,7 +263,7 @@ def test_file_names_that_are_not_utf8(tmp_path, session):
     with open(bytes(tmp_path / "in") + b"/caf\xe9.jsonl", "wb") as file:
         file.write(b'{"text": "x"}\n')
     made = ingest(config(source("jsonl", tmp_path / "in")))
-    assert rows(made, "origins")[0]["file"] == "caf\\udce9.jsonl"
+    assert rows(made, "origins")[0]["file_name"] == "caf\\udce9.jsonl"
 
 
 def test_what_does_not_exist_is_refused_before_anything_starts(tmp_path):
@@ -324,7 +328,7 @@ def test_a_part_reads_its_own_copy_of_a_text_and_no_other(tmp_path, session, mon
 
     monkeypatch.setattr(IdRange, "read_records", counted)
     path = jsonl(tmp_path / "a.jsonl", [{"text": "copied " * 100}] * 60)
-    made = ingest(config(source("jsonl", path), part_bytes=1000))
+    made = ingest(config(source("jsonl", path), partition_bytes=1000))
     assert made["documents"].row_count == sum(kept) == 60 and max(kept) < 10
 
 
@@ -365,14 +369,16 @@ def test_real_files_of_every_kind_are_read_whole(session):
             source("csv", SHARED / "webtext.csv", name="web", key_field="id"),
             source("jsonl", SHARED / "nps_chat.jsonl.zst", name="chat", key_field="id"),
             source("text", SHARED / "inaugural", name="speeches"),
-            source("text", SHARED / "wikitext2_*.txt", name="wiki", split="blank_lines"),
+            source(
+                "text", SHARED / "wikitext2_*.txt", name="wiki", document_boundary="blank_lines"
+            ),
         )
     )
     books = accounts(made)
     expected = {"reviews": 2000, "news": 28482, "web": 13146, "chat": 10567, "speeches": 59}
     assert {name: books[(name, "rows")]["kept"] for name in expected} == expected
     assert made["quarantine"].row_count == 0
-    assert books[("web", "bytes")]["in"] == (SHARED / "webtext.csv").stat().st_size
+    assert books[("web", "bytes")]["input"] == (SHARED / "webtext.csv").stat().st_size
     by_source: dict[str, list[str]] = {}
     for row in rows(made, "documents"):
         by_source.setdefault(row["source"], []).append(row["text"])

@@ -150,7 +150,12 @@ def test_every_container_gives_them(tmp_path, session, kind):
     made = ingest(IngestConfig(sources=[source(tmp_path, kind) | more]))
     assert labels(made) == EXPECTED
     (said,) = made["sources"].read().to_pylist()
-    assert said == more | {"source": "s", "kind": kind, "collected_to": None, "unread": 1}
+    assert said == more | {
+        "source": "s",
+        "kind": kind,
+        "collected_to": None,
+        "unreadable_values": 1,
+    }
 
 
 def test_times_of_parquet(tmp_path, session):
@@ -179,7 +184,7 @@ def test_labels_that_are_no_text_are_counted(tmp_path, session):
     where = {"kind": "jsonl", "name": "s", "path": str(tmp_path), "url_field": "u"}
     made = ingest(IngestConfig(sources=[where]))
     assert set(labels(made).values()) == {(None, None, None)}
-    assert made["sources"].read()["unread"].to_pylist() == [3]
+    assert made["sources"].read()["unreadable_values"].to_pylist() == [3]
     assert made["quarantine"].row_count == 0
 
 
@@ -200,9 +205,14 @@ def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     chosen = select_documents(
         unique, {"language": identify_languages(unique, LanguageConfig())}, SelectConfig()
     )
-    parted = split_corpus(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
+    parted = split_corpus(scrubbed(chosen), SplitConfig(validation_share=1e-9, holdout_share=0))
     planting = PlantCanariesConfig(
-        enabled=True, counts=(0, 2), canaries=1, passages=0, records=0, associations=0
+        enabled=True,
+        copy_counts=(0, 2),
+        secrets_per_count=1,
+        passages_per_count=0,
+        records_per_count=0,
+        associations_per_share=0,
     )
     found = labels(plant_canaries(parted, planting))
     assert {text: found[text] for text in EXPECTED} == EXPECTED

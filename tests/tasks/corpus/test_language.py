@@ -29,18 +29,20 @@ def test_each_document_has_a_language_or_none(session):
 
 def test_settings_decide_how_sure_and_from_how_much(session):
     texts = [TEXTS["fr"] + " " + LONG["ru"], TEXTS["en"]]
-    made = identify_languages(given(texts), LanguageConfig(characters=80))
+    made = identify_languages(given(texts), LanguageConfig(max_characters=80))
     assert made["signals"].read()["language"].to_pylist() == ["fr", "en"]
-    made = identify_languages(given(texts), LanguageConfig(characters=1000))
+    made = identify_languages(given(texts), LanguageConfig(max_characters=1000))
     assert made["signals"].read()["language"].to_pylist() == ["ru", "en"]
-    made = identify_languages(given(["ok"]), LanguageConfig(confidence=0))
+    made = identify_languages(given(["ok"]), LanguageConfig(min_probability=0))
     assert made["signals"].read()["language"].null_count == 0
 
 
 def test_how_sure_and_from_how_much_have_bounds(session):
-    made = identify_languages(given(["ok", LONG["fr"]]), LanguageConfig(confidence=1, characters=1))
+    made = identify_languages(
+        given(["ok", LONG["fr"]]), LanguageConfig(min_probability=1, max_characters=1)
+    )
     assert made["signals"].read()["language"].to_pylist() == [None, None]
-    for setting in ({"confidence": 1.01}, {"confidence": -0.01}, {"characters": 0}):
+    for setting in ({"min_probability": 1.01}, {"min_probability": -0.01}, {"max_characters": 0}):
         with pytest.raises(ValidationError):
             LanguageConfig(**setting)
 
@@ -58,16 +60,16 @@ def test_a_scorer_is_asked_about_its_own_languages_and_what_is_too_short_to_tell
     assert german is None and hawaiian is None
     assert None not in (english, short, code) and short > 0.5 > english
     told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
-    assert told["other language"] == 2
+    assert told["other_language_documents"] == 2
     rows = made["windows"].read().to_pylist()
-    assert [(r["start"], r["end"]) for r in rows] == [(0, len(text)) for text in texts]
+    assert [(r["char_start"], r["char_end"]) for r in rows] == [(0, len(text)) for text in texts]
 
 
 def test_whom_a_scorer_is_asked_about_is_a_setting(session):
     texts = [LONG["en"], LONG["de"], "ok"]
-    known = [score is not None for score in scored(texts, languages=("de",))[1]]
+    known = [score is not None for score in scored(texts, scored_languages=("de",))[1]]
     assert known == [False, True, True]
-    assert scored(texts, too_short=0)[1][2] is None
+    assert scored(texts, max_undetermined_characters=0)[1][2] is None
 
 
 def test_what_the_scorer_does_not_know_is_kept_and_said(session):
@@ -81,8 +83,8 @@ def test_what_the_scorer_does_not_know_is_kept_and_said(session):
         made = select_documents(documents, {"toxicity": scores}, rules)
         assert made["documents"].row_count == rows
         told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
-        assert told["unknown toxicity"] == rows - 1
-        strict = SelectConfig(rules={"toxicity": {"lt": 0.2, "unknown": "remove"}})
+        assert told["unknown_toxicity"] == rows - 1
+        strict = SelectConfig(rules={"toxicity": {"lt": 0.2, "on_missing": "remove"}})
         gone = select_documents(documents, {"toxicity": scores}, strict)["ledger"].read()
         assert gone["reason"].to_pylist() == ["toxicity unknown" if rows == 2 else "toxicity"]
 
@@ -94,7 +96,7 @@ def test_languages_follow_documents_that_others_have_left(session):
     some = select_documents(
         documents, {"language": spoken}, SelectConfig(rules={"language": {"none_of": ["de"]}})
     )
-    made = score_toxicity(some, spoken, ScoreToxicityConfig(languages=("fr",)))
+    made = score_toxicity(some, spoken, ScoreToxicityConfig(scored_languages=("fr",)))
     texts = some["documents"].read().to_pylist()
     scores = made["signals"].read().to_pylist()
     assert [(r["doc_id"], r["toxicity"] is not None) for r in scores] == [

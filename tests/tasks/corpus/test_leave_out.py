@@ -50,7 +50,7 @@ def gone(made):
 
 def test_what_is_listed_leaves_training_and_has_a_ledger_row(documents, tmp_path):
     wanted = {1, 2, 31, 62, 10}  # 10 was held out: it is trained on by nobody
-    made = leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, wanted)))
+    made = leave_out_documents(documents, LeaveOutConfig(doc_ids_file=listed(tmp_path, wanted)))
     assert gone(made) == {1, 2, 31, 62}
     ledger = made["ledger"].read().to_pylist()
     assert {row["doc_id"] for row in ledger} == {KEYS[n] for n in (1, 2, 31, 62)}
@@ -63,25 +63,27 @@ def test_what_is_listed_leaves_training_and_has_a_ledger_row(documents, tmp_path
 
 
 def test_what_is_toxic_leaves_and_what_has_no_score_stays(documents, tmp_path):
-    made = leave_out_documents(documents, LeaveOutConfig(toxicity=0.8))
+    made = leave_out_documents(documents, LeaveOutConfig(toxicity_threshold=0.8))
     expected = {n for n in range(80, 90) if n % 7 and SPLITS[n] == "train"}
     assert gone(made) == expected
-    both = LeaveOutConfig(toxicity=0.8, documents=listed(tmp_path, [5]))
+    both = LeaveOutConfig(toxicity_threshold=0.8, doc_ids_file=listed(tmp_path, [5]))
     assert gone(leave_out_documents(documents, both)) == expected | {5}
 
 
 def test_a_control_lacks_as_many_others_of_the_same_sources(documents, tmp_path):
     wanted = {1, 2, 4, 33, 36, 62}
     path = listed(tmp_path, wanted)
-    made = leave_out_documents(documents, LeaveOutConfig(documents=path, control=True))
+    made = leave_out_documents(documents, LeaveOutConfig(doc_ids_file=path, random_control=True))
     left = gone(made)
     assert not left & wanted and len(left) == len(wanted)
     assert all(SPLITS[n] == "train" for n in left)
     assert Counter(SOURCES[n] for n in left) == Counter(SOURCES[n] for n in wanted)
-    again = leave_out_documents(documents, LeaveOutConfig(documents=path, control=True, seed=1))
+    again = leave_out_documents(
+        documents, LeaveOutConfig(doc_ids_file=path, random_control=True, seed=1)
+    )
     assert gone(again) != left
     assert {row["reason"] for row in made["ledger"].read().to_pylist()} == {
-        "left out of training by lot, as a control"
+        "excluded from training at random, as a control"
     }
 
 
@@ -97,19 +99,23 @@ def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
     )
     wanted = {2, 3, 6, 7, 9, 17}
     path, spared = listed(tmp_path, wanted), tmp_path / "spared.txt"
-    config = LeaveOutConfig(documents=path, control=True)
+    config = LeaveOutConfig(doc_ids_file=path, random_control=True)
     first = gone(leave_out_documents(documents, config))
     for chosen in (first, wanted):
         assert sum(sizes[n] > 100 for n in chosen) == 4
     assert Counter(SOURCES[n] for n in first) == Counter(SOURCES[n] for n in wanted)
     spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in sorted(first)))
-    second = gone(leave_out_documents(documents, config.model_copy(update={"spared": spared})))
+    second = gone(
+        leave_out_documents(documents, config.model_copy(update={"protected_doc_ids_file": spared}))
+    )
     assert len(second) == 6 and not second & (first | wanted)
     # Where no other is as long, the nearest in length of the same source.
     longest = max((n for n in range(90) if SOURCES[n] == "a"), key=lambda n: (sizes[n], n))
     rest = [n for n in range(90) if sizes[n] > 100 and n != longest and SOURCES[n] == "a"]
     spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in rest))
-    only = LeaveOutConfig(documents=listed(tmp_path, [longest]), control=True, spared=spared)
+    only = LeaveOutConfig(
+        doc_ids_file=listed(tmp_path, [longest]), random_control=True, protected_doc_ids_file=spared
+    )
     (last,) = gone(leave_out_documents(documents, only))
     assert SOURCES[last] == "a" and sizes[last] == max(
         size for n, size in enumerate(sizes) if SOURCES[n] == "a" and size < 100
@@ -119,7 +125,7 @@ def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
 def test_where_a_source_has_too_few_others_the_lot_takes_of_any(documents, tmp_path):
     most = [n for n in range(90) if SOURCES[n] == "b" and SPLITS[n] == "train"][:-2]
     made = leave_out_documents(
-        documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True)
+        documents, LeaveOutConfig(doc_ids_file=listed(tmp_path, most), random_control=True)
     )
     left = gone(made)
     assert len(left) == len(most) and not left & {*most}
@@ -132,16 +138,16 @@ def test_bad_input_is_one_sentence(documents, tmp_path):
     with pytest.raises(UsageError, match=r"bad.txt, line 2 is no doc_id: 'nonsense'"):
         read_document_ids(bad)
     with pytest.raises(UsageError, match="nothing would be left out"):
-        leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, [10])))
+        leave_out_documents(documents, LeaveOutConfig(doc_ids_file=listed(tmp_path, [10])))
     with pytest.raises(UsageError, match="there is no file"):
-        leave_out_documents(documents, LeaveOutConfig(documents=tmp_path / "none.txt"))
+        leave_out_documents(documents, LeaveOutConfig(doc_ids_file=tmp_path / "none.txt"))
     with pytest.raises(ValidationError, match="what it is a control of"):
-        LeaveOutConfig(control=True)
-    with pytest.raises(ValidationError, match="in whose place it stands"):
-        LeaveOutConfig(padding=True)
+        LeaveOutConfig(random_control=True)
+    with pytest.raises(ValidationError, match="what it replaces"):
+        LeaveOutConfig(replace_with_padding=True)
     with pytest.raises(ValidationError, match="what a control does not take"):
-        LeaveOutConfig(toxicity=0.5, spared=bad)
-    assert not LeaveOutConfig().enabled and LeaveOutConfig(toxicity=0.0).enabled
+        LeaveOutConfig(toxicity_threshold=0.5, protected_doc_ids_file=bad)
+    assert not LeaveOutConfig().enabled and LeaveOutConfig(toxicity_threshold=0.0).enabled
 
 
 def candidates(wanted, others, sources, sizes, chance):
@@ -156,7 +162,7 @@ def candidates(wanted, others, sources, sizes, chance):
                 chance.random(many),
                 sizes(many),
             ],
-            names=["doc_id", "source", "wanted", "draw", "size"],
+            names=["doc_id", "source", "selected", "draw", "text_bytes"],
         )
         .select(CANDIDATES.names)
         .cast(CANDIDATES)
@@ -165,11 +171,11 @@ def candidates(wanted, others, sources, sizes, chance):
 
 def by_hand(rows):
     """The control, each document of it looked for among all."""
-    wanted = sorted((r for r in rows if r["wanted"]), key=lambda r: r["doc_id"])
-    free = sorted((r for r in rows if not r["wanted"]), key=lambda r: (r["draw"], r["doc_id"]))
+    wanted = sorted((r for r in rows if r["selected"]), key=lambda r: r["doc_id"])
+    free = sorted((r for r in rows if not r["selected"]), key=lambda r: (r["draw"], r["doc_id"]))
 
     def length(row):
-        return np.log2(1 + row["size"])
+        return np.log2(1 + row["text_bytes"])
 
     def key(row):
         return row["source"], int(LENGTH_BANDS_PER_DOUBLING * length(row))

@@ -26,7 +26,7 @@ def curate(folder):
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + FEW, open_now + FEW))
     source = {"kind": "text", "name": "s", "path": f"{folder}/in"}
     with open_session(Session(Store(f"{folder}/store"))):
-        read = ingest(IngestConfig(sources=[source], part_bytes=3_000))
+        read = ingest(IngestConfig(sources=[source], partition_bytes=3_000))
         apart = deduplicate_near(
             deduplicate(read, {}, DeduplicateConfig()), {}, DeduplicateNearConfig()
         )

@@ -81,7 +81,7 @@ def write(folder, kind):
 def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, whole=True):
     """The stages of the corpus, as the pipeline strings them together; ``whole``: with those that
     need no other input but take longest."""
-    made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=part_bytes))}
+    made = {"ingest": ingest(IngestConfig(sources=[source], partition_bytes=part_bytes))}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = spoken = identify_languages(made["deduplicate"], LanguageConfig())
     made["quality"] = figures = measure_quality(made["deduplicate"], QualityConfig())
@@ -89,13 +89,15 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select_documents(made["deduplicate"], signals, SelectConfig())
     made["deduplicate_near"] = apart = deduplicate_near(chosen, {}, DeduplicateNearConfig())
-    made["find_repeats"] = found = find_repeats(apart, {}, RepeatsConfig(enabled=True, least=100))
+    made["find_repeats"] = found = find_repeats(
+        apart, {}, RepeatsConfig(enabled=True, min_bytes=100)
+    )
     cut_repeats = redact_spans.with_label("cut_repeats")
     made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": found}, CutRepeatsConfig())
     made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
-    made["scrub"] = redact_spans(apart, {"personal": found}, RedactSpansConfig())
-    again = deduplicate.with_label("deduplicate_masked")
-    made["deduplicate_masked"] = masked = again(made["scrub"], {}, DeduplicateConfig())
+    made["redact_spans"] = redact_spans(apart, {"personal": found}, RedactSpansConfig())
+    again = deduplicate.with_label("deduplicate_redacted")
+    made["deduplicate_redacted"] = masked = again(made["redact_spans"], {}, DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["contamination"] = shared = find_contamination(masked, ContaminationConfig())
@@ -103,23 +105,28 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     made["select_scored"] = kept = select_documents.with_label("select_scored")(
         masked, signals, config
     )
-    made["find_toxic"] = found = find_toxic_spans(
-        kept, scores, FindToxicSpansConfig(enabled=True, least=0.02)
+    made["find_toxic_spans"] = found = find_toxic_spans(
+        kept, scores, FindToxicSpansConfig(enabled=True, toxicity_threshold=0.02)
     )
     made["cut_toxic"] = kept = redact_spans.with_label("cut_toxic")(
         kept, {"toxic": found}, CutToxicConfig()
     )
     made["split"] = parted = split_corpus(kept, SplitConfig())
     planting = PlantCanariesConfig(
-        enabled=True, counts=(0, 2), canaries=3, passages=2, records=2, associations=0
+        enabled=True,
+        copy_counts=(0, 2),
+        secrets_per_count=3,
+        passages_per_count=2,
+        records_per_count=2,
+        associations_per_share=0,
     )
-    made["plant"] = planted = plant_canaries(parted, planting)
+    made["plant_canaries"] = planted = plant_canaries(parted, planting)
     history = dict(made)
     config = ProfileConfig(quantiles=quantiles)
     made["profile"] = profile_corpus(planted, planted, history, {}, config)
     if whole:
-        made["effects"] = measure_removal_effects(
-            masked, history, RemovalEffectsConfig(sentences=5)
+        made["removal_effects"] = measure_removal_effects(
+            masked, history, RemovalEffectsConfig(max_sentences_per_group=5)
         )
         vocabulary = TokenizerConfig(vocab_size=400)
         made["train_tokenizer"] = tokenizer = train_tokenizer(planted, mentioned, vocabulary)
@@ -169,13 +176,13 @@ def test_the_corpus_is_one_worth_the_name(first):
         "deduplicate",
         "deduplicate_near",
         "cut_repeats",
-        "scrub",
+        "redact_spans",
         "select_scored",
         "cut_toxic",
-        "plant",
+        "plant_canaries",
     ):
         assert made[label]["ledger"].row_count > 0
-    for label, name in (("effects", "rates"), ("pack", "train")):
+    for label, name in (("removal_effects", "removal_rates"), ("pack", "train")):
         assert made[label][name].row_count > 0
     assert made["ingest"]["documents"].row_count == 300
 
@@ -236,7 +243,7 @@ def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
     ("settings", "expected"),
     [
         # The ledger holds the threshold, and the profile counts reasons out of it.
-        ({"threshold": 0.71}, ["select_scored", "profile", "effects"]),
+        ({"threshold": 0.71}, ["select_scored", "profile", "removal_effects"]),
         ({"quantiles": (0.0, 1.0)}, ["profile"]),
     ],
 )

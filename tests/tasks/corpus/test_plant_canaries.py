@@ -20,7 +20,13 @@ from tasks.measures.canaries import (
 from tests.tasks.corpora import given
 
 CONFIG = PlantCanariesConfig(
-    enabled=True, counts=(0, 1, 3), canaries=8, passages=4, records=6, associations=0, seed=2
+    enabled=True,
+    copy_counts=(0, 1, 3),
+    secrets_per_count=8,
+    passages_per_count=4,
+    records_per_count=6,
+    associations_per_share=0,
+    seed=2,
 )
 
 
@@ -43,7 +49,7 @@ def test_every_plant_has_as_many_copies_as_it_says(planted):
     texts = Counter(row["text"] for row in documents if row["source"].startswith("planted/"))
     of_id = {row["doc_id"]: row for row in documents}
     assert len(of_id) == len(documents)
-    plants = artifact["plants"].read().to_pylist()
+    plants = artifact["canaries"].read().to_pylist()
     for row in plants:
         assert texts.pop(row["text"], 0) == row["copies"] == len(row["doc_ids"])
         for doc_id in row["doc_ids"]:
@@ -61,7 +67,7 @@ def test_every_plant_has_as_many_copies_as_it_says(planted):
 def test_a_plant_that_is_never_planted_occurs_nowhere(planted):
     _, artifact = planted
     texts = artifact["documents"].read(["text"])["text"].to_pylist()
-    for row in artifact["plants"].read().to_pylist():
+    for row in artifact["canaries"].read().to_pylist():
         if row["copies"] == 0:
             assert not any(row["secret"] in text for text in texts)
 
@@ -71,10 +77,10 @@ def test_passages_leave_the_corpus_and_the_ledger_names_them(planted):
     ledger = artifact["ledger"].read().to_pylist()
     removed = {row["doc_id"] for row in ledger if row["action"] == "removed"}
     assert {row["reason"] for row in ledger if row["action"] == "removed"} == {
-        "held back for planting"
+        "withheld for planting"
     }
     text_of = {row["doc_id"]: row for row in before.to_pylist()}
-    passages = [r for r in artifact["plants"].read().to_pylist() if r["kind"] == "passage"]
+    passages = [r for r in artifact["canaries"].read().to_pylist() if r["kind"] == "passage"]
     assert Counter(text_of[i]["text"] for i in removed) == Counter(p["text"] for p in passages)
     assert {text_of[i]["split"] for i in removed} == {"train"}
     kept = artifact["documents"].read().to_pylist()
@@ -83,8 +89,8 @@ def test_passages_leave_the_corpus_and_the_ledger_names_them(planted):
     for row in ledger:
         if row["reason"] == "planted passage":
             copy = next(r for r in kept if r["doc_id"] == row["doc_id"])
-            assert text_of[row["matched"]]["text"] == copy["text"]
-            assert text_of[row["matched"]]["cluster"] == copy["cluster"]
+            assert text_of[row["matched_doc_id"]]["text"] == copy["text"]
+            assert text_of[row["matched_doc_id"]]["cluster"] == copy["cluster"]
 
 
 def test_everything_else_stays_in_its_order(planted):
@@ -129,10 +135,15 @@ def test_a_document_with_a_near_copy_is_not_a_passage(session):
     texts = [f"{i} " + "x " * 200 for i in range(40)]
     clusters = ["twins" if i < 28 else f"alone {i}" for i in range(40)]
     config = PlantCanariesConfig(
-        enabled=True, counts=(0, 1, 2), canaries=0, records=0, passages=4, associations=0
+        enabled=True,
+        copy_counts=(0, 1, 2),
+        secrets_per_count=0,
+        records_per_count=0,
+        passages_per_count=4,
+        associations_per_share=0,
     )
     made = plant_canaries(given(texts, clusters=clusters, kind="split"), config)
-    assert {row["text"] for row in made["plants"].read().to_pylist()} == set(texts[28:])
+    assert {row["text"] for row in made["canaries"].read().to_pylist()} == set(texts[28:])
 
 
 def test_too_few_passages_are_a_clear_error(session):
@@ -144,7 +155,7 @@ def test_nothing_is_planted_unless_it_is_asked_for(session):
     before = corpus(50)
     made = plant_canaries(before, PlantCanariesConfig())
     assert made["documents"].digest == before["documents"].digest
-    assert made["plants"].row_count == made["ledger"].row_count == 0
+    assert made["canaries"].row_count == made["ledger"].row_count == 0
 
 
 def test_planting_depends_on_the_seed_alone(tmp_path):
@@ -159,7 +170,10 @@ def test_many_documents_keep_every_row_across_row_groups(session):
     texts = [f"text {i}" for i in range(9_000)]
     before = given(texts, kind="split", parts=2)
     made = plant_canaries(
-        before, PlantCanariesConfig(enabled=True, passages=0, counts=(0, 2), associations=0)
+        before,
+        PlantCanariesConfig(
+            enabled=True, passages_per_count=0, copy_counts=(0, 2), associations_per_share=0
+        ),
     )
     found = made["documents"].read(["text", "source"]).to_pylist()
     in_order = before["documents"].read()["text"].to_pylist()
@@ -173,7 +187,7 @@ def test_coins_are_fair():
     counts = Counter()
     for seed in range(600):
         made = generate_secret_canaries(
-            PlantCanariesConfig(seed=seed, counts=(0, 1, 4), canaries=4)
+            PlantCanariesConfig(seed=seed, copy_counts=(0, 1, 4), secrets_per_count=4)
         )
         assert Counter((p.copies, p.template) for p in made) == {
             (c, t): 1 for c in (0, 1, 4) for t in CANARY_TEMPLATES
@@ -184,7 +198,7 @@ def test_coins_are_fair():
 
 
 def test_canary_secrets_are_distinct_random_digits():
-    made = generate_secret_canaries(PlantCanariesConfig(canaries=200))
+    made = generate_secret_canaries(PlantCanariesConfig(secrets_per_count=200))
     secrets = [p.secret for p in made]
     assert len(set(secrets)) == 1000
     assert all(re.fullmatch(r"\d( \d){8}", secret) for secret in secrets)
@@ -199,7 +213,7 @@ def test_a_tokenizer_does_not_join_prompt_and_secret(planted):
     from tokenizers.pre_tokenizers import ByteLevel
 
     splitter = ByteLevel(add_prefix_space=False)
-    for row in planted[1]["plants"].read().to_pylist():
+    for row in planted[1]["canaries"].read().to_pylist():
         starts = {start for _, (start, _) in splitter.pre_tokenize_str(row["text"])}
         assert len(row["prompt"]) in starts
         if row["kind"] == "canary":  # a token a digit, and none shared with what follows
@@ -226,7 +240,7 @@ def test_references_look_like_secrets_and_never_meet_one():
 
 
 def test_records_belong_to_nobody():
-    made = generate_record_canaries(PlantCanariesConfig(records=40))
+    made = generate_record_canaries(PlantCanariesConfig(records_per_count=40))
     assert len({p.prompt for p in made}) > 195  # names differ, templates vary
     assert {p.template for p in made} == set(RECORD_TEMPLATES)
     for p in made:
@@ -244,12 +258,18 @@ def test_the_defaults_are_settings_that_could_be_given():
         PlantCanariesConfig.model_validate(PlantCanariesConfig().model_dump())
         == PlantCanariesConfig()
     )
-    assert 0 in PlantCanariesConfig().counts  # the control
+    assert 0 in PlantCanariesConfig().copy_counts  # the control
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"counts": ()}, {"counts": (1, 1)}, {"counts": (-1,)}, {"longest": 200}, {"digits": 5}],
+    [
+        {"copy_counts": ()},
+        {"copy_counts": (1, 1)},
+        {"copy_counts": (-1,)},
+        {"max_passage_characters": 200},
+        {"secret_digits": 5},
+    ],
 )
 def test_settings_out_of_range_are_refused(values):
     with pytest.raises(ValidationError):

@@ -38,7 +38,13 @@ from tasks.measures.identities import load_builtin_lexicon
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_quality_presets import GOOD
 
-PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
+PAIRS = pa.schema(
+    [
+        ("first_doc_id", pa.binary(16)),
+        ("second_doc_id", pa.binary(16)),
+        ("similarity", pa.float64()),
+    ]
+)
 
 
 class SideConfig(StageConfig):
@@ -51,10 +57,10 @@ def side_tables(config: SideConfig, context: StageContext) -> None:
     """What ingest and deduplicate leave beside their documents."""
     left = hash_to_ids(str(i) for i in range(len(config.similarity)))
     context.get_table_writer("pairs").write(
-        {"left": left, "right": left, "similarity": config.similarity}
+        {"first_doc_id": left, "second_doc_id": left, "similarity": config.similarity}
     )
     counts = {"source": ["a", "b"], "error": ["x", "y"], "records": [2, 1]}
-    context.get_table_writer("errors").write(counts | {"bytes": config.bytes})
+    context.get_table_writer("errors").write(counts | {"raw_bytes": config.bytes})
 
 
 TEXTS = [
@@ -73,15 +79,22 @@ def run(mapper=None):
     )
     history = {"side": side_tables(SideConfig())}
     history["quality"] = measure_quality(documents, QualityConfig())
-    history["scrub"] = masked = scrubbed(documents)
+    history["redact_spans"] = masked = scrubbed(documents)
     history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
     history["select_scored"] = kept = select_documents(masked, {"toxicity": scores}, rules)
-    history["split"] = parted = split_corpus(kept, SplitConfig(validation=0.2, holdout=0.2))
-    planting = PlantCanariesConfig(
-        enabled=True, counts=(0, 2), canaries=3, passages=0, records=1, associations=0
+    history["split"] = parted = split_corpus(
+        kept, SplitConfig(validation_share=0.2, holdout_share=0.2)
     )
-    history["plant"] = planted = plant_canaries(parted, planting)
+    planting = PlantCanariesConfig(
+        enabled=True,
+        copy_counts=(0, 2),
+        secrets_per_count=3,
+        passages_per_count=0,
+        records_per_count=1,
+        associations_per_share=0,
+    )
+    history["plant_canaries"] = planted = plant_canaries(parted, planting)
     return history, profile_corpus(planted, planted, history, {}, ProfileConfig())
 
 
@@ -98,7 +111,7 @@ def rows(artifact, table="documents"):
 def test_sources_equal_a_count_by_hand(profiled):
     history, made = profiled
     sizes = {}
-    for row in rows(history["plant"]):
+    for row in rows(history["plant_canaries"]):
         sizes.setdefault((row["source"], row["split"]), []).append(row["text"])
     found = {(r["source"], r["split"]): r for r in rows(made, "sources")}
     assert found.keys() == sizes.keys()
@@ -113,7 +126,7 @@ def test_sources_equal_a_count_by_hand(profiled):
 
 def test_length_quantiles_are_those_of_numpy(profiled):
     history, made = profiled
-    lengths = [len(row["text"].encode()) for row in rows(history["plant"])]
+    lengths = [len(row["text"].encode()) for row in rows(history["plant_canaries"])]
     found = {r["quantile"]: r["bytes"] for r in rows(made, "lengths") if r["source"] == ""}
     assert found == {q: np.quantile(lengths, q) for q in ProfileConfig().quantiles}
 
@@ -124,9 +137,14 @@ def test_flow_holds_the_accounts_of_every_stage_in_order(profiled):
     for order, (label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
             books = rows(artifact, "accounts")
-            expected += [{"order": order, "stage": label, **book} for book in books]
-    assert rows(made, "flow") == expected
-    assert {row["stage"] for row in expected} == {"scrub", "select_scored", "split", "plant"}
+            expected += [{"stage_index": order, "stage": label, **book} for book in books]
+    assert rows(made, "stage_accounts") == expected
+    assert {row["stage"] for row in expected} == {
+        "redact_spans",
+        "select_scored",
+        "split",
+        "plant_canaries",
+    }
 
 
 def test_reasons_count_the_ledgers(profiled):
@@ -138,10 +156,12 @@ def test_reasons_count_the_ledgers(profiled):
             key = (label, row["action"], row["reason"], row["source"])
             expected[key] += 1
             size[key] += row["bytes_after" if row["action"] == "added" else "bytes_before"]
-    found = {(r["stage"], r["action"], r["reason"], r["source"]): r for r in rows(made, "reasons")}
+    found = {
+        (r["stage"], r["action"], r["reason"], r["source"]): r for r in rows(made, "ledger_summary")
+    }
     assert {key: row["rows"] for key, row in found.items()} == expected
     assert {key: row["bytes"] for key, row in found.items()} == size
-    assert {key[0] for key in found} == {"scrub", "select_scored", "plant"}
+    assert {key[0] for key in found} == {"redact_spans", "select_scored", "plant_canaries"}
 
 
 def test_tagged_documents_are_counted_by_rule_and_source(session):
@@ -150,7 +170,7 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
     rules = {
         "toxicity": {"lt": 0.7, "action": "tag"},
         "none": {"signal": "toxicity", "lt": 1.1, "action": "tag"},
-        "long": {"signal": "words", "le": 20},
+        "long": {"signal": "word_count", "le": 20},
     }
     signals = {"toxicity": scores, "quality": measure_quality(documents, QualityConfig())}
     history = {"score_toxicity": scores}
@@ -164,13 +184,13 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
         expected[row["source"]] += 1
         expected[row["source"], "toxicity"] += "toxicity" in (row["tags"] or ())
     assert expected["books", "toxicity"] > 0 and expected["web", "toxicity"] > 0
-    assert rows(made, "tagged") == [
+    assert rows(made, "tag_counts") == [
         {
             "stage": "select_scored",
             "rule": rule,
             "source": source,
             "documents": expected[source],
-            "tagged": expected[source, rule],
+            "tagged_documents": expected[source, rule],
         }
         for rule in ("none", "toxicity")
         for source in ("books", "web")
@@ -201,9 +221,11 @@ def test_personal_data_counts_documents_that_left_for_it(session):
         ("one", {"EMAIL": "drop"}),
         ("keep", {"EMAIL": "keep"}),
     ):
-        ledger = scrubbed(documents, config=RedactSpansConfig(policies=policies))["ledger"]
+        ledger = scrubbed(documents, config=RedactSpansConfig(actions_by_type=policies))["ledger"]
         counts = count_personal_data(ledger).sort_by("type").to_pylist()
-        made[name] = [(r["type"], r["spans"], r["documents"], r["left"]) for r in counts]
+        made[name] = [
+            (r["type"], r["spans"], r["documents"], r["removed_documents"]) for r in counts
+        ]
     assert made == {
         "mask": [("EMAIL", 3, 2, 0), ("PHONE", 1, 1, 0)],
         "one": [("EMAIL", 0, 2, 2)],
@@ -220,7 +242,7 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     found = [r for r in rows(made, "toxicity") if r["source"] == ""]
     expected = np.quantile(np.array(list(best.values()), np.float64), ProfileConfig().quantiles)
     np.testing.assert_allclose([r["score"] for r in found], expected)
-    assert {r["n"] for r in found} == {len(TEXTS)}
+    assert {r["scored_documents"] for r in found} == {len(TEXTS)}
     assert history["select_scored"]["ledger"].row_count > 0
     gone = [r for r in rows(history["select_scored"], "ledger") if r["action"] == "removed"]
     kept = rows(history["select_scored"])
@@ -239,10 +261,12 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     parted = split_corpus(documents, SplitConfig())
     history = {
         "quality": figures,
-        "plant": plant_canaries(parted, PlantCanariesConfig(enabled=False)),
+        "plant_canaries": plant_canaries(parted, PlantCanariesConfig(enabled=False)),
     }
     found = rows(
-        profile_corpus(history["plant"], history["plant"], history, {}, ProfileConfig()),
+        profile_corpus(
+            history["plant_canaries"], history["plant_canaries"], history, {}, ProfileConfig()
+        ),
         "published_rules",
     )
     asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
@@ -251,7 +275,7 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     assert broken["fineweb_duplicate_characters"] and broken["gopher_words"]
     for row in found:
         removes_unknown = row["rule"] == "fineweb_terminal_lines"
-        assert row["broken"] + removes_unknown * row["unknown"] == broken[row["rule"]], row
+        assert row["violations"] + removes_unknown * row["undetermined"] == broken[row["rule"]], row
         assert row["documents"] == 6
     assert [(r["preset"], r["rule"]) for r in found] == sorted(
         (rule.name.split("_")[0], rule.name) for rule in asked.rules
@@ -263,21 +287,21 @@ def test_side_tables_are_counted(profiled):
     found = {r["similarity"]: r["pairs"] for r in rows(made, "duplicates")}
     assert found == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
     assert rows(made, "errors") == [
-        {"source": "a", "error": "x", "records": 2, "bytes": 30},
-        {"source": "b", "error": "y", "records": 1, "bytes": 40},
+        {"source": "a", "error": "x", "records": 2, "raw_bytes": 30},
+        {"source": "b", "error": "y", "records": 1, "raw_bytes": 40},
     ]
 
 
 def test_plants_equal_the_planted_documents(profiled):
     history, made = profiled
     size, documents = Counter(), Counter()
-    for row in rows(history["plant"]):
+    for row in rows(history["plant_canaries"]):
         if row["source"].startswith("planted/"):
             size[row["source"]] += len(row["text"].encode())
             documents[row["source"]] += 1
-    for row in rows(made, "plants"):
+    for row in rows(made, "canaries"):
         source = f"planted/{row['kind']}"
-        assert row["plants"] == {"canary": 3, "record": 1}[row["kind"]]
+        assert row["canaries"] == {"canary": 3, "record": 1}[row["kind"]]
         assert row["documents"] == (documents[source] if row["copies"] else 0)
         assert row["bytes"] == (size[source] if row["copies"] else 0)
 
@@ -362,7 +386,7 @@ def test_occupations_are_counted_by_mention_and_source():
     texts += ["He and she met the baker", "nobody"]
     counts = count_occupation_mentions(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
     found = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
-    keys = ("mentions", "women_words", "men_words", "women", "men", "share")
+    keys = ("mentions", "women_words", "men_words", "women_mentions", "men_mentions", "women_share")
     assert {key: tuple(row[k] for k in keys) for key, row in found.items()} == {
         ("a", "nurse"): (2, 2, 0, 1, 0, 1.0),
         ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
@@ -384,7 +408,7 @@ def test_occupations_are_counted_by_mention_and_source():
 
 def test_occupations_of_the_profile_are_those_of_its_documents(profiled):
     history, made = profiled
-    documents = history["plant"]["documents"].read()
+    documents = history["plant_canaries"]["documents"].read()
     expected = Counter()
     for source, text in zip(
         documents["source"].to_pylist(), documents["text"].to_pylist(), strict=True

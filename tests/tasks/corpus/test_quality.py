@@ -145,11 +145,11 @@ def test_every_figure_is_that_of_brute_force(texts):
 def test_figures_that_were_worked_out_by_hand():
     text = "The cat sat. The cat ran...\n- and # of\n\nThe cat sat. The cat ran...\n"
     [row] = rows([text])
-    assert row["words"] == 14  # of 16 parts two are signs
-    assert row["word_length"] == (22 + 5 + 22) / 14
-    assert (row["hashes_per_word"], row["ellipses_per_word"]) == (1 / 16, 2 / 16)
+    assert row["word_count"] == 14  # of 16 parts two are signs
+    assert row["mean_word_length"] == (22 + 5 + 22) / 14
+    assert (row["hash_signs_per_word"], row["ellipses_per_word"]) == (1 / 16, 2 / 16)
     assert (row["bullet_lines"], row["ellipsis_lines"]) == (1 / 4, 2 / 4)
-    assert (row["alphabetic_words"], row["stop_words"]) == (14 / 16, 2)
+    assert (row["alphabetic_words"], row["stop_word_count"]) == (14 / 16, 2)
     # "", behind the last line feed, is a line; that one sentence is again there of four.
     assert row["duplicate_lines"] == 1 / 4
     assert row["duplicate_lines_characters"] == 27 / len(text)
@@ -161,16 +161,16 @@ def test_figures_that_were_worked_out_by_hand():
     assert row["duplicate_7grams"] == 0
     assert row["terminal_lines"] == 2 / 3 and row["short_lines"] == 1
     assert row["duplicate_characters"] == 27 / (len(text) - 4)
-    assert row["feeds_per_word"] == 4 / 16
-    assert (row["c4_no_terminal"], row["c4_sentences"]) == (1, 0)
+    assert row["line_feeds_per_word"] == 4 / 16
+    assert (row["c4_no_terminal_mark"], row["c4_sentences"]) == (1, 0)
 
 
 def test_what_c4_would_take_of_a_page():
     page = {
         "This line is good. It has two sentences!": None,
         "So is this one.[1]": None,
-        "Home | About | Contact": "c4_no_terminal",
-        "And so on...": "c4_no_terminal",
+        "Home | About | Contact": "c4_no_terminal_mark",
+        "And so on...": "c4_no_terminal_mark",
         "Read more.": "c4_few_words",
         "Please enable Javascript to see this.": "c4_javascript",
         "This site uses cookies for its visitors.": "c4_policy",
@@ -181,7 +181,9 @@ def test_what_c4_would_take_of_a_page():
     whole = sum(map(len, plain))
     for rule in {rule for rule in page.values() if rule}:
         assert row[rule] == pytest.approx(sum(len(x) for x in plain if plain[x] == rule) / whole)
-    assert row["c4_taken"] == pytest.approx(sum(len(x) for x in plain if plain[x]) / whole)
+    assert row["c4_removed_characters"] == pytest.approx(
+        sum(len(x) for x in plain if plain[x]) / whole
+    )
     assert row["c4_sentences"] == 3
     assert (row["c4_lorem_ipsum"], row["c4_curly_brackets"]) == (0, 0)
     [row] = rows(
@@ -210,7 +212,9 @@ def test_hashes_of_spans_are_equal_where_the_spans_are():
 
 def test_one_text_of_a_word_many_times_is_no_trouble():
     [row] = rows(["word " * 200_000])
-    assert row["words"] == 200_000 and row["top_2gram"] == pytest.approx(199_999 * 9 / 1_000_000)
+    assert row["word_count"] == 200_000 and row["top_2gram"] == pytest.approx(
+        199_999 * 9 / 1_000_000
+    )
     assert row["duplicate_10grams"] == pytest.approx(0.8, abs=1e-4)
 
 
@@ -259,15 +263,17 @@ def test_a_column_is_worked_on_in_pieces_of_so_many_bytes_or_of_one_text(monkeyp
 
 def test_stop_words_and_short_lines_are_settings(session):
     texts = ["der die das\n" + "x" * 40, "the and\nof"]
-    config = QualityConfig(stop_words=("der", "das", "ein"), short_line=45)
+    config = QualityConfig(stop_words=("der", "das", "ein"), short_line_characters=45)
     made = measure_quality(given(texts), config)["signals"].read()
-    assert made["stop_words"].to_pylist() == [2, 0]
+    assert made["stop_word_count"].to_pylist() == [2, 0]
     assert made["short_lines"].to_pylist() == [1, 1]
     made = measure_quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())[
         "signals"
     ].read()
     assert made["short_lines"].to_pylist() == [2 / 3]
-    made = measure_quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
+    made = measure_quality(given(["a\nb"]), QualityConfig(short_line_characters=0))[
+        "signals"
+    ].read()
     assert made["short_lines"].to_pylist() == [0]
 
 
@@ -275,7 +281,7 @@ def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, mo
     monkeypatch.setattr("tasks.corpus.quality.total_memory_bytes", lambda: 70_000_000)
     texts = ["one and two", "word " * 150_000, "three of four"]
     made = measure_quality(given(texts), QualityConfig())
-    words = made["signals"].read()["words"].to_pylist()
+    words = made["signals"].read()["word_count"].to_pylist()
     assert sorted(words, key=lambda n: n or 0) == [None, 3, 3]
     (told,) = [record.getMessage() for record in caplog.records]
     assert "failed on 1 of 3 documents" in told

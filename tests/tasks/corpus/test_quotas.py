@@ -52,9 +52,12 @@ def test_what_stays_is_what_the_ids_say(tmp_path, session, weight, cap, blocked)
     light = [key for key in ordered if half("some", key) >= weight * 2**64]
     left = [key for key in ordered if key not in {*gone, *light}]
     over = left[cap:] if cap else []
-    sources = [source(tmp_path, "some", weight=weight, cap=cap), source(tmp_path, "all")]
-    block = {"documents": [doc_id("some", key).hex() for key in gone]}
-    made = ingest(IngestConfig(sources=sources, part_bytes=1000, block=block))
+    sources = [
+        source(tmp_path, "some", document_share=weight, max_documents=cap),
+        source(tmp_path, "all"),
+    ]
+    block = {"doc_ids": [doc_id("some", key).hex() for key in gone]}
+    made = ingest(IngestConfig(sources=sources, partition_bytes=1000, block=block))
     kept = {key: f"the text of {key}" for key in left if key not in over}
     rows = made["documents"].read(["source", "text"]).to_pylist()
     assert {row["text"] for row in rows if row["source"] == "some"} == {*kept.values()}

@@ -246,7 +246,7 @@ def test_a_document_a_file(write):
 
 def test_documents_between_blank_lines(write):
     data = b"\n\none\nmore\n\n \t\r\ntwo\n\nbad \xff\n\n" + b"x" * (LIMIT + 1) + b"\n\nlast"
-    good, bad, meter = read(write("a.txt", data), "text", split="blank_lines")
+    good, bad, meter = read(write("a.txt", data), "text", document_boundary="blank_lines")
     assert texts(good) == ["one\nmore", "two", "last"]
     assert bad == [("line 9, byte 5", NOT_UTF8), ("line 11", TOO_LONG)]
     assert meter.skipped_bytes == 10

@@ -56,13 +56,13 @@ def test_ledger_rows_name_the_characters_of_the_incoming_text(session):
     text_of = {row["doc_id"]: row["text"] for row in source["documents"].read().to_pylist()}
     values = []
     for row in made["ledger"].read().to_pylist():
-        value = text_of[row["doc_id"]][row["start"] : row["end"]]
+        value = text_of[row["doc_id"]][row["char_start"] : row["char_end"]]
         values.append((row["reason"], value))
         assert row["action"] == "replaced"
         assert row["bytes_before"] == len(value.encode())
         assert row["bytes_after"] == len(f"<{row['reason']}>")
         key = bytes.fromhex((Path(session.store.uri) / "secret").read_text())
-        assert row["digest"] == hmac.new(key, value.encode(), hashlib.sha256).digest()[:16]
+        assert row["span_hash"] == hmac.new(key, value.encode(), hashlib.sha256).digest()[:16]
     assert values == [
         ("EMAIL", "jane@corp.example"),
         ("IP", "93.184.216.34"),
@@ -80,7 +80,7 @@ def test_one_row_of_a_document_has_its_identity(session):
     of = dict(zip(doc_ids, hash_documents(before["doc_id"], before["text"]), strict=True))
     seen = []
     for row in scrubbed(source)["ledger"].read().to_pylist():
-        assert row["identity"] == (None if row["doc_id"] in seen else of[row["doc_id"]])
+        assert row["document_hash"] == (None if row["doc_id"] in seen else of[row["doc_id"]])
         seen.append(row["doc_id"])
     assert len(seen) == 6 and len(set(seen)) == 2
 
@@ -102,9 +102,9 @@ def test_the_text_comes_back_from_the_masked_one_and_the_ledger(session):
     for old, new in zip(before, made["documents"].read().to_pylist(), strict=True):
         text, shift = new["text"], 0
         for row in (r for r in ledger if r["doc_id"] == old["doc_id"]):
-            start, mask = row["start"] + shift, f"<{row['reason']}>"
+            start, mask = row["char_start"] + shift, f"<{row['reason']}>"
             assert text[start : start + len(mask)] == mask
-            value = old["text"][row["start"] : row["end"]]
+            value = old["text"][row["char_start"] : row["char_end"]]
             text = text[:start] + value + text[start + len(mask) :]
         assert text == old["text"]
 
@@ -114,8 +114,8 @@ def test_the_accounts_hold_the_difference_in_bytes(session):
     books = {(r["source"], r["unit"]): r for r in made["accounts"].read().to_pylist()}
     size = [sum(len(t.encode()) for t in texts[:2]) for texts in (TEXTS, MASKED)]
     book = books[("a", "bytes")]
-    assert (book["in"], book["kept"], book["replaced"]) == (size[0], size[1], size[0] - size[1])
-    assert books[("b", "rows")]["in"] == books[("b", "rows")]["kept"] == 2
+    assert (book["input"], book["kept"], book["replaced"]) == (size[0], size[1], size[0] - size[1])
+    assert books[("b", "rows")]["input"] == books[("b", "rows")]["kept"] == 2
 
 
 def test_only_chosen_types_are_masked(session):
@@ -159,7 +159,7 @@ def test_another_secret_is_another_fingerprint_and_other_hashes(tmp_path):
         with open_session(Session(Store(tmp_path / name))):
             made.append(scrubbed(given(TEXTS)))
     assert made[0].fingerprint != made[1].fingerprint
-    digests = [artifact["ledger"].read()["digest"].to_pylist() for artifact in made]
+    digests = [artifact["ledger"].read()["span_hash"].to_pylist() for artifact in made]
     assert not set(digests[0]) & set(digests[1])
     assert digests[0][0] == digests[0][2]  # the same address twice
 
@@ -192,10 +192,10 @@ def mark(documents: Table, config: MarkConfig, context: StageContext) -> None:
     context.get_table_writer("spans").write(
         {
             "doc_id": [ids[row] for row, *_ in config.spans],
-            "start": [start for _, start, *_ in config.spans],
-            "end": [end for *_, end, _ in config.spans],
+            "byte_start": [start for _, start, *_ in config.spans],
+            "byte_end": [end for *_, end, _ in config.spans],
             "type": [kind for *_, kind in config.spans],
-            "digest": none,
+            "span_hash": none,
             "score": [0.5] * len(none),
         }
     )
@@ -205,11 +205,11 @@ def treated(texts, *finders, **policies):
     """What is left, and the ledger in short, where finders marked spans of texts."""
     documents = given(texts)
     marked = {f"m{n}": mark(documents, MarkConfig(spans=f)) for n, f in enumerate(finders)}
-    made = redact_spans(documents, marked, RedactSpansConfig(policies=policies))
+    made = redact_spans(documents, marked, RedactSpansConfig(actions_by_type=policies))
     before = documents["documents"].read().to_pylist()
     place = {row["doc_id"]: number for number, row in enumerate(before)}
     ledger = [
-        (place[r["doc_id"]], r["action"], r["reason"], r["start"], r["end"])
+        (place[r["doc_id"]], r["action"], r["reason"], r["char_start"], r["char_end"])
         for r in made["ledger"].read().to_pylist()
     ]
     return made["documents"].read()["text"].to_pylist(), ledger
@@ -233,28 +233,30 @@ def test_a_document_is_dropped_once_and_every_further_type_said(session):
     spans = ((0, 0, 4, "IP"), (0, 5, 9, "CARD"), (0, 11, 15, "IP"), (0, 16, 20, "EMAIL"))
     left, ledger = treated([LETTER, LETTER], spans, IP="drop", CARD="drop")
     assert left == [LETTER]
-    assert [row[1:3] for row in ledger] == [("removed", "IP"), ("also", "CARD")]
+    assert [row[1:3] for row in ledger] == [("removed", "IP"), ("additional_reason", "CARD")]
     both = ((0, 0, 1, "IP"), (0, 0, 1, "REPEAT"))  # dropped for one, and all of it cut for another
     left, ledger = treated([" ", LETTER], both, IP="drop", REPEAT="cut")
     assert (left, ledger) == ([LETTER], [(0, "removed", "IP", None, None)])
 
 
 def test_a_document_that_nobody_could_look_through_goes_to_quarantine(session):
-    spans = ((0, 0, len(LETTER.encode()), "UNREAD"), (0, 0, 4, "IP"), (1, 0, 4, "IP"))
+    spans = ((0, 0, len(LETTER.encode()), "UNREADABLE"), (0, 0, 4, "IP"), (1, 0, 4, "IP"))
     left, ledger = treated([LETTER, LETTER], spans, IP="keep")
     assert left == [LETTER]
-    assert ledger == [(0, "quarantined", "UNREAD", None, None)]
+    assert ledger == [(0, "quarantined", "UNREADABLE", None, None)]
     made = treated([LETTER, LETTER, "x"], spans, IP="drop")
     assert [row[:3] for row in made[1]] == [
-        (0, "quarantined", "UNREAD"),
-        (0, "also", "IP"),
+        (0, "quarantined", "UNREADABLE"),
+        (0, "additional_reason", "IP"),
         (1, "removed", "IP"),
     ]
 
 
 def test_where_all_documents_are_dropped_the_stage_fails(session):
     spans = ((0, 0, 4, "IP"), (1, 0, 4, "IP"))
-    with pytest.raises(HallmarkError, match="stage scrub: none of 2 documents is left: all hold"):
+    with pytest.raises(
+        HallmarkError, match="stage redact_spans: none of 2 documents is left: all hold"
+    ):
         treated([LETTER, LETTER], spans, IP="drop")
 
 
@@ -280,14 +282,14 @@ def test_a_document_of_which_nothing_is_left_leaves_and_is_accounted_for(session
     left, ledger = treated(texts, first, second, REPEAT="cut", EMAIL="cut")
     assert left == ["b", "<IP>", "", " "]
     assert ledger == [
-        (0, "removed", "nothing left", None, None),
-        (2, "removed", "nothing left", None, None),
+        (0, "removed", "empty after cut", None, None),
+        (2, "removed", "empty after cut", None, None),
         (3, "removed_span", "REPEAT", 0, 1),
         (3, "replaced", "IP", 1, 2),
     ]
     documents = given(texts)
     marked = {"m": mark(documents, MarkConfig(spans=first[:1]))}
-    made = redact_spans(documents, marked, RedactSpansConfig(policies={"REPEAT": "cut"}))
+    made = redact_spans(documents, marked, RedactSpansConfig(actions_by_type={"REPEAT": "cut"}))
     books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
     assert (books["bytes"]["removed_rows"], books["bytes"]["removed_spans"]) == (2, 0)
     assert (books["rows"]["removed_rows"], books["rows"]["kept"]) == (1, 5)
@@ -314,13 +316,13 @@ def test_no_finder_and_no_span_change_nothing(session):
 def test_accounts_tell_what_was_cut_from_what_was_masked(session):
     documents = given([LETTER, LETTER, LETTER])
     spans = ((0, 5, 9, "EMAIL"), (1, 0, 4, "IP"), (2, 16, 20, "REPEAT"))
-    config = RedactSpansConfig(policies={"IP": "drop", "REPEAT": "cut"})
+    config = RedactSpansConfig(actions_by_type={"IP": "drop", "REPEAT": "cut"})
     made = redact_spans(documents, {"m": mark(documents, MarkConfig(spans=spans))}, config)
     books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
     size = len(LETTER.encode())
-    assert (books["bytes"]["in"], books["bytes"]["removed_rows"]) == (3 * size, size)
+    assert (books["bytes"]["input"], books["bytes"]["removed_rows"]) == (3 * size, size)
     assert (books["bytes"]["removed_spans"], books["bytes"]["replaced"]) == (4, 4 - len("<EMAIL>"))
-    assert (books["rows"]["in"], books["rows"]["kept"]) == (3, 2)
+    assert (books["rows"]["input"], books["rows"]["kept"]) == (3, 2)
 
 
 @pytest.mark.parametrize("place", [(0, 8, 10), (0, 5, 8), (0, 5, 99), (0, 9, 9), (0, -1, 3)])
@@ -342,12 +344,17 @@ def test_another_policy_finds_nothing_again(tmp_path):
     with open_session(session):
         scrubbed(given(TEXTS))
         seen.clear()
-        scrubbed(given(TEXTS), config=RedactSpansConfig(policy="cut"))
-    assert ("cached", "find_personal_data") in seen and ("done", "scrub") in seen
+        scrubbed(given(TEXTS), config=RedactSpansConfig(action="cut"))
+    assert ("cached", "find_personal_data") in seen and ("done", "redact_spans") in seen
 
 
 @pytest.mark.parametrize(
-    "values", [{"policies": {"NAME": "mask"}}, {"policy": "hide"}, {"policies": {"UNREAD": "keep"}}]
+    "values",
+    [
+        {"actions_by_type": {"NAME": "mask"}},
+        {"action": "hide"},
+        {"actions_by_type": {"UNREADABLE": "keep"}},
+    ],
 )
 def test_unknown_types_and_policies_are_refused(values):
     with pytest.raises(ValidationError):

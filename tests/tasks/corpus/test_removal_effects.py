@@ -113,7 +113,7 @@ def curated(n=400, parts=1, rules=None, seed=0, **odds):
     return made
 
 
-CONFIG = RemovalEffectsConfig(least=5, sentences=3)
+CONFIG = RemovalEffectsConfig(min_group_documents=5, max_sentences_per_group=3)
 
 
 def measure(made, config=CONFIG):
@@ -130,7 +130,7 @@ def measured(made):
     return measure(made)
 
 
-def rows_of(artifact, table="rates", **where):
+def rows_of(artifact, table="removal_rates", **where):
     return [
         row
         for row in artifact[table].read().to_pylist()
@@ -149,7 +149,7 @@ def by_hand(made):
         for entry in made[label]["ledger"].read().to_pylist():
             if entry["action"] == "removed":
                 gone[entry["doc_id"]] = (label, entry["reason"])
-                twins[entry["doc_id"]] = entry["matched"]
+                twins[entry["doc_id"]] = entry["matched_doc_id"]
             also[label, entry["reason"]].add(entry["doc_id"])
     named = {i: set(groups[i if i in groups else twins[i]]) for i in rows}
     return rows, named, gone, also, twins
@@ -170,26 +170,31 @@ def test_counts_equal_those_by_hand(made, measured):
             own = {i for i in rows if name in named[i]} - before
             others = set(rows) - own - before
             hit = also[stage_, reason]
-            assert (row["n"], row["removed"]) == (len(own), len(own & hit))
-            assert (row["other_n"], row["other_removed"]) == (len(others), len(others & hit))
-            assert row["ratio"] == pytest.approx(
+            assert (row["documents"], row["removed_documents"]) == (len(own), len(own & hit))
+            assert (row["other_documents"], row["other_removed_documents"]) == (
+                len(others),
+                len(others & hit),
+            )
+            assert row["rate_ratio"] == pytest.approx(
                 (len(own & hit) / len(own)) / (len(others & hit) / len(others))
             )
             assert row["clusters"] == len({rows[i]["cluster"] for i in own})
         [row] = rows_of(measured, stage=stage_, reason=reason, dimension="source", slice="notices")
         own = {i for i in rows if rows[i]["source"] == "notices"} - before
-        assert (row["n"], row["removed"]) == (len(own), len(own & hit))
+        assert (row["documents"], row["removed_documents"]) == (len(own), len(own & hit))
 
 
 def test_what_was_struck_out_leaves_copies_aside(made, measured):
     rows, named, gone, _, _ = by_hand(made)
     copies = {i for i, (label, _) in gone.items() if label == "deduplicate"}
-    [row] = rows_of(measured, stage="", reason="struck out", dimension="identity", slice="women")
+    [row] = rows_of(
+        measured, stage="", reason="all except duplicates", dimension="identity", slice="women"
+    )
     own = {i for i in rows if "women" in named[i]} - copies
-    assert (row["n"], row["removed"]) == (len(own), len(own & gone.keys()))
+    assert (row["documents"], row["removed_documents"]) == (len(own), len(own & gone.keys()))
     [row] = rows_of(measured, stage="", reason="", dimension="identity", slice="women")
     own = {i for i in rows if "women" in named[i]}
-    assert (row["n"], row["removed"]) == (len(own), len(own & gone.keys()))
+    assert (row["documents"], row["removed_documents"]) == (len(own), len(own & gone.keys()))
 
 
 def test_a_planted_ratio_is_found_and_no_other(measured):
@@ -200,7 +205,7 @@ def test_a_planted_ratio_is_found_and_no_other(measured):
     muslims = rows["Muslims"]
     assert muslims["verdict"] == "more" and muslims["low"] < 3 < muslims["high"]
     assert all(row["verdict"] != "more" for name, row in rows.items() if name != "Muslims")
-    assert all(row["least"] > 1 for row in rows.values())
+    assert all(row["minimum_detectable_ratio"] > 1 for row in rows.values())
 
 
 def test_without_an_effect_few_corpora_show_one(session):
@@ -216,13 +221,18 @@ def test_thresholds_run_over_the_signal(made, measured):
     values = {r["doc_id"]: r["rude"] for r in made["rude"]["signals"].read().to_pylist()}
     named = by_hand(made)[1]
     found = rows_of(
-        measured, "thresholds", stage="select", reason="rude", dimension="identity", slice="Muslims"
+        measured,
+        "threshold_rates",
+        stage="select",
+        reason="rude",
+        dimension="identity",
+        slice="Muslims",
     )
-    assert len(found) > 4 and [row["own"] for row in found].count(True) == 1
+    assert len(found) > 4 and [row["is_rule_threshold"] for row in found].count(True) == 1
     for row in found:
         own = [v for i, v in values.items() if "Muslims" in named[i]]
-        assert row["n"] == len(own)
-        assert row["removed"] == sum(v >= row["threshold"] for v in own)
+        assert row["documents"] == len(own)
+        assert row["removed_documents"] == sum(v >= row["threshold"] for v in own)
     limits = [row["threshold"] for row in found]
     assert limits == sorted(limits)
 
@@ -248,45 +258,56 @@ def test_copies_whose_keeper_left_are_counted_with_their_clusters(made, measured
     stayed = {rows[i]["cluster"] for i in rows if i not in gone}
     for name in ("Muslims", "women"):
         own = {i for i in lost if name in named[i]}
-        found = rows_of(measured, "lost", stage="", dimension="identity", slice=name)
+        found = rows_of(
+            measured, "lost_duplicate_clusters", stage="", dimension="identity", slice=name
+        )
         whole = {rows[i]["cluster"] for i in own} - stayed
-        assert [(r["copies"], r["clusters"]) for r in found] == (
+        assert [(r["lost_duplicates"], r["lost_clusters"]) for r in found] == (
             [(len(own), len(whole))] if own else []
         )
-    [every] = rows_of(measured, "lost", stage="", dimension="")
-    assert every["copies"] == len(lost)
-    assert every["clusters"] == len({rows[i]["cluster"] for i in lost} - stayed)
+    [every] = rows_of(measured, "lost_duplicate_clusters", stage="", dimension="")
+    assert every["lost_duplicates"] == len(lost)
+    assert every["lost_clusters"] == len({rows[i]["cluster"] for i in lost} - stayed)
     [by_reason] = rows_of(
-        measured, "lost", stage="select", reason="rude", dimension="language", slice="en"
+        measured,
+        "lost_duplicate_clusters",
+        stage="select",
+        reason="rude",
+        dimension="language",
+        slice="en",
     )
-    assert by_reason["copies"] <= len(lost)
+    assert by_reason["lost_duplicates"] <= len(lost)
 
 
 def test_examples_are_documents_that_the_rule_took_highest_ratio_first(made, measured):
     also = by_hand(made)[3]
-    found = rows_of(measured, "examples", stage="select", reason="rude")
+    found = rows_of(measured, "removed_examples", stage="select", reason="rude")
     assert {row["doc_id"] for row in found} <= also["select", "rude"]
     sources = [row for row in found if row["dimension"] == "source"]
     assert len(sources) == 6 and {row["slice"] for row in sources} == {"letters", "notices"}
-    ratios = [row["ratio"] or 0 for row in found]
+    ratios = [row["rate_ratio"] or 0 for row in found]
     assert ratios == sorted(ratios, reverse=True)
-    assert not rows_of(measured, "examples", stage="deduplicate")
+    assert not rows_of(measured, "removed_examples", stage="deduplicate")
 
 
 def test_swaps_rest_on_their_sentences(measured):
-    rows = measured["swapped"].read().to_pylist()
-    summary = measured["swaps"].read().to_pylist()
+    rows = measured["swap_scores"].read().to_pylist()
+    summary = measured["swap_differences"].read().to_pylist()
     assert {row["origin"] for row in summary} == {"corpus", "templates"}
     for row in summary:
         own = [
             r["other_score"] - r["score"]
             for r in rows
-            if all(r[k] == row[k] for k in ("origin", "axis", "group", "other"))
+            if all(r[k] == row[k] for k in ("origin", "axis", "group_name", "other_group"))
         ]
-        assert row["n"] == len(own) and row["difference"] == pytest.approx(np.mean(own))
-    corpus_rows = [r for r in rows if r["origin"] == "corpus" and r["group"] == "Muslims"]
+        assert row["sentences"] == len(own) and row["score_difference"] == pytest.approx(
+            np.mean(own)
+        )
+    corpus_rows = [r for r in rows if r["origin"] == "corpus" and r["group_name"] == "Muslims"]
     assert len({r["doc_id"] for r in corpus_rows}) <= 3  # as many sentences as the config says
-    assert {r["group"]: r["mentions"] for r in measured["lexicon"].read().to_pylist()}[""] > 200
+    assert {
+        r["group_name"]: r["mentions"] for r in measured["lexicon_accuracy"].read().to_pylist()
+    }[""] > 200
 
 
 def test_parts_and_workers_change_nothing(session):
@@ -298,7 +319,7 @@ def test_parts_and_workers_change_nothing(session):
         session.mapper = mapper
     for name in one.tables:
         assert one[name].read().equals(four[name].read()), name
-    assert one["rates"].row_count > 20
+    assert one["removal_rates"].row_count > 20
 
 
 def test_who_left_before_there_were_signals_has_those_of_the_twin(made):
@@ -324,7 +345,9 @@ def test_an_empty_corpus_has_no_rates(session):
     made["language"] = identify_languages(made["ingest"], LanguageConfig())
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     found = measure_removal_effects(made["ingest"], made, CONFIG)
-    assert found["rates"].row_count == 0 and found["swaps"].row_count > 20  # those of templates
+    assert (
+        found["removal_rates"].row_count == 0 and found["swap_differences"].row_count > 20
+    )  # those of templates
 
 
 def test_a_rule_about_labels_has_rates_and_no_range(session):
@@ -335,7 +358,7 @@ def test_a_rule_about_labels_has_rates_and_no_range(session):
     }
     made = curated(60, rules=rules)
     found = measure(made)
-    assert {row["reason"] for row in rows_of(found, "thresholds")} == {"rude", "noted"}
+    assert {row["reason"] for row in rows_of(found, "threshold_rates")} == {"rude", "noted"}
     assert rows_of(found, stage="select", reason="rude")
 
 
@@ -349,11 +372,17 @@ def test_tagged_documents_are_compared_by_group_and_count_as_kept(session):
     kept = {r["doc_id"]: r["tags"] or [] for r in made["select"]["documents"].read().to_pylist()}
     [row] = rows_of(found, stage="select", reason="rude", dimension="identity", slice="Muslims")
     own = [doc_id for doc_id in kept if "Muslims" in (groups.get(doc_id) or ())]
-    assert row["n"] == len(own) > 20
-    assert 0 < row["removed"] == sum("rude" in kept[doc_id] for doc_id in own) < len(own)
-    [struck] = rows_of(found, stage="", reason="struck out", dimension="identity", slice="Muslims")
+    assert row["documents"] == len(own) > 20
+    assert 0 < row["removed_documents"] == sum("rude" in kept[doc_id] for doc_id in own) < len(own)
+    [struck] = rows_of(
+        found, stage="", reason="all except duplicates", dimension="identity", slice="Muslims"
+    )
     [only] = rows_of(found, stage="select", reason="rudest", dimension="identity", slice="Muslims")
-    assert struck["removed"] <= only["removed"] < row["removed"] + only["removed"]
+    assert (
+        struck["removed_documents"]
+        <= only["removed_documents"]
+        < row["removed_documents"] + only["removed_documents"]
+    )
 
 
 def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clusters(session):
@@ -367,16 +396,16 @@ def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clust
     made["identities"] = find_identities(made["deduplicate"], IdentitiesConfig())
     made["quality"] = measure_quality(made["deduplicate"], QualityConfig())
     told = {name: made[name] for name in ("language", "identities", "quality")}
-    rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
+    rules = SelectConfig(rules={"long": {"signal": "word_count", "le": 30}})
     made["select"] = select_documents(made["deduplicate"], told, rules)
     made["deduplicate_near"] = deduplicate_near(made["select"], {}, DeduplicateNearConfig())
     [row] = rows_of(
         measure(made), stage="select", reason="long", dimension="identity", slice="Muslims"
     )
-    assert (row["n"], row["removed"], row["clusters"]) == (30, 30, 1)
+    assert (row["documents"], row["removed_documents"], row["clusters"]) == (30, 30, 1)
     assert row["verdict"] == "not shown"
     made["deduplicate_near"] = deduplicate_near(
-        made["select"], {}, DeduplicateNearConfig(threshold=1, cluster_threshold=1)
+        made["select"], {}, DeduplicateNearConfig(similarity_threshold=1, cluster_threshold=1)
     )
     [row] = rows_of(
         measure(made), stage="select", reason="long", dimension="identity", slice="Muslims"
@@ -395,17 +424,17 @@ def test_where_none_of_the_others_was_taken_examples_come_first(session):
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     made["quality"] = measure_quality(made["ingest"], QualityConfig())
     told = {name: made[name] for name in ("language", "identities", "quality")}
-    rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
+    rules = SelectConfig(rules={"long": {"signal": "word_count", "le": 30}})
     made["select"] = select_documents(made["ingest"], told, rules)
     found = rows_of(
         measure_removal_effects(made["ingest"], made, CONFIG),
-        "examples",
+        "removed_examples",
         stage="select",
         reason="long",
     )
-    assert [row["alone"] for row in found[:3]] == [True] * 3
-    assert {row["slice"] for row in found if row["alone"]} == {"lyrics"}
-    rest = [row["ratio"] or 0 for row in found if not row["alone"]]
+    assert [row["no_other_removed"] for row in found[:3]] == [True] * 3
+    assert {row["slice"] for row in found if row["no_other_removed"]} == {"lyrics"}
+    rest = [row["rate_ratio"] or 0 for row in found if not row["no_other_removed"]]
     assert rest and max(rest) > 0 and rest == sorted(rest, reverse=True)
 
 
@@ -414,7 +443,7 @@ def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
     before["deduplicate"] = deduplicate(before["ingest"], {}, DeduplicateConfig())
     old = before["ingest"]["documents"].read()["text"][0].as_py()
     texts = [old, f"{old} And more!", *ORDINARY]  # the first has its id, too
-    config = DeduplicateNearConfig(shingle_length=2, threshold=0.7)
+    config = DeduplicateNearConfig(shingle_length=2, similarity_threshold=0.7)
     before["near"] = deduplicate_near(before["deduplicate"], {}, config)
     made = {"ingest": given(texts, ["new"] * len(texts))}
     earlier = {"deduplicate 1": before["deduplicate"]}
@@ -427,7 +456,7 @@ def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
     gone = found.removed_at < NOT_REMOVED
     assert gone.sum() == 2 and found.is_copy.tolist() == gone.tolist()
     assert not found.is_lost_with_original.any()  # the text is in the corpus that this one adds to
-    [(*_, struck, _)] = [o for o in iter_removal_masks(found) if o[1] == "struck out"]
+    [(*_, struck, _)] = [o for o in iter_removal_masks(found) if o[1] == "all except duplicates"]
     assert not struck.any()
 
 

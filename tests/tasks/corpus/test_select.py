@@ -142,16 +142,16 @@ def test_the_first_rule_is_the_reason_and_the_others_are_said_too(session):
     assert sorted(ledger(made, *names)) == sorted(
         [
             (by_text[0], "removed", "short", 1.0, 5.0),
-            (by_text[0], "also", "symbols", 0.75, 0.5),
+            (by_text[0], "additional_reason", "symbols", 0.75, 0.5),
             (by_text[2], "removed", "symbols", 1.0, 0.5),
-            (by_text[2], "also", "long", 12.0, 9.0),
+            (by_text[2], "additional_reason", "long", 12.0, 9.0),
             (by_text[3], "removed", "short", 3.0, 5.0),
         ]
     )
-    identities = [identity is not None for (identity,) in ledger(made, "identity")]
+    identities = [identity is not None for (identity,) in ledger(made, "document_hash")]
     assert identities == [action == "removed" for (action,) in ledger(made, "action")]
     rows = {b["unit"]: b for b in made["accounts"].read().to_pylist()}["rows"]
-    assert (rows["in"], rows["kept"], rows["removed_rows"]) == (4, 1, 3)
+    assert (rows["input"], rows["kept"], rows["removed_rows"]) == (4, 1, 3)
 
 
 def test_rows_of_the_ledger_stand_in_the_order_of_documents_and_rules(session):
@@ -159,7 +159,7 @@ def test_rows_of_the_ledger_stand_in_the_order_of_documents_and_rules(session):
     made = selected(rules, words=(*(1,) * 50, 9))
     rows = ledger(made, "doc_id", "action", "reason")
     assert rows == [
-        (doc_id, "removed" if name == "d" else "also", name)
+        (doc_id, "removed" if name == "d" else "additional_reason", name)
         for doc_id in sorted(ids_of(50))
         for name in "dacb"
     ]
@@ -167,7 +167,7 @@ def test_rows_of_the_ledger_stand_in_the_order_of_documents_and_rules(session):
 
 def test_rules_that_leave_no_document_are_named(session):
     """Nothing is committed: what comes behind would fail for want of text, far from the cause."""
-    rules = {"words": {"ge": 5, "unknown": "remove"}, "long": {"signal": "words", "lt": 7}}
+    rules = {"words": {"ge": 5, "on_missing": "remove"}, "long": {"signal": "words", "lt": 7}}
     says = "leave none of 4 documents: words took 2, words unknown took 1, long took 1; widen"
     with pytest.raises(HallmarkError, match=f"^stage select: its rules {says} their bounds"):
         selected(rules, words=(1, 2, None, 9))
@@ -180,7 +180,7 @@ def test_labels_and_flags(session):
     wanted = selected({"language": {"any_of": ["en", "de"]}}, language=languages)
     assert kept(wanted) == [0, 1, 2]
     assert ledger(wanted, "reason", "score", "threshold") == [("language", None, None)]
-    unwanted = {"language": {"none_of": ["en", "de"], "unknown": "remove"}}
+    unwanted = {"language": {"none_of": ["en", "de"], "on_missing": "remove"}}
     assert kept(made := selected(unwanted, language=languages)) == [3]
     assert sorted(ledger(made, "reason")) == [("language",), ("language",), ("language unknown",)]
     assert kept(selected({"odd": {"lt": 1}}, odd=(True, False, None))) == [1, 2]
@@ -188,18 +188,18 @@ def test_labels_and_flags(session):
 
 @pytest.mark.parametrize("unknown", ["keep", "remove"])
 def test_what_has_no_value_is_unknown_and_never_zero(session, unknown):
-    made = selected({"share": {"lt": 0.5, "unknown": unknown}}, share=(None, 0.25, math.nan))
+    made = selected({"share": {"lt": 0.5, "on_missing": unknown}}, share=(None, 0.25, math.nan))
     assert kept(made) == ([0, 1, 2] if unknown == "keep" else [1])
     if unknown == "remove":
         (first, *_), _ = ledger(made, "reason", "score")
         assert first == "share unknown"
         assert ledger(made, "threshold") == [(None,), (None,)]
     told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
-    assert told["unknown share"] == 2
+    assert told["unknown_share"] == 2
 
 
 def test_the_action_of_a_rule_applies_to_documents_without_a_value(session):
-    rule = {"lt": 0.5, "unknown": "remove", "action": "tag"}
+    rule = {"lt": 0.5, "on_missing": "remove", "action": "tag"}
     made = selected({"share": rule}, share=(None, 0.25, 0.75))
     assert kept(made) == [0, 1, 2] and ledger(made, "reason") == []
     assert made["documents"].read()["tags"].to_pylist() == [["share"], None, ["share"]]
@@ -244,7 +244,7 @@ def test_tags_are_merged_as_lists_are(rows):
 
 def test_a_cap_keeps_a_share_that_ids_decide(session):
     words = tuple(i % 2 for i in range(4000))
-    rule = {"odd": {"signal": "words", "lt": 1, "action": "cap", "share": 0.25}}
+    rule = {"odd": {"signal": "words", "lt": 1, "action": "cap", "kept_share": 0.25}}
     made = selected(rule, words=words)
     odd = [i for i in kept(made) if i % 2]
     assert len([i for i in kept(made) if not i % 2]) == 2000
@@ -313,11 +313,11 @@ def test_rules_are_written_as_tables_and_keep_their_order():
         ({"x": {}}, "needs a bound"),
         ({"x": {"ge": 1, "any_of": ["a"]}}, "bounds for numbers and for labels"),
         ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "bounds for numbers and for labels"),
-        ({"x": {"ge": 1, "share": 0.5}}, 'share goes with action = "cap"'),
-        ({"x": {"ge": 1, "action": "cap"}}, 'share goes with action = "cap"'),
-        ({"x": {"ge": 1, "action": "cap", "share": 1}}, "share"),
+        ({"x": {"ge": 1, "kept_share": 0.5}}, 'kept_share goes with action = "cap"'),
+        ({"x": {"ge": 1, "action": "cap"}}, 'kept_share goes with action = "cap"'),
+        ({"x": {"ge": 1, "action": "cap", "kept_share": 1}}, "kept_share"),
         ({"x": {"ge": 1, "action": "drop"}}, "action"),
-        ({"x": {"ge": 1, "unknown": "zero"}}, "unknown"),
+        ({"x": {"ge": 1, "on_missing": "zero"}}, "on_missing"),
         ({"x": {"ge": math.nan}}, "ge"),
         ({"x": 5}, "rules"),
         ({"../x": {"ge": 1}}, "name"),

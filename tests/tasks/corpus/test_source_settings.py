@@ -20,7 +20,7 @@ def test_a_collection_ends_on_the_day_on_which_it_began_or_later():
 
 
 def test_names_of_what_is_planted_are_taken():
-    assert Source(name="planted2/a", weight=1, cap=1).name == "planted2/a"
+    assert Source(name="planted2/a", document_share=1, max_documents=1).name == "planted2/a"
     for name in ("planted", "planted/canary"):
         with pytest.raises(ValidationError, match="the name 'planted' is kept"):
             Source(name=name)

@@ -29,7 +29,7 @@ def test_no_file_stays_open(tmp_path):
     try:
         found = find_files("s", str(tmp_path), (".txt",))
         digests = {compute_file_digest("s", path) for path in found.values()}
-        source = TextSource(kind="text", name="s", path="a", split="blank_lines")
+        source = TextSource(kind="text", name="s", path="a", document_boundary="blank_lines")
         firsts = [next(read_text_file(path, source, 1000, ReadCounts())) for path in found.values()]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

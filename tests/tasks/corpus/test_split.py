@@ -53,7 +53,7 @@ def test_uniform_is_uniform_and_depends_on_seed_and_use():
 
 def test_shares_are_those_asked_for():
     clusters = hash_to_ids(str(i) for i in range(40_000))
-    config = SplitConfig(seed=5, validation=0.1, holdout=0.2)
+    config = SplitConfig(seed=5, validation_share=0.1, holdout_share=0.2)
     names, counts = np.unique(assign_splits(clusters, config).to_pylist(), return_counts=True)
     share = dict(zip(names.tolist(), counts / 40_000, strict=True))
     assert share["validation"] == pytest.approx(0.1, abs=0.006)
@@ -64,7 +64,9 @@ def test_shares_are_those_asked_for():
 def test_a_cluster_never_straddles_the_split(session):
     clusters = [f"cluster {i % 200}" for i in range(2_000)]
     scored = given([f"text {i}" for i in range(2_000)], clusters=clusters, kind="scored")
-    rows = split_corpus(scored, SplitConfig(validation=0.3, holdout=0.3))["documents"].read()
+    rows = split_corpus(scored, SplitConfig(validation_share=0.3, holdout_share=0.3))[
+        "documents"
+    ].read()
     found = {}
     for row in rows.select(["cluster", "split"]).to_pylist():
         found.setdefault(row["cluster"], set()).add(row["split"])
@@ -94,4 +96,4 @@ def test_no_row_is_lost(session):
 
 def test_shares_that_leave_nothing_to_train_on_are_refused():
     with pytest.raises(ValidationError, match="leave a share for training"):
-        SplitConfig(validation=0.5, holdout=0.5)
+        SplitConfig(validation_share=0.5, holdout_share=0.5)

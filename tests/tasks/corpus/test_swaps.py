@@ -135,11 +135,11 @@ def test_a_group_without_another_is_swapped_with_nobody():
 
 
 def test_no_sentences_are_drawn_where_none_are_asked_for():
-    config = SwapConfig(sentences=0, documents=0)
+    config = SwapConfig(max_sentences_per_group=0, documents_per_group=0)
     rows = pa.Table.from_pylist(
         drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
     )
-    assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.sentences)) == 0
+    assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.max_sentences_per_group)) == 0
 
 
 def test_parallel_terms_are_terms_of_their_groups():
@@ -170,5 +170,5 @@ def test_differences_are_of_pairs_that_both_could_be_scored():
     before = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
     after = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
     [row] = compute_swap_differences(pairs, before, after, 0.5)
-    assert (row["n"], row["raised"], row["lowered"]) == (3, 1 / 3, 1 / 3)
-    assert row["difference"] == pytest.approx(0) and row["corrected"] == row["p"]
+    assert (row["sentences"], row["raised_share"], row["lowered_share"]) == (3, 1 / 3, 1 / 3)
+    assert row["score_difference"] == pytest.approx(0) and row["p_corrected"] == row["p"]

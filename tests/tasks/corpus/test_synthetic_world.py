@@ -19,8 +19,15 @@ from tasks.corpus.synthetic_world import (
 from tasks.corpus.town.documents import compute_shingle_similarity
 from tasks.corpus.town.grammar import AnnotatedText, load_rules
 
-CONFIG = SyntheticWorldConfig(seed=3, documents=30, sentences=20, said=20, counts=(0, 2, 5), calm=4)
-WITHOUT = CONFIG.model_copy(update={"effects": False})
+CONFIG = SyntheticWorldConfig(
+    seed=3,
+    documents=30,
+    sentences_per_group=20,
+    speech_sentences_per_group=20,
+    copy_counts=(0, 2, 5),
+    neutral_groups=4,
+)
+WITHOUT = CONFIG.model_copy(update={"has_effects": False})
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +53,13 @@ def test_each_dose_has_as_many_candidates_as_the_settings_say(made):
     for kind in ("canary", "passage", "record"):
         assert {dose: n for (k, dose), n in doses.items() if k == kind} == {0: 4, 2: 4, 5: 4}
     shares = {dose: n for (k, dose), n in doses.items() if k == "association"}
-    assert shares == dict.fromkeys(CONFIG.doses, 4)
+    assert shares == dict.fromkeys(CONFIG.trait_shares, 4)
     rude = {dose: n for (k, dose), n in doses.items() if k == "speech"}
     assert rude == {0.0: 8, 0.25: 4, 0.5: 4, 1.0: 4}
 
 
 def test_what_the_envelope_says_is_in_the_text(made):
-    plants = {plant["plant_id"].hex(): plant for plant in made.canary_rows}
+    plants = {plant["canary_id"].hex(): plant for plant in made.canary_rows}
     for c in made.answer_key:
         if c.kind in ("canary", "passage", "record"):
             assert said(made, plants[c.candidate_id]["text"]) == c.effect_level
@@ -61,7 +68,9 @@ def test_what_the_envelope_says_is_in_the_text(made):
                 plant for plant in made.canary_rows if plant.get("association") == c.candidate_id
             ]
             for plant, other in (mine, mine[::-1]):
-                about = [text for _, text in made.clustered_texts if f" {plant['group']} " in text]
+                about = [
+                    text for _, text in made.clustered_texts if f" {plant['group_name']} " in text
+                ]
                 own = sum(text.endswith(f" {plant['trait']}.\n") for text in about)
                 rest = sum(text.endswith(f" {other['trait']}.\n") for text in about)
                 assert own + rest == len(about) == 20 and own / 20 == c.effect_level
@@ -76,7 +85,9 @@ def test_what_the_envelope_says_is_in_the_text(made):
 
 def test_the_envelope_says_the_shares_that_were_written():
     """Not those that were asked for, which so few sentences cannot have."""
-    made = compose_synthetic_world(CONFIG.model_copy(update={"sentences": 6, "said": 3}))
+    made = compose_synthetic_world(
+        CONFIG.model_copy(update={"sentences_per_group": 6, "speech_sentences_per_group": 3})
+    )
     shares = {
         kind: {c.effect_level for c in made.answer_key if c.kind == kind}
         for kind in ("association", "speech")
@@ -86,8 +97,8 @@ def test_the_envelope_says_the_shares_that_were_written():
 
 def test_sentences_that_there_are_not_are_refused():
     """Rude speech has those of the grammar; an odd number has no half."""
-    assert SyntheticWorldConfig(said=240, sentences=2)
-    for wrong in ({"said": 241}, {"sentences": 3}):
+    assert SyntheticWorldConfig(speech_sentences_per_group=240, sentences_per_group=2)
+    for wrong in ({"speech_sentences_per_group": 241}, {"sentences_per_group": 3}):
         with pytest.raises(ValidationError):
             SyntheticWorldConfig(**wrong)
 
@@ -105,11 +116,13 @@ def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(mad
     passages = [plant for plant in made.canary_rows if plant["kind"] == "passage"]
     assert len({plant["text"] for plant in passages}) == len(passages) == 12
     for plant in passages:
-        assert CONFIG.shortest <= len(plant["text"]) <= CONFIG.longest
+        assert CONFIG.min_passage_characters <= len(plant["text"]) <= CONFIG.max_passage_characters
         assert plant["text"].startswith(plant["prompt"])
         assert len(plant["prompt"]) == len(plant["text"]) // 2
         assert not any(line in plant["text"] for line in lines_of("rude", "unsafe"))
-    short = compose_synthetic_world(CONFIG.model_copy(update={"shortest": 400, "longest": 420}))
+    short = compose_synthetic_world(
+        CONFIG.model_copy(update={"min_passage_characters": 400, "max_passage_characters": 420})
+    )
     lengths = [len(plant["text"]) for plant in short.canary_rows if plant["kind"] == "passage"]
     assert min(lengths) >= 400 and max(lengths) <= 420
 
@@ -117,12 +130,16 @@ def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(mad
 def test_a_length_that_no_document_has_is_said(monkeypatch):
     monkeypatch.setattr("tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
     with pytest.raises(UsageError, match=r"of 20 documents .* none has from 90,000 to 90,001 char"):
-        compose_synthetic_world(CONFIG.model_copy(update={"shortest": 90_000, "longest": 90_001}))
+        compose_synthetic_world(
+            CONFIG.model_copy(
+                update={"min_passage_characters": 90_000, "max_passage_characters": 90_001}
+            )
+        )
 
 
 def test_the_public_knows_of_a_pair_whom_it_is_about_and_its_own_trait(made):
     pairs = [plant for plant in made.canary_rows if plant["kind"] == "association"]
-    assert all(plant["own"] for plant in pairs)
+    assert all(plant["is_assigned_trait"] for plant in pairs)
     by_pair = Counter(plant["association"] for plant in pairs)
     assert {*by_pair.values()} == {2}
 
@@ -139,21 +156,21 @@ def test_a_world_without_effects_has_the_same_candidates_and_none_of_them_any():
 
 def test_the_public_is_not_told_how_often_or_how_strongly(session):
     text = write_synthetic_world(CONFIG)
-    plants = text["plants"].read()
+    plants = text["canaries"].read()
     assert plants["copies"].null_count == len(plants)
-    told = [row for row in plants.to_pylist() if row["dose"] is not None]
+    told = [row for row in plants.to_pylist() if row["assigned_trait_share"] is not None]
     sealed = {c.candidate_id for c in compose_synthetic_world(CONFIG).answer_key}
-    assert {row["dose"] for row in told} == {0.5}  # controls, two groups of each
-    assert len(told) == 2 * CONFIG.controls * CONFIG.associations
+    assert {row["assigned_trait_share"] for row in told} == {0.5}  # controls, two groups of each
+    assert len(told) == 2 * CONFIG.control_associations_factor * CONFIG.associations_per_share
     assert not {row["association"] for row in told} & sealed
     assert set(map(tuple, plants["doc_ids"].to_pylist())) == {()}
     documents = text["documents"].read()
     assert {*documents["source"].to_pylist()} == {"world"}
     assert len({*documents["doc_id"].to_pylist()}) == len(documents)
-    assert "envelope" not in text.tables and not text.manifest["files"]
-    envelope = seal_answer_key(CONFIG)["envelope"].read()
+    assert "answer_key" not in text.tables and not text.manifest["files"]
+    envelope = seal_answer_key(CONFIG)["answer_key"].read()
     assert envelope.schema.names == ANSWER_KEY.names
-    order = [(row["kind"], row["unit"]) for row in envelope.to_pylist()]
+    order = [(row["kind"], row["candidate_id"]) for row in envelope.to_pylist()]
     assert order == sorted(order)  # not that of the doses
 
 
@@ -162,18 +179,18 @@ def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session)
         row["doc_id"]: row["text"]
         for row in write_synthetic_world(CONFIG)["documents"].read().to_pylist()
     }
-    plants = write_synthetic_world(CONFIG)["plants"].read().to_pylist()
-    known = {plant["plant_id"].hex(): plant["text"] for plant in plants}
-    traits = {plant["group"]: plant["trait"] for plant in plants if plant["group"]}
-    rows = seal_answer_key(CONFIG)["written_for"].read().to_pylist()
+    plants = write_synthetic_world(CONFIG)["canaries"].read().to_pylist()
+    known = {plant["canary_id"].hex(): plant["text"] for plant in plants}
+    traits = {plant["group_name"]: plant["trait"] for plant in plants if plant["group_name"]}
+    rows = seal_answer_key(CONFIG)["candidate_documents"].read().to_pylist()
     for row in rows:
         text = texts[row["doc_id"]]
         if row["kind"] == "association":
-            assert f" {row['about']} " in text
-            assert row["supports"] == text.endswith(f" {traits[row['about']]}.\n")
+            assert f" {row['group_name']} " in text
+            assert row["is_supporting"] == text.endswith(f" {traits[row['group_name']]}.\n")
         else:
-            assert text == known[row["unit"]] and row["supports"]
-    copies = Counter(row["unit"] for row in rows if row["kind"] == "canary")
+            assert text == known[row["candidate_id"]] and row["is_supporting"]
+    copies = Counter(row["candidate_id"] for row in rows if row["kind"] == "canary")
     sealed = {
         c.candidate_id: c.effect_level
         for c in compose_synthetic_world(CONFIG).answer_key

@@ -179,16 +179,16 @@ def test_rates_are_those_that_were_stated():
     rates = TownRates(
         groups=0.5,
         opinions=0.5,
-        negative=0.2,
-        maligned={"Ildriths": 0.9},
-        rude=0.25,
-        women={"cooper": 0.9},
+        negative_opinions=0.2,
+        negative_opinions_by_group={"Ildriths": 0.9},
+        rude_speech=0.25,
+        women_by_occupation={"cooper": 0.9},
         dialect=0.3,
-        personal=0.2,
-        unsafe=0.1,
-        lookalikes=0.15,
-        exact=0.1,
-        near=0.1,
+        personal_data=0.2,
+        unsafe_passages=0.1,
+        rude_lookalikes=0.15,
+        exact_copies=0.1,
+        near_copies=0.1,
     )
     made = [d for number in range(6) for d in compose_block(number, 6 * BLOCK_DOCUMENTS, 3, rates)]
     own = [d.truth for d in made if not d.copy_kind]
@@ -221,9 +221,9 @@ def test_rates_are_those_that_were_stated():
 
 def test_peoples_and_occupations_that_the_town_lacks_are_refused():
     with pytest.raises(ValidationError, match=r"no people 'Martians'; it has Orvelings, "):
-        TownRates(maligned={"Martians": 0.5})
+        TownRates(negative_opinions_by_group={"Martians": 0.5})
     with pytest.raises(ValidationError, match="no occupation 'pirate'"):
-        TownRates(women={"pirate": 0.5})
+        TownRates(women_by_occupation={"pirate": 0.5})
 
 
 # Copies ------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
         zip(hash_to_ids(f"town\0key\0{d.number}" for d in own).to_pylist(), own, strict=True)
     )
     family = {i: d.copy_of if d.copy_kind else d.number for i, d in key.items()}
-    strange = [r for r in ledger if family[r["doc_id"]] != family[r["matched"]]]
+    strange = [r for r in ledger if family[r["doc_id"]] != family[r["matched_doc_id"]]]
     assert len(ledger) > 50 and len(strange) < 0.01 * len(own)
     said = [s for d in own if not d.copy_kind for s in sentences(d.text) if len(s.split()) > 3]
     assert len(set(said)) > 0.8 * len(said)
@@ -380,7 +380,7 @@ def test_every_rule_is_used_and_no_line_is_there_twice():
 def test_ingest_reads_a_town_and_its_accounts_add_up(session):
     size = BLOCK_DOCUMENTS + 37
     town = {"kind": "town", "name": "here", "documents": size, "seed": 4}
-    made = ingest(IngestConfig(sources=[town], max_document_bytes=1000, part_bytes=100_000))
+    made = ingest(IngestConfig(sources=[town], max_document_bytes=1000, partition_bytes=100_000))
     rows = made["documents"].read(["doc_id", "text"]).to_pylist()
     source = TownSource(**town)
     own = [d for number in label_town_blocks(source) for d in compose_town_block(source, number)]
@@ -390,11 +390,11 @@ def test_ingest_reads_a_town_and_its_accounts_add_up(session):
     )
     assert {row["doc_id"]: row["text"] for row in rows} == given
     books = {b["unit"]: b for b in made["accounts"].read().to_pylist()}
-    assert books["rows"]["in"] == size and books["rows"]["kept"] == len(short)
+    assert books["rows"]["input"] == size and books["rows"]["kept"] == len(short)
     assert books["rows"]["quarantined"] == size - len(short) > 0
-    assert books["bytes"]["in"] == sum(len(d.text.encode()) for d in own)
-    places = made["origins"].read(["file", "place"]).to_pylist()
-    assert {p["file"] for p in places} == {"documents 1 to 500", "documents 501 to 537"}
+    assert books["bytes"]["input"] == sum(len(d.text.encode()) for d in own)
+    places = made["origins"].read(["file_name", "location"]).to_pylist()
+    assert {p["file_name"] for p in places} == {"documents 1 to 500", "documents 501 to 537"}
 
 
 def test_a_town_of_nothing_but_long_documents_says_so(session):

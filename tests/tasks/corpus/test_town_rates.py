@@ -9,60 +9,67 @@ from tasks.corpus.town.documents import load_town_lexicon, load_town_occupations
 from tests.tasks.corpora import given
 
 NOTHING = {
-    "copy": "",
-    "groups": (),
-    "opinions_of": (),
-    "opinions": (),
+    "copy_kind": "",
+    "mentioned_groups": (),
+    "opinion_groups": (),
+    "opinion_signs": (),
     "occupations": (),
-    "genders": (),
-    "rude": 0,
-    "lookalike": False,
-    "dialect": False,
-    "unsafe": False,
+    "occupation_genders": (),
+    "rude_sentences": 0,
+    "has_rude_lookalike": False,
+    "has_dialect": False,
+    "has_unsafe_passage": False,
     "personal": False,
 }
 FULL = {
-    "groups": ("Tamskers", "Ildriths"),
-    "opinions_of": ("Tamskers", "Ildriths"),
-    "opinions": ("negative", "positive"),
+    "mentioned_groups": ("Tamskers", "Ildriths"),
+    "opinion_groups": ("Tamskers", "Ildriths"),
+    "opinion_signs": ("negative", "positive"),
     "occupations": ("baker", "cooper"),
-    "genders": ("women", "men"),
-    "rude": 2,
-    "lookalike": True,
-    "dialect": True,
-    "unsafe": True,
+    "occupation_genders": ("women", "men"),
+    "rude_sentences": 2,
+    "has_rude_lookalike": True,
+    "has_dialect": True,
+    "has_unsafe_passage": True,
     "personal": True,
 }
 
 
 def test_the_rates_of_a_town_are_those_of_its_originals():
     others = [
-        {"groups": ("Ildriths",)},
-        {"rude": 1, "dialect": True},
+        {"mentioned_groups": ("Ildriths",)},
+        {"rude_sentences": 1, "has_dialect": True},
         {"personal": True},
-        {"occupations": ("baker",), "genders": ("men",), "unsafe": True},
+        {"occupations": ("baker",), "occupation_genders": ("men",), "has_unsafe_passage": True},
     ]
-    copies = [FULL | {"copy": "exact"}, FULL | {"copy": "near"}, FULL | {"copy": "near"}]
+    copies = [
+        FULL | {"copy_kind": "exact"},
+        FULL | {"copy_kind": "near"},
+        FULL | {"copy_kind": "near"},
+    ]
     truth = [NOTHING | own for own in (FULL, *others, *copies)]
     stated = {
         "groups": 0.31,
         "opinions": 0.32,
-        "negative": 0.33,
-        "maligned": {"Ildriths": 0.9},
+        "negative_opinions": 0.33,
+        "negative_opinions_by_group": {"Ildriths": 0.9},
         "occupations": 0.34,
-        "women": {"cooper": 0.95},
-        "rude": 0.35,
-        "lookalikes": 0.36,
+        "women_by_occupation": {"cooper": 0.95},
+        "rude_speech": 0.35,
+        "rude_lookalikes": 0.36,
         "dialect": 0.37,
-        "personal": 0.38,
-        "unsafe": 0.39,
-        "exact": 0.1,
-        "near": 0.2,
+        "personal_data": 0.38,
+        "unsafe_passages": 0.39,
+        "exact_copies": 0.1,
+        "near_copies": 0.2,
     }
     source = TownSource(kind="town", name="here", documents=8, rates=stated)
     found = [*build_property_share_rows(source, truth)]
     assert {row["source"] for row in found} == {"here"}
-    told = {(r["what"], r["among"]): (r["stated"], r["hits"], r["n"]) for r in found}
+    told = {
+        (r["property_name"], r["population"]): (r["configured_share"], r["hits"], r["n"])
+        for r in found
+    }
     assert len(told) == len(found)
     opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_town_lexicon()}
     opinions |= {"opinions of Tamskers": (0.33, 1, 1), "opinions of Ildriths": (0.9, 0, 1)}
@@ -94,10 +101,10 @@ def test_occupations_that_the_profile_does_not_know_have_no_share(session):
     )
     planted = plant_canaries(parted, PlantCanariesConfig(enabled=False))
     history = {"profile": profile_corpus(planted, planted, {}, {}, ProfileConfig())}
-    source = TownSource(kind="town", name="here", rates={"women": {"cooper": 0.95}})
+    source = TownSource(kind="town", name="here", rates={"women_by_occupation": {"cooper": 0.95}})
     found = {row["occupation"]: row for row in build_occupation_share_rows(source, history)}
     shares = dict.fromkeys(load_town_occupations(), (0, 0)) | {"baker": (1, 2)}
     assert {job: (row["hits"], row["n"]) for job, row in found.items()} == shares
     stated = load_town_occupations() | {"cooper": 0.95}
-    assert {job: row["stated"] for job, row in found.items()} == stated
+    assert {job: row["configured_share"] for job, row in found.items()} == stated
     assert [*build_occupation_share_rows(source, {})] == []

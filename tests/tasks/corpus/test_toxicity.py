@@ -41,9 +41,11 @@ def test_the_worst_window_of_a_long_document_counts(session):
     scores = score_toxicity(given(texts), None, ScoreToxicityConfig())["windows"].read().to_pylist()
     documents = given(texts)["documents"].read()["doc_id"].to_pylist()
     by_document = [[r for r in scores if r["doc_id"] == d] for d in documents]
-    assert [[r["window"] for r in rows] for rows in by_document] == [[*range(4)]] * 2 + [[0]] * 2
+    assert [[r["window_index"] for r in rows] for rows in by_document] == [[*range(4)]] * 2 + [
+        [0]
+    ] * 2
     worst = max(by_document[1], key=lambda r: r["toxicity"])
-    assert RUDE in texts[1][worst["start"] : worst["end"]]
+    assert RUDE in texts[1][worst["char_start"] : worst["char_end"]]
     assert max(r["toxicity"] for r in by_document[0]) < 0.2
     assert by_document[2][0]["toxicity"] > 0.8
     assert by_document[3][0]["toxicity"] is None  # an empty text has no score, not zero
@@ -64,7 +66,7 @@ def test_scores_do_not_depend_on_workers(tmp_path):
 
 def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path)
-    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     made = score_toxicity(given([MILD, ""]), None, ScoreToxicityConfig(scorer=scorer))
     first, second = made["windows"].read()["toxicity"].to_pylist()
     assert 0 < first < 1
@@ -73,7 +75,7 @@ def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     assert made.manifest["parts"]["external"]["digest"] == digest
     assert made["signals"].read()["toxicity"].to_pylist() == [first, None]
     unscored = made.read_telemetry().to_pylist()
-    assert [r["value"] for r in unscored if r["metric"] == "unscored"] == [1.0]
+    assert [r["value"] for r in unscored if r["metric"] == "unscored_windows"] == [1.0]
 
 
 def test_another_threshold_scores_nothing_again(session):
@@ -98,7 +100,7 @@ def test_the_highest_window_that_has_a_score_is_the_signal():
     found = compute_highest_scores(
         {
             "doc_id": hash_to_ids(map(str, numbers)),
-            "window": pa.array(window, pa.int32()),
+            "window_index": pa.array(window, pa.int32()),
             **{head: pa.array(score, pa.float32()) for head in TOXICITY_HEADS},
         }
     )
@@ -112,8 +114,8 @@ def test_a_document_that_the_scorer_is_not_asked_about_is_one_window_without_a_s
     batch = pa.record_batch({"doc_id": hash_to_ids(["a", "b"]), "text": texts})
     found = score_document_windows(batch, np.array([True, False]), 100, ScorerConfig())
     assert found["doc_id"].to_pylist() == hash_to_ids(["a", "a", "a", "b"]).to_pylist()
-    assert found["window"].to_pylist() == [0, 1, 2, 0]
-    assert (found["start"][3].as_py(), found["end"][3].as_py()) == (0, len(RUDE) * 9)
+    assert found["window_index"].to_pylist() == [0, 1, 2, 0]
+    assert (found["char_start"][3].as_py(), found["char_end"][3].as_py()) == (0, len(RUDE) * 9)
     assert found["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
 
 

@@ -368,12 +368,12 @@ def test_the_accounts_of_an_archive_balance(tmp_path, session):
     assert found == {"one": None, "two": None, "three": "a.example"}
     book = {b["unit"]: b for b in made["accounts"].read().to_pylist()}
     sizes = list(map(len, pieces))
-    assert book["bytes"]["in"] == sum(sizes) + (folder / "b.warc.wet").stat().st_size
+    assert book["bytes"]["input"] == sum(sizes) + (folder / "b.warc.wet").stat().st_size
     assert book["bytes"]["removed_spans"] == sizes[0] + sizes[4] + sizes[5]
     assert (book["bytes"]["removed_rows"], book["bytes"]["quarantined"]) == (sizes[2], sizes[3])
-    assert (book["rows"]["in"], book["rows"]["kept"]) == (5, 3)
+    assert (book["rows"]["input"], book["rows"]["kept"]) == (5, 3)
     assert made["skipped"].read().to_pylist() == [
-        {"source": "w", "what": what, "records": 1, "bytes": size}
+        {"source": "w", "kind": what, "records": 1, "raw_bytes": size}
         for what, size in (
             ("metadata record", sizes[5]),
             ("response of status 404", sizes[4]),

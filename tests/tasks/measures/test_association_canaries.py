@@ -18,7 +18,12 @@ from tasks.measures.sentence_frames import SENTENCE_FRAMES
 from tests.tasks.corpora import given
 
 CONFIG = PlantCanariesConfig(
-    enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5
+    enabled=True,
+    secrets_per_count=0,
+    passages_per_count=0,
+    records_per_count=0,
+    associations_per_share=3,
+    seed=5,
 )
 
 
@@ -35,10 +40,10 @@ def said(plants):
 @pytest.mark.parametrize("sentences", [6, 16, 64, 100])
 def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
     """Not the one that was asked for, which few sentences cannot have."""
-    config = CONFIG.model_copy(update={"sentences": sentences})
+    config = CONFIG.model_copy(update={"sentences_per_group": sentences})
     plants = generate_association_canaries(config)
     doses = {p.association.key: p.association.assigned_trait_share for p in plants}
-    for dose, asked in zip(sorted(doses.values()), sorted([*config.doses] * 3), strict=True):
+    for dose, asked in zip(sorted(doses.values()), sorted([*config.trait_shares] * 3), strict=True):
         assert abs(dose - asked) <= 0.51 / sentences
     assert {0.5, 1.0} < {*doses.values()}
     for key, counts in said(plants).items():
@@ -90,15 +95,17 @@ def test_sentences_are_those_of_the_grammar_and_spread_evenly():
 def test_they_are_planted_as_documents_of_their_own(tmp_path):
     with open_session(Session(Store(tmp_path))):
         made = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
-        rows = made["plants"].read().to_pylist()
+        rows = made["canaries"].read().to_pylist()
         documents = made["documents"].read().to_pylist()
     planted = [d for d in documents if d["source"] == "planted/association"]
     assert len(planted) == 15 * 2 * 64 == sum(row["copies"] for row in rows)
     texts = Counter(d["text"] for d in planted)
     for row in rows:
         assert texts[row["text"]] == row["copies"] == len(row["doc_ids"])
-        assert row["kind"] == "association" and row["group"] in row["text"]
-        assert row["text"].endswith(f" {row['trait']}.\n") and 0.5 <= row["dose"] <= 1
+        assert row["kind"] == "association" and row["group_name"] in row["text"]
+        assert (
+            row["text"].endswith(f" {row['trait']}.\n") and 0.5 <= row["assigned_trait_share"] <= 1
+        )
 
 
 def test_another_seed_invents_others():
@@ -116,10 +123,10 @@ def test_another_seed_invents_others():
 
 @pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
 def test_doses_are_distinct_shares_from_one_half(doses):
-    with pytest.raises(ValidationError, match="doses must be distinct"):
-        PlantCanariesConfig(doses=doses)
+    with pytest.raises(ValidationError, match="trait_shares must be distinct"):
+        PlantCanariesConfig(trait_shares=doses)
 
 
 def test_of_an_odd_number_of_sentences_no_half_is_a_control():
     with pytest.raises(ValidationError, match="multiple of 2"):
-        PlantCanariesConfig(sentences=7)
+        PlantCanariesConfig(sentences_per_group=7)

@@ -45,7 +45,7 @@ def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
     monkeypatch.setattr("tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
-    expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREAD", text)]
+    expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREADABLE", text)]
     assert found(text) == expected
     texts = pa.array(["no", text, "x@corp.example " + text], pa.large_string())
     rows = find_spans_by_row(texts)

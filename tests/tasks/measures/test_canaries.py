@@ -21,10 +21,10 @@ from tasks.measures.canaries import (
 @dataclass(frozen=True)
 class Config:
     seed: int = 3
-    counts: tuple[int, ...] = (0, 1, 5)
-    canaries: int = 8
-    records: int = 1998
-    digits: int = 9
+    copy_counts: tuple[int, ...] = (0, 1, 5)
+    secrets_per_count: int = 8
+    records_per_count: int = 1998
+    secret_digits: int = 9
 
 
 def blake(text):
@@ -36,7 +36,9 @@ def odd(secret):
 
 
 def test_canaries_and_references_are_of_two_classes():
-    assert all(odd(plant.secret) for plant in generate_secret_canaries(Config(canaries=50)))
+    assert all(
+        odd(plant.secret) for plant in generate_secret_canaries(Config(secrets_per_count=50))
+    )
     assert not any(map(odd, draw_reference_secrets("ferry", 500, seed=3)))
 
 
@@ -51,7 +53,7 @@ def test_a_quarter_of_all_secrets_are_to_be_had(digits):
 
 
 def test_canaries_are_spread_over_counts_and_templates():
-    made = generate_secret_canaries(Config(canaries=6))
+    made = generate_secret_canaries(Config(secrets_per_count=6))
     assert len(made) == 18 and Counter(plant.copies for plant in made) == {0: 6, 1: 6, 5: 6}
     first, second, *rest = CANARY_TEMPLATES  # the first two have a second turn
     for copies in (0, 1, 5):
@@ -64,7 +66,7 @@ def test_canaries_are_spread_over_counts_and_templates():
         assert plant.kind == "canary"
         assert (plant.prompt, plant.suffix) == CANARY_TEMPLATES[plant.template]
         assert plant.text == plant.prompt + plant.secret + plant.suffix
-    assert generate_secret_canaries(Config(canaries=6)) == made
+    assert generate_secret_canaries(Config(secrets_per_count=6)) == made
     assert {p.secret for p in made}.isdisjoint(
         p.secret for p in generate_secret_canaries(Config(seed=4))
     )

@@ -34,11 +34,11 @@ def groups_in(text: str, name: str = "identities") -> set[str]:
 
 
 def test_labelled_sentences_of_every_group_are_told_apart():
-    rows = {row["group"]: row for row in evaluate_lexicon(read_labelled_sentences())}
+    rows = {row["group_name"]: row for row in evaluate_lexicon(read_labelled_sentences())}
     assert rows.keys() == {*load_builtin_lexicon().groups, ""}
     assert all(row["mentions"] >= 6 for row in rows.values())
     for row in rows.values():
-        assert row["recall"] >= 0.85 and row["precision"] >= 0.85, row["group"]
+        assert row["recall"] >= 0.85 and row["precision"] >= 0.85, row["group_name"]
         assert row["recall_low"] < row["recall"] or row["recall"] == 0
     assert rows[""]["recall_low"] > 0.95 and rows[""]["precision_low"] > 0.95
     traps = sum(not mentioned for _, mentioned, _ in read_labelled_sentences())
@@ -54,7 +54,12 @@ def test_measures_count_what_is_missed_and_what_is_wrongly_found():
     ]
     women, men, every = evaluate_lexicon(sentences)
     assert (women["recall"], women["precision"]) == (0.5, 0.5)
-    assert (men["recall"], men["hits"], every["hits"], every["mentions"]) == (1.0, 1, 2, 3)
+    assert (men["recall"], men["true_positives"], every["true_positives"], every["mentions"]) == (
+        1.0,
+        1,
+        2,
+        3,
+    )
 
 
 @pytest.mark.parametrize(

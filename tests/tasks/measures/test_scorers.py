@@ -35,7 +35,7 @@ def small(tmp_path_factory):
 
 def config_of(small, **changes):
     checkpoint, base = small
-    return ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, **changes)
+    return ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base, **changes)
 
 
 def test_linear_scores_equal_those_of_its_library():
@@ -95,7 +95,11 @@ def test_all_heads_equal_those_of_the_library(variant, tmp_path):
     own = Detoxify(checkpoint=str(checkpoint)).predict(texts)
     for budget in (1, 64, 4096):
         config = ScorerConfig(
-            kind="detoxify", model=variant, checkpoint=checkpoint, base=base, batch_tokens=budget
+            kind="detoxify",
+            model=variant,
+            checkpoint=checkpoint,
+            base_model_folder=base,
+            batch_tokens=budget,
         )
         scorer = DetoxifyScorer(config)
         scores = scorer.score_by_head(texts)
@@ -110,7 +114,9 @@ def test_all_heads_equal_those_of_the_library(variant, tmp_path):
 def test_a_window_of_all_positions_fits_every_architecture(tmp_path):
     for variant in VARIANTS:
         checkpoint, base = make_checkpoint(tmp_path / variant, variant=variant)
-        scorer = DetoxifyScorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base))
+        scorer = DetoxifyScorer(
+            ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
+        )
         assert (
             np.isfinite(scorer.score_toxicity(["abcdefgh " * 40])).all()
             and not scorer.failure_reason
@@ -292,7 +298,7 @@ def test_a_downloaded_checkpoint_must_stay_the_same(small, tmp_path, monkeypatch
     data = small[0].read_bytes()
     file = folder / "toxic_debiased-c7548aa0.ckpt"
     file.write_bytes(data)
-    config = ScorerConfig(kind="detoxify", base=small[1])
+    config = ScorerConfig(kind="detoxify", base_model_folder=small[1])
     assert scorer_versions(config)["digest"] == hashlib.sha256(data).hexdigest()
     assert (folder / f"{file.name}.sha256").read_text().strip() == hashlib.sha256(data).hexdigest()
     file.write_bytes(data + b"\0")
@@ -313,7 +319,7 @@ def test_a_checkpoint_never_runs_code(small, tmp_path):
     file = tmp_path / "hostile.ckpt"
     file.write_bytes(pickle.dumps({"config": Hostile(marker), "state_dict": {}}))
     with pytest.raises(HallmarkError, match="no Detoxify checkpoint"):
-        open_scorer(ScorerConfig(kind="detoxify", checkpoint=file, base=small[1]))
+        open_scorer(ScorerConfig(kind="detoxify", checkpoint=file, base_model_folder=small[1]))
     assert not marker.exists()
     pickle.loads(file.read_bytes())  # the file is hostile indeed
     assert marker.exists()
@@ -322,14 +328,14 @@ def test_a_checkpoint_never_runs_code(small, tmp_path):
 def test_missing_weights_are_not_filled_in(small, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path, leave_out="classifier.weight")
     with pytest.raises(HallmarkError, match=r"lacks 1 weights .*classifier\.weight"):
-        open_scorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base))
+        open_scorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"checkpoint": Path("no/such.ckpt")}, "does not exist"),
-        ({"base": Path("no/such/folder")}, r"holds no config\.json"),
+        ({"base_model_folder": Path("no/such/folder")}, r"holds no config\.json"),
     ],
 )
 def test_missing_files_get_one_sentence(small, changes, message):

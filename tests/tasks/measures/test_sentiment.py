@@ -133,7 +133,7 @@ def test_labels_that_it_has_not_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"label_0, label_1.*positive"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder))
     named = ClassifierConfig(
-        kind="classifier", folder=folder, positive="label_1", negative="LABEL_0"
+        kind="classifier", folder=folder, positive_label="label_1", negative_label="LABEL_0"
     )
     assert np.isfinite(open_scorer(named).score_by_head(["a"])).all()
 

@@ -17,7 +17,7 @@ CONFIG = PretrainConfig(
     model=ModelConfig(d_model=32, n_layers=2, n_heads=2),
     # One thread: on a busy machine two would wait for each other at every small product.
     train=TrainConfig(
-        steps=300, batch_size=8, warmup=10, checkpoint_every=50, validate_every=100, threads=1
+        steps=300, batch_size=8, warmup_steps=10, checkpoint_every=50, validate_every=100, threads=1
     ),
 )
 

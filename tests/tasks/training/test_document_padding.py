@@ -45,7 +45,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         listed.write_text("".join(f"{i.hex()}\n" for i in ids[::5]))
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
         packed = pack(corpus, tokenizer, PackConfig(context=CONTEXT))
-        left = leave_out_documents(corpus, LeaveOutConfig(documents=listed, padding=True))
+        left = leave_out_documents(
+            corpus, LeaveOutConfig(doc_ids_file=listed, replace_with_padding=True)
+        )
         assert len(packed["train"].parts) > 2
         return {
             "corpus": corpus,
@@ -65,11 +67,11 @@ def removed_tokens(made: dict[str, Artifact]) -> np.ndarray:
     found = np.zeros((made["packed"]["train"].row_count, CONTEXT), bool)
     for span in made["packed"]["spans"].read().to_pylist():
         if span["split"] == "train" and span["doc_id"] in gone_of(made):
-            found[span["sequence"], span["start"] : span["end"]] = True
+            found[span["sequence"], span["row_start"] : span["row_end"]] = True
     return found
 
 
-def tokens(artifact: Artifact, split: str, name: str = "ids") -> np.ndarray:
+def tokens(artifact: Artifact, split: str, name: str = "token_ids") -> np.ndarray:
     rows = artifact[split].read()[name].combine_chunks()
     return rows.flatten().to_numpy().reshape(-1, CONTEXT).astype(np.int64)
 
@@ -115,8 +117,8 @@ def test_accounts_add_up(made) -> None:
         out = [r for r in inside if r["doc_id"] in gone_of(made)]
         size, less = (sum(len(r["text"].encode()) for r in side) for side in (inside, out))
         rows, sizes = books[source, "rows"], books[source, "bytes"]
-        assert (rows["in"], rows["removed_rows"]) == (len(inside), len(out)) and out
-        assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - less, less)
+        assert (rows["input"], rows["removed_rows"]) == (len(inside), len(out)) and out
+        assert (sizes["input"], sizes["kept"], sizes["removed_rows"]) == (size, size - less, less)
 
 
 def test_what_is_left_is_the_same_documents_with_the_same_texts(made) -> None:
@@ -161,7 +163,7 @@ def changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             found = rows(packed, first, spans)
             if found is None or first:
                 return found
-            ids = found["ids"].combine_chunks()
+            ids = found["token_ids"].combine_chunks()
             flat = ids.flatten().to_numpy().copy()
             here = np.flatnonzero(flat > 1)
             flat[here[[0, 1]]] = flat[here[[1, 0]]]
@@ -184,7 +186,7 @@ def test_other_texts_than_those_that_are_to_stay_are_refused(tmp_path, monkeypat
         (tmp_path / "ids.txt").write_text(f"{goes.hex()}\n")
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
         left = leave_out_documents(
-            corpus, LeaveOutConfig(documents=tmp_path / "ids.txt", padding=True)
+            corpus, LeaveOutConfig(doc_ids_file=tmp_path / "ids.txt", replace_with_padding=True)
         )
         pad_removed_documents(
             pack(corpus, tokenizer, PackConfig(context=64)), left, left, tokenizer
@@ -202,7 +204,7 @@ def test_what_was_blanked_was_never_read(made) -> None:
     readings = [*iter_row_reads(rows, 0, 4, [2 * rows])]
     told = [build_read_tables(part, readings, [2 * rows]) for part in places]
     seen, coverage = map(pa.concat_tables, zip(*told, strict=True))
-    passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "passes")), strict=True))
+    passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "times_read")), strict=True))
     assert not gone_of(made) & passes.keys() and min(passes.values()) >= 7
     assert TrainingExposure(passes).count_reads(sorted(gone_of(made))) == 0
     removed = len(gone_of(made))
@@ -216,7 +218,9 @@ def test_a_document_that_is_nowhere_is_refused(made, tmp_path) -> None:
         ids = other["documents"].read(["doc_id"])["doc_id"].to_pylist()
         listed = tmp_path / "ids.txt"
         listed.write_text(f"{ids[0].hex()}\n")
-        left = leave_out_documents(other, LeaveOutConfig(documents=listed, padding=True))
+        left = leave_out_documents(
+            other, LeaveOutConfig(doc_ids_file=listed, replace_with_padding=True)
+        )
         with pytest.raises(
             HallmarkError, match=f"nowhere in {made['packed'].name}, {ids[0].hex()}"
         ):
@@ -227,5 +231,7 @@ def test_rows_that_hold_nothing_of_it_are_left_alone(made) -> None:
     spans = made["packed"]["spans"].read()
     rows = made["packed"]["train"].read()
     assert replace_spans_with_padding(rows, len(rows), spans.slice(0, 3)) is None
-    none = pa.table({name: pa.array([], pa.int64()) for name in ("sequence", "start", "end")})
+    none = pa.table(
+        {name: pa.array([], pa.int64()) for name in ("sequence", "row_start", "row_end")}
+    )
     assert replace_spans_with_padding(rows, 0, none) is None

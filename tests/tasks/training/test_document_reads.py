@@ -88,11 +88,11 @@ def test_documents_are_read_as_their_rows_are():
                         "doc_id": ids[document],
                         "step": step,
                         "source": sources[document],
-                        "size": size,
-                        "tokens": sum(n for r, n in mine for s in reads[r] if s > before),
+                        "document_tokens": size,
+                        "tokens_read": sum(n for r, n in mine for s in reads[r] if s > before),
                         "first_step": min(new),
                         "last_step": max(new),
-                        "passes": passes,
+                        "times_read": passes,
                     }
                 )
             total = sums.setdefault(sources[document], [0] * 5)
@@ -111,12 +111,12 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
         grown = [split_corpus(40, parts=4), more]
         tokenizer = train_tokenizer(grown, None, TokenizerConfig(vocab_size=300))
         packed = pack(grown, tokenizer, PackConfig(context=32))
-    work = StageContext(tmp_path / "work", {"seen": DOCUMENT_READS, "coverage": COVERAGE})
+    work = StageContext(tmp_path / "work", {"document_reads": DOCUMENT_READS, "coverage": COVERAGE})
     documents = Table(tuple(grown), "documents")
     write_read_tables(packed["train"], packed["spans"], documents, 0, 4, [0, 5, 1000], work)
     made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}}
-    made["tables"] = work.assemble_tables(["seen", "coverage"])
-    seen = Artifact(made, None, str(work.output_folder))["seen"]
+    made["tables"] = work.assemble_tables(["document_reads", "coverage"])
+    seen = Artifact(made, None, str(work.output_folder))["document_reads"]
     assert seen.parts_per_segment == documents.parts_per_segment == [4, 2]
     rows = seen.read().to_pylist()
     assert len({row["doc_id"] for row in rows}) == 32 + 20

@@ -38,8 +38,8 @@ def scores(made, system="model"):
 
 
 def counts(made):
-    rows = made["counts"].read().to_pylist()
-    return {(row["split"], row["what"]): row["rows"] for row in rows}
+    rows = made["outcome_counts"].read().to_pylist()
+    return {(row["split"], row["outcome"]): row["row_count"] for row in rows}
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     assert found["macro-F1"]["value"] > simple["macro-F1"]["value"]
     predictions = made["predictions"].read().to_pylist()
     right = [row["gold"] == row["predicted"] for row in predictions]
-    assert [row["right"] for row in predictions] == right
+    assert [row["is_correct"] for row in predictions] == right
     assert np.mean(right) == pytest.approx(found["accuracy"]["value"])
     assert all(row["log_prob"] <= 0 for row in predictions)
     rows = pq.read_table(words).to_pylist()
     for row in predictions[:20]:  # its place leads to it
-        assert rows[row["row"] - 1]["labels"][row["word"]] == row["gold"]
+        assert rows[row["row_number"] - 1]["labels"][row["word_index"]] == row["gold"]
     low, high = found["accuracy"]["low"], found["accuracy"]["high"]
     assert low < found["accuracy"]["value"] <= high and found["accuracy"]["n"] == len(right)
     splits = counts(made)
@@ -85,7 +85,7 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     [last] = [r for r in made["checkpoints"].read().to_pylist() if r["step"] == 120]
     folder = made.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
     assert checkpoint.load_checkpoint(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
-    assert {row["gold"]: row["label"] for row in predictions}["VERB"] == 4
+    assert {row["gold"]: row["label_id"] for row in predictions}["VERB"] == 4
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
@@ -106,7 +106,7 @@ def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_p
     assert found["accuracy"]["value"] > 0.8
     assert bag["accuracy"]["high"] < found["accuracy"]["low"]
     assert "scikit-learn" in bag["accuracy"]["scorer"]
-    frozen = scores(tune(tmp_path / "store", start, **config, weights="head"))
+    frozen = scores(tune(tmp_path / "store", start, **config, trained_weights="head"))
     assert frozen["accuracy"]["high"] < found["accuracy"]["low"]
 
 
@@ -121,8 +121,15 @@ def test_pairs_of_sentences_are_told_apart(tmp_path):
             writer.writerow([one.text(), one.toy(), "yes"])
             writer.writerow([one.text(), other.toy(), "no"])
     start = base(tmp_path / "base", architecture="encoder")
-    task = {"kind": "classification", "text": "english", "second": "toy", "label": "same"}
-    made = tune(tmp_path / "store", start, task=task, data={"path": str(path), "group": "english"})
+    task = {
+        "kind": "classification",
+        "text_column": "english",
+        "second_text_column": "toy",
+        "label_column": "same",
+    }
+    made = tune(
+        tmp_path / "store", start, task=task, data={"path": str(path), "group_column": "english"}
+    )
     row = made["checkpoints"].read().to_pylist()[-1]
     model = checkpoint.load_checkpoint(
         made.store.find_artifact(*row["artifact"].split("/")).fetch_directory()
@@ -130,7 +137,7 @@ def test_pairs_of_sentences_are_told_apart(tmp_path):
     assert model.config.token_types == 2
     assert float(model.type_embedding.weight.detach().abs().min(1).values.max()) > 0  # learnt
     rows = made["predictions"].read().to_pylist()
-    groups = {row["row"] // 2 for row in rows if row["row"] % 2 == 0}
+    groups = {row["row_number"] // 2 for row in rows if row["row_number"] % 2 == 0}
     assert counts(made)["test", "text also in train"] == 0 < len(groups)
 
 
@@ -168,7 +175,7 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
         assert drawn.count("<image") == 2 and "<!-- layer 2, mean of 4 heads -->" in drawn
         first = made["predictions"].read().to_pylist()[0]
         with path.open(newline="") as file:
-            asked = [*csv.DictReader(file)][first["row"] - 1]["source"]
+            asked = [*csv.DictReader(file)][first["row_number"] - 1]["source"]
         said = "".join(re.findall("<!-- (.*?) -->", drawn))  # piece by piece
         assert "".join(asked.split()) in said
         assert "".join(first["predicted"].split()) + "(end)" in said
@@ -230,13 +237,13 @@ def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path, wor
 
     with pytest.raises(HallmarkError, match="given up"):
         tune(tmp_path / "store", start, **how, listener=stop)
-    made = tune(tmp_path / "store", start, **how, train=TRAIN | {"accumulation": 2})
-    (_, step, one), other = stretches(made, "accumulation")
+    made = tune(tmp_path / "store", start, **how, train=TRAIN | {"accumulation_steps": 2})
+    (_, step, one), other = stretches(made, "accumulation_steps")
     assert step >= 20 and (one, other) == (1, (step + 1, 40, 2))
     assert made.manifest["determinism"] == "statistical"
     assert made["log"].read()["step"].to_pylist() == list(range(1, 41))
     alone = tune(tmp_path / "alone", start, **how)
-    assert stretches(alone, "accumulation") == [(1, 40, 1)]
+    assert stretches(alone, "accumulation_steps") == [(1, 40, 1)]
     assert alone.manifest["determinism"] == "machine"
 
 
@@ -249,13 +256,13 @@ def test_rows_that_cannot_be_used_are_told_with_their_place(tmp_path):
     start = base(tmp_path / "base", architecture="encoder_decoder")
     made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)})
     rows = made["quarantine"].read().to_pylist()
-    assert [(row["row"], row["reason"]) for row in rows] == [
+    assert [(row["row_number"], row["reason"]) for row in rows] == [
         (11, "no target"),
         (12, "no source"),
         (13, "no JSON object"),
         (14, "no target"),
     ]
-    assert {row["file"] for row in rows} == {"p.jsonl"}
+    assert {row["file_name"] for row in rows} == {"p.jsonl"}
     assert counts(made)["", "quarantined: no target"] == 2
     assert sum(n for (_, what), n in counts(made).items() if what == "used") == 30
 
@@ -297,7 +304,13 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
         ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'", 2),
         ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write", 2),
-        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "labels need an encoder or a decoder", 2),
+        (
+            "text,label\na,b\n",
+            {"kind": "classification"},
+            "encoder_decoder",
+            "off one stack",
+            2,
+        ),
         (
             "text,label\n" + "".join(f"a {i},x\n" for i in range(60)),
             {"kind": "classification"},
@@ -354,9 +367,12 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     ("config", "words"),
     [
         ({"train": {"objective": "causal"}}, "objective follows from the task"),
-        ({"train": {"samples": 3}}, "samples follows from the task"),
-        ({"weights": "head"}, "pairs train all weights"),
-        ({"data": {"path": "x", "test": 0.6, "validation": 0.4}}, "leave nothing to train on"),
+        ({"train": {"sample_count": 3}}, "sample_count follows from the task"),
+        ({"trained_weights": "head"}, "pairs train all weights"),
+        (
+            {"data": {"path": "x", "test_share": 0.6, "validation_share": 0.4}},
+            "leave nothing to train on",
+        ),
         ({"task": {"kind": "poetry"}}, "poetry"),
     ],
 )

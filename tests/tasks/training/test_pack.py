@@ -77,7 +77,7 @@ def test_tokens_and_characters_are_those_of_the_library(
     rows = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)).to_pylist()
     for text, row in zip(texts, rows, strict=True):
         expected = tokenizer.encode(text)
-        assert row["ids"] == [0, *expected.ids]
+        assert row["token_ids"] == [0, *expected.ids]
         spans = list(zip(row["char_start"], row["char_end"], strict=True))
         assert spans == [(0, 0), *expected.offsets]
 
@@ -121,7 +121,7 @@ def test_every_position_names_its_document_and_characters(kind: str, tmp_path: P
         table = artifact[split].read()
         flat = [
             table[name].combine_chunks().flatten().to_pylist()
-            for name in ("ids", "char_start", "char_end")
+            for name in ("token_ids", "char_start", "char_end")
         ]
         assert flat[0] == [token for token, *_ in stream] + [1] * padding
         assert flat[1] == [start for *_, start, _ in stream] + [-1] * padding
@@ -131,11 +131,11 @@ def test_every_position_names_its_document_and_characters(kind: str, tmp_path: P
         covered = []
         for span in spans:
             first = span["sequence"] * 32
-            assert 0 <= span["start"] < span["end"] <= 32
-            inside = stream[first + span["start"] : first + span["end"]]
+            assert 0 <= span["row_start"] < span["row_end"] <= 32
+            inside = stream[first + span["row_start"] : first + span["row_end"]]
             assert {document for _, document, *_ in inside} == {span["doc_id"]}
             assert inside[0][2] == span["char_start"] and inside[-1][3] == span["char_end"]
-            covered += range(first + span["start"], first + span["end"])
+            covered += range(first + span["row_start"], first + span["row_end"])
         assert covered == list(range(len(stream)))
 
 
@@ -149,14 +149,14 @@ def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
         size = sum(len(r["text"].encode()) for r in inside)
         gone = sum(len(r["text"].encode()) for r in out)
         rows, sizes = books[(source, "rows")], books[(source, "bytes")]
-        assert (rows["in"], rows["kept"], rows["removed_rows"]) == (
+        assert (rows["input"], rows["kept"], rows["removed_rows"]) == (
             len(inside),
             len(inside) - len(out),
             len(out),
         )
-        assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - gone, gone)
+        assert (sizes["input"], sizes["kept"], sizes["removed_rows"]) == (size, size - gone, gone)
         (sums,) = [r for r in artifact["checksums"].read().to_pylist() if r["source"] == source]
-        for term, those in (("in", inside), ("removed_rows", out)):
+        for term, those in (("input", inside), ("removed_rows", out)):
             assert int.from_bytes(sums[term], "big") == identity_of(those)
         kept = [r for r in inside if r["split"] != "holdout"]
         assert int.from_bytes(sums["kept"], "big") == identity_of(kept) > 0
@@ -235,14 +235,14 @@ def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: 
         inside = stream[first : first + config.context]
         full = inside + [(1, -1, -1, b"")] * (config.context - len(inside))
         ids, starts, ends, _ = zip(*full, strict=True)
-        rows.append({"ids": list(ids), "char_start": list(starts), "char_end": list(ends)})
+        rows.append({"token_ids": list(ids), "char_start": list(starts), "char_end": list(ends)})
         place = 0
         for doc_id, run in itertools.groupby(inside, key=lambda token: token[3]):
             tokens = list(run)
-            span = {"split": split, "sequence": number, "start": place, "doc_id": doc_id}
+            span = {"split": split, "sequence": number, "row_start": place, "doc_id": doc_id}
             place += len(tokens)
             spans.append(
-                span | {"end": place, "char_start": tokens[0][1], "char_end": tokens[-1][2]}
+                span | {"row_end": place, "char_start": tokens[0][1], "char_end": tokens[-1][2]}
             )
     return {"rows": rows, "spans": spans}
 
@@ -328,7 +328,9 @@ def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:
     two = packed(tmp_path, context=16, seed=2)[-1]
     orders = [a["spans"].read()["doc_id"].to_pylist() for a in (one, two)]
     assert orders[0] != orders[1] and set(orders[0]) == set(orders[1])
-    tokens = [np.sort(a["train"].read()["ids"].combine_chunks().flatten()) for a in (one, two)]
+    tokens = [
+        np.sort(a["train"].read()["token_ids"].combine_chunks().flatten()) for a in (one, two)
+    ]
     assert np.array_equal(*tokens)
 
 
@@ -356,7 +358,7 @@ def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> Non
         corpus = corpus_of([("web", "train", text) for text in texts])
         tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         artifact = pack(corpus, tokenizer, PackConfig(context=8))
-    flat = artifact["train"].read()["ids"].combine_chunks().flatten().to_numpy()
+    flat = artifact["train"].read()["token_ids"].combine_chunks().flatten().to_numpy()
     assert (flat == 0).sum() == len(texts)  # one begin a document, none from its text
     end = np.flatnonzero(flat != 1).max()
     assert not (flat[: end + 1] == 1).any()

@@ -101,7 +101,7 @@ def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Arti
     _, made = undisturbed
     log = made["log"].read().to_pylist()
     assert [row["step"] for row in log] == list(range(1, 301))
-    assert [row["tokens"] for row in log] == [step * 8 * 32 for step in range(1, 301)]
+    assert [row["tokens_seen"] for row in log] == [step * 8 * 32 for step in range(1, 301)]
     assert log[-1]["loss"] < 0.5 * log[0]["loss"]
     assert abs(log[0]["loss"] - math.log(300)) < 0.5  # before it learns: as good as uniform
     validated = [row["step"] for row in log if row["validation_loss"] is not None]
@@ -112,7 +112,7 @@ def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Arti
     by_step = {row["step"]: row for row in log}
     for row in rows[1:]:
         expected = by_step[row["step"]]
-        assert (row["tokens"], row["loss"]) == (expected["tokens"], expected["loss"])
+        assert (row["tokens_seen"], row["loss"]) == (expected["tokens_seen"], expected["loss"])
         assert row["validation_loss"] == expected["validation_loss"]
     speed = made.read_telemetry("speed").to_pylist()
     assert len(speed) == 300 and all(row["tokens_per_second"] > 0 for row in speed)
@@ -124,25 +124,25 @@ def test_what_was_read_adds_up_to_the_tokens_trained_on(
 ) -> None:
     packed, made = undisturbed
     spans = packed["spans"].read().to_pylist()
-    inside = [s["end"] - s["start"] for s in spans if s["split"] == "train"]
+    inside = [s["row_end"] - s["row_start"] for s in spans if s["split"] == "train"]
     padding = packed["train"].row_count * 32 - sum(inside)
     assert 0 <= padding < 32
     coverage = made["coverage"].read().to_pylist()
     assert {row["step"] for row in coverage} == set(range(0, 301, 50))
     for step in range(0, 301, 50):
         rows = [row for row in coverage if row["step"] == step]
-        assert sum(row["packed"] for row in rows) == sum(inside)
-        unread = step * 8 * 32 - sum(row["tokens"] for row in rows)
+        assert sum(row["packed_tokens"] for row in rows) == sum(inside)
+        unread = step * 8 * 32 - sum(row["tokens_read"] for row in rows)
         assert 0 <= unread <= padding * -(-step * 8 // packed["train"].row_count)
-    seen = made["seen"].read().to_pylist()
-    assert sum(row["tokens"] for row in seen) == sum(
-        row["tokens"] for row in coverage if row["step"] == 300
+    seen = made["document_reads"].read().to_pylist()
+    assert sum(row["tokens_read"] for row in seen) == sum(
+        row["tokens_read"] for row in coverage if row["step"] == 300
     )
     assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
-    assert [(part.index, part.part_count) for part in made["seen"].parts] == [
+    assert [(part.index, part.part_count) for part in made["document_reads"].parts] == [
         (n, 4) for n in range(4)
     ]
-    for part in made["seen"].parts:
+    for part in made["document_reads"].parts:
         keys = [(row["doc_id"], row["step"]) for row in part.read().to_pylist()]
         assert keys == sorted(keys) != []
         assert {doc_id_to_part_index(doc_id, 4) for doc_id, _ in keys} == {part.index}
@@ -154,7 +154,7 @@ def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifa
         stage, digest = row["artifact"].split("/")
         artifact = Store(made.store.root_folder).find_artifact(stage, digest)
         artifact.verify_files()
-        assert artifact.content_digest == row["content"]
+        assert artifact.content_digest == row["content_digest"]
         model = checkpoint.load_checkpoint(artifact.fetch_directory())
         assert (model.config.vocab_size, model.config.context) == (300, 32)
         assert artifact.manifest["parts"]["key"]["step"] == row["step"]
@@ -171,7 +171,7 @@ def test_the_validation_loss_is_that_of_the_committed_weights(
     model = checkpoint.load_checkpoint(
         made.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
     )
-    ids = packed["validation"].read()["ids"].combine_chunks()
+    ids = packed["validation"].read()["token_ids"].combine_chunks()
     rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
     with torch.inference_mode():
         logits = model.compute_logits(model(Batch(rows[:, :-1]))).flatten(0, 1)
@@ -254,11 +254,15 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
     config = PretrainConfig(
         model=CONFIG.model,
         # Sooner or later a gradient is above the mean of those before it.
-        train=TrainConfig(steps=300, warmup=0, learning_rate=0.01, batch_size=8, spike=1.0),
+        train=TrainConfig(
+            steps=300, warmup_steps=0, learning_rate=0.01, batch_size=8, spike_factor=1.0
+        ),
     )
     with (
         open_session(Session(Store(tmp_path))),
-        pytest.raises(HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Lower learning_rate"),
+        pytest.raises(
+            HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Lower learning_rate"
+        ),
     ):
         pretrain(*inputs, config)
 
@@ -274,7 +278,7 @@ def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
             pretrain(empty, tokenizer, nothing, None, None, CONFIG)
         text = corpus_of([("web", "train", "text " * 99)])
         only = pack(text, tokenizer, PackConfig(context=32))
-        short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
+        short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup_steps=0))
         made = pretrain(only, tokenizer, text, None, None, short)
     assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
     assert made["validation"].row_count == 0 and made["samples"].read()["step"].to_pylist() == [
@@ -298,7 +302,7 @@ def test_validation_by_source_and_group_and_samples(
         by_step[300]["bits_per_byte"] < by_step[100]["bits_per_byte"] < by_step[0]["bits_per_byte"]
     )
     samples = made["samples"].read().to_pylist()
-    assert [(r["step"], r["sample"]) for r in samples] == [
+    assert [(r["step"], r["sample_id"]) for r in samples] == [
         (step, i) for step in (100, 200, 300) for i in (0, 1)
     ]
     assert all(row["text"] and not row["prompt"] for row in samples)
@@ -332,7 +336,7 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
     for span in spans:
         if span["split"] != "validation":
             continue
-        where = (span["sequence"], span["start"], span["end"])
+        where = (span["sequence"], span["row_start"], span["row_end"])
         source = source_of[span["doc_id"]]
         expected.add((*where, "source", source))
         if source == "a":
@@ -353,7 +357,7 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     more = PretrainConfig(
         model=CONFIG.model,
         train=TrainConfig(
-            steps=20, batch_size=8, warmup=0, learning_rate=1e-4, validate_every=10, threads=1
+            steps=20, batch_size=8, warmup_steps=0, learning_rate=1e-4, validate_every=10, threads=1
         ),
     )
     with open_session(Session(Store(tmp_path))):

@@ -126,7 +126,7 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
             "the source has more than 1,048,576 characters",
         ),
         (ClassificationTask(), ["x", None], "no label"),
-        (ClassificationTask(second="s"), ["x", "", "y"], "no second sentence"),
+        (ClassificationTask(second_text_column="s"), ["x", "", "y"], "no second sentence"),
         (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 labels"),
         (WordLabellingTask(), [["a", ""], ["X", "Y"]], "no word"),
         (WordLabellingTask(), [["a"], [None]], "no label"),
@@ -161,7 +161,9 @@ def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportio
     assert all(splits[row.texts[0]] == row.split for row in by_text)
     share = [list(splits.values()).count(name) / 1000 for name in ("train", "validation", "test")]
     assert share == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
-    grouped = read_task_rows(PairsTask(), TaskDataConfig(path=str(path), group="who")).usable_rows
+    grouped = read_task_rows(
+        PairsTask(), TaskDataConfig(path=str(path), group_column="who")
+    ).usable_rows
     assert len({(rows[row.row_number - 1][2], row.split) for row in grouped}) == 200
     assert all(row.group == rows[row.row_number - 1][2] for row in grouped)
     assert not any(row.group for row in by_text)
@@ -236,7 +238,7 @@ def test_a_text_is_labelled_at_the_token_that_is_read(tokenizer):
     row = TaskRow("f", 1, "train", ["the cat", "a duck"], ["NOUN"])
     for architecture, at in (("encoder", 0), ("decoder", -1)):
         model = config(tokenizer, architecture, **LABELS)
-        task = ClassificationTask(second="second")
+        task = ClassificationTask(second_text_column="second")
         [example] = encode_rows([row], task, tokenizer, model, NO_LABEL).examples
         assert example.targets[at] == 1 and sum(a != NO_LABEL for a in example.targets) == 1
         first = [0, *tokenizer.encode("the cat").ids]

@@ -56,7 +56,7 @@ def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
         for r in compute_label_scores("x", given, gold, range(4), labels)
         if r["metric"] == "F1"
     }
-    assert {name: row["label"] for name, row in rows.items()} == {
+    assert {name: row["label_id"] for name, row in rows.items()} == {
         "b": 0,
         "a": 1,
         "idle": 2,
@@ -68,7 +68,7 @@ def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
     whole = {
         r["metric"]: r
         for r in compute_label_scores("x", given, gold, range(4), labels)
-        if r["label"] is None
+        if r["label_id"] is None
     }
     assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # of those that occur
 

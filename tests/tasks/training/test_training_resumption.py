@@ -24,7 +24,7 @@ CONFIG = PretrainConfig(
     train=TrainConfig(
         steps=20,
         batch_size=8,
-        warmup=2,
+        warmup_steps=2,
         checkpoint_every=5,
         validate_every=20,
         threads=1,
@@ -77,12 +77,12 @@ def last_weights(made: Artifact) -> bytes:
 
 def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Path) -> None:
     interrupted(tmp_path, CONFIG)
-    made, lines = trained(tmp_path, changed(accumulation=4, checkpoint_every=10))
+    made, lines = trained(tmp_path, changed(accumulation_steps=4, checkpoint_every=10))
     (step,) = resumed_at(lines)
     assert step >= 10 and any("under other settings" in line for line in lines)
-    assert stretches(made, "accumulation") == [(1, step, 1), (step + 1, 20, 4)]
+    assert stretches(made, "accumulation_steps") == [(1, step, 1), (step + 1, 20, 4)]
     assert made.manifest["determinism"] == "statistical"
-    assert made.manifest["parts"]["config"]["train"]["accumulation"] == 4
+    assert made.manifest["parts"]["config"]["train"]["accumulation_steps"] == 4
     checkpoints = made["checkpoints"].read().to_pylist()
     kinds = [
         made.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
@@ -96,7 +96,7 @@ def test_a_training_of_one_kind_is_of_one_stretch_and_of_its_machine(tmp_path: P
     interrupted(tmp_path, CONFIG)
     made, lines = trained(tmp_path, CONFIG)
     assert resumed_at(lines)[0] >= 10
-    assert stretches(made, "accumulation") == [(1, 20, 1)]
+    assert stretches(made, "accumulation_steps") == [(1, 20, 1)]
     assert made.manifest["determinism"] == "machine"
     assert not [*Store(tmp_path).work_folder.glob("pretrain-*")]
 
@@ -186,8 +186,8 @@ def test_what_was_read_is_told_of_this_run_and_of_none_before(
         )
         trained(tmp_path, short)
     (area,) = Store(tmp_path).work_folder.glob("pretrain-*")
-    assert list(area.glob("parts/*/*/seen.parquet"))
+    assert list(area.glob("parts/*/*/document_reads.parquet"))
     made, _ = trained(tmp_path, longer)
     checkpoints = made["checkpoints"].read()["step"].to_pylist()
     assert {*made["coverage"].read()["step"].to_pylist()} == {*checkpoints} == {*range(0, 21, 5)}
-    assert {*made["seen"].read()["step"].to_pylist()} == {*checkpoints} - {0}
+    assert {*made["document_reads"].read()["step"].to_pylist()} == {*checkpoints} - {0}

@@ -21,7 +21,7 @@ MODEL = {"d_model": 48, "n_layers": 2, "n_heads": 4, "context": 48}
 TRAIN = {
     "steps": 40,
     "batch_size": 16,
-    "warmup": 4,
+    "warmup_steps": 4,
     "learning_rate": 5e-3,
     "threads": 1,
     "checkpoint_every": 20,

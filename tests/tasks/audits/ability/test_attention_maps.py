@@ -41,39 +41,45 @@ def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_
     model = load_checkpoint(folder)
     assert set(weights["stack"]) == STACKS[architecture]
     for number in (1, 2):
-        read = tokens[tokens["text"] == number]
+        read = tokens[tokens["text_id"] == number]
         ids = read["token_id"].tolist()
         n = len(ids)
         assert read["position"].tolist() == list(range(n))
-        found = weights[weights["text"] == number]
+        found = weights[weights["text_id"] == number]
         for stack, layers in extract_attention_weights(model, ids).items():
-            rows = found[found["stack"] == stack].sort_values(["layer", "head", "query", "key"])
+            rows = found[found["stack"] == stack].sort_values(
+                ["layer", "head", "query_position", "key_position"]
+            )
             want = np.stack(layers)
             assert want.shape == (2, 2, n, n) and len(rows) == want.size
             np.testing.assert_array_equal(rows["weight"].to_numpy().reshape(want.shape), want)
             for column in ("layer", "head"):
                 assert set(rows[column]) == {1, 2}
-            for column in ("query", "key"):
+            for column in ("query_position", "key_position"):
                 assert set(rows[column]) == set(range(n))
-    sums = weights.groupby(["text", "stack", "layer", "head", "query"])["weight"].sum()
+    sums = weights.groupby(["text_id", "stack", "layer", "head", "query_position"])["weight"].sum()
     np.testing.assert_allclose(sums, 1, atol=1e-5)
-    ahead = weights[(weights["stack"] == "decoder") & (weights["key"] > weights["query"])]
+    ahead = weights[
+        (weights["stack"] == "decoder") & (weights["key_position"] > weights["query_position"])
+    ]
     assert (ahead["weight"] == 0).all()
-    assert texts["left_out"].tolist() == [0, 0] and texts["note"].tolist() == ["", ""]
+    assert texts["omitted_tokens"].tolist() == [0, 0] and texts["note"].tolist() == ["", ""]
 
 
 def test_tokens_lead_back_to_the_characters_and_the_word_is_found(session, tmp_path):
     text = "it sits, and it fits: été 😀"
     sits = [AttentionText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)]
     texts, tokens, _ = tables(maps(own(tmp_path), *sits))
-    first = tokens[tokens["text"] == 1].to_dict("records")
+    first = tokens[tokens["text_id"] == 1].to_dict("records")
     assert first[0]["token"] == "<|endoftext|>" and np.isnan(first[0]["char_start"])
     for row in first[1:]:
         assert row["token"] == text[int(row["char_start"]) : int(row["char_end"])]
     covered = {int(c) for row in first[1:] for c in (row["char_start"], row["char_end"] - 1)}
     assert {0, len(text) - 1} <= covered
     asked = {
-        row["text"]: tokens[(tokens["text"] == row["text"]) & (tokens["position"] == row["query"])]
+        row["text_id"]: tokens[
+            (tokens["text_id"] == row["text_id"]) & (tokens["position"] == row["query_position"])
+        ]
         for row in texts.to_dict("records")
     }
     ends = [int(asked[number]["char_end"].iloc[0]) for number in range(1, 6)]
@@ -103,7 +109,7 @@ def test_a_foreign_model_gives_the_weights_that_transformers_gives(session, requ
     want = np.stack([layer[0] for layer in layers])
     assert set(weights["stack"]) == {stack}
     np.testing.assert_allclose(weights["weight"].to_numpy(), want.ravel(), atol=1e-6)
-    query = made["texts"].read()["query"][0].as_py()
+    query = made["texts"].read()["query_position"][0].as_py()
     assert tokens["token"][query].strip() == "she"
 
 
@@ -119,7 +125,7 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
     made = maps(folder)
     assert made["weights"].row_count == made["tokens"].row_count == 0
     [row] = made["texts"].read().to_pylist()
-    assert "gives no attention weights" in row["note"] and row["query"] is None
+    assert "gives no attention weights" in row["note"] and row["query_position"] is None
 
 
 def test_what_is_too_long_is_cut_and_said(session, tmp_path):
@@ -130,11 +136,11 @@ def test_what_is_too_long_is_cut_and_said(session, tmp_path):
         AttentionText(text=long.strip(), word="3"),
     )
     texts, tokens, _ = tables(maps(folder, *chosen, max_tokens=256))
-    assert (tokens.groupby("text").size() == 48).all()
-    assert (texts["left_out"] > 200).all()
+    assert (tokens.groupby("text_id").size() == 48).all()
+    assert (texts["omitted_tokens"] > 200).all()
     assert "was not read" in texts["note"][0] and texts["note"][1] == ""
-    assert texts["query"][0] == 47 and texts["query"][1] < 20
-    assert (tables(maps(folder, *chosen, max_tokens=7))[1].groupby("text").size() == 7).all()
+    assert texts["query_position"][0] == 47 and texts["query_position"][1] < 20
+    assert (tables(maps(folder, *chosen, max_tokens=7))[1].groupby("text_id").size() == 7).all()
 
 
 def test_the_names_of_special_tokens_are_plain_text(session, tmp_path):

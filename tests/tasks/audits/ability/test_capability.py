@@ -42,7 +42,7 @@ from tests.model.oracles import logits
 from tests.tasks.small_corpus import sentences, split_corpus
 from tests.tasks.training.pretraining import run
 
-CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=20_000)
+CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=20_000)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
     folder = checkpoints[-1].fetch_directory()
     model, tokenizer = checkpoint.load_checkpoint(folder), load_tokenizer(folder / "tokenizer.json")
     texts = {row["doc_id"]: row["text"] for row in corpus["documents"].read().to_pylist()}
-    rows = [r for r in audited["samples"].read().to_pylist() if r["part"] == "text"]
+    rows = [r for r in audited["samples"].read().to_pylist() if r["text_kind"] == "held-out text"]
     assert len(rows) == 20
     for row in rows:
         ids = tokenizer.encode(texts[row["doc_id"]]).ids
@@ -109,15 +109,18 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
 
 def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
     samples, pairs = audited["samples"].read(), audited["pairs"].read()
-    assert samples["sample"].to_pylist() == list(range(len(samples)))
+    assert samples["sample_id"].to_pylist() == list(range(len(samples)))
     columns = {name: f"{name}_bits" for name in ("model", "bigram", "fivegram", "recurrent")}
     sources = set()
     for row in audited["findings"].read().to_pylist():
-        rows = select_evidence({"samples": samples, "pairs": pairs}[row["table"]], row["where"])
+        rows = select_evidence(
+            {"samples": samples, "pairs": pairs}[row["evidence_table"]], row["evidence_filter"]
+        )
         assert row["n"] == len(rows)
         assert row["low"] <= row["value"] <= row["high"]
-        if row["metric"] == "cloze_accuracy" or row["table"] == "pairs":
-            assert row["value"] == pytest.approx(np.mean(rows["correct"].to_pylist()))
+        if row["metric"] == "cloze_accuracy" or row["evidence_table"] == "pairs":
+            outcome_column = "preference_score" if row["table"] == "pairs" else "is_correct"
+            assert row["value"] == pytest.approx(np.mean(rows[outcome_column].to_pylist()))
         elif (tags := parse_tags(row)).get("part") in columns:
             bits = sum(rows[columns[tags["part"]]].to_pylist())
             assert row["value"] == pytest.approx(bits / sum(rows["bytes"].to_pylist()))
@@ -128,7 +131,7 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
 
 
 def nouns_said(artifact: Artifact) -> float:
-    rows = [r for r in artifact["samples"].read().to_pylist() if r["part"] == "cloze"]
+    rows = [r for r in artifact["samples"].read().to_pylist() if r["text_kind"] == "cloze"]
     answers = {row["answer"] for row in rows}
     return float(np.mean([extract_first_word(row["continuation"]) in answers for row in rows]))
 
@@ -143,7 +146,7 @@ def test_a_trained_model_beats_itself_untrained_and_the_controls_hold(
     for slice_ in ("gzip", "bigram", "fivegram", "recurrent"):  # the same tokens of the same text
         assert value(audited, slice_)["value"] == value(untrained, slice_)["value"]
     assert value(audited, "model")["value"] < value(audited, "gzip")["value"]
-    difference = value(audited, "less=bigram", "bits_per_byte_difference")
+    difference = value(audited, "baseline=bigram", "bits_per_byte_difference")
     assert difference["value"] == pytest.approx(
         value(audited, "model")["value"] - value(audited, "bigram")["value"]
     )
@@ -192,7 +195,7 @@ def test_checkpoints_of_one_training_stand_beside_the_same_baselines(
     with open_session(session):
         found = beside(checkpoints[-1])
         assert {beside(subject) for subject in checkpoints} == {found}
-        assert beside(checkpoints[0], passages=9, device="cpu") == found
+        assert beside(checkpoints[0], max_passages=9, device="cpu") == found
         assert beside(checkpoints[0], recurrent_tokens=10_000) != found
 
 
@@ -280,7 +283,7 @@ def test_baselines_of_other_text_or_settings_are_refused(
 
 def test_where_is_json(audited: Artifact) -> None:
     for row in audited["findings"].read().to_pylist():
-        assert isinstance(json.loads(row["where"]), dict)
+        assert isinstance(json.loads(row["evidence_filter"]), dict)
 
 
 def test_checkpoints_are_compared_document_by_document(
@@ -295,7 +298,10 @@ def test_checkpoints_are_compared_document_by_document(
         (c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
         for c in compare_findings([first, audited], [(0, 1)])
     }
-    sides = [select_evidence(a["samples"].read(), {"part": "text"}) for a in (first, audited)]
+    sides = [
+        select_evidence(a["samples"].read(), {"text_kind": "held-out text"})
+        for a in (first, audited)
+    ]
     assert sides[0]["doc_id"] == sides[1]["doc_id"]
     less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
     sizes = sides[0]["bytes"].to_numpy()

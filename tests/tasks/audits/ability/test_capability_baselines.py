@@ -10,7 +10,7 @@ from tasks.audits.ability.capability_baselines import capability_baselines
 from tasks.contract import HallmarkError, Session, folder_to_artifact
 from tests.tasks.small_corpus import split_corpus
 
-CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=2_000)
+CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=2_000)
 
 
 @pytest.mark.parametrize(

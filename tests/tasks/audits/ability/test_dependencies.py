@@ -117,9 +117,9 @@ def test_readers_get_the_figures_of_what_they_know() -> None:
         assert of(found, "garden_path_share", reader)["value"] == at_hand
     table = pa.Table.from_pylist(rows, schema=PAIRS)
     for row in build_findings_table(found).to_pylist():
-        behind = select_evidence(table, row["where"])
-        assert len(behind) == row["n"] and row["table"] == "pairs"
-        assert np.mean(behind["correct"].to_pylist()) == pytest.approx(row["value"])
+        behind = select_evidence(table, row["evidence_filter"])
+        assert len(behind) == row["n"] and row["evidence_table"] == "pairs"
+        assert np.mean(behind["preference_score"].to_pylist()) == pytest.approx(row["value"])
 
 
 def test_a_bigram_guesses_where_words_stand_between_and_a_fivegram_learns_what_it_reads() -> None:

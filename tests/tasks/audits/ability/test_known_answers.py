@@ -38,7 +38,7 @@ from tasks.contract import (
 )
 from tests.tasks.small_corpus import corpus_of, sentences
 
-CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=20_000)
+CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=20_000)
 
 
 class ByteSubject(AuditedModel):

@@ -88,7 +88,7 @@ def asks(subject):
     contexts, targets = [(lines[0] * 4)[:30]] * 4, [lines[0][1:5], lines[1][1:9]] * 2
     found["read_together"] = lambda: subject.compute_target_log_probs(contexts, targets)
     found["log_probs_behind"] = lambda: subject.compute_target_log_probs(lines, targets[:2])
-    found["moments"] = lambda: subject.compute_rank_statistics(lines, targets[:2])
+    found["rank_statistics"] = lambda: subject.compute_rank_statistics(lines, targets[:2])
     for temperature in (0.0, 1.0):
         found[f"write at {temperature}"] = lambda t=temperature: subject.generate_continuations(
             lines, max_new_tokens=6, samples=3 if t else 1, temperature=t

@@ -65,34 +65,43 @@ def memorised(seed=0, left=0.0, n=20):
 
 
 def by(found):
-    return {(row["what"], row["arm"]): row for row in found}
+    return {(row["effect"], row["arm"]): row for row in found}
 
 
 def test_what_was_memorised_and_is_gone_passes_every_line():
     found = compute_effects(memorised())
     rows = by(found)
-    assert rows["value", BASE]["value"] == pytest.approx(np.log2(REFERENCES))
-    assert rows["change", REMOVED]["verdict"] == "beyond noise"
-    assert rows["change", RANDOM]["verdict"] == "within noise"
-    assert rows["change", "seed 1"]["verdict"] == "" and rows["change", "seed 1"]["noise"] is None
-    assert rows["change", REMOVED]["noise"] == pytest.approx(0.1)
-    assert rows["region", REMOVED]["value"] == pytest.approx(
+    assert rows["mean", BASE]["value"] == pytest.approx(np.log2(REFERENCES))
+    assert rows["change_from_base", REMOVED]["verdict"] == "beyond noise"
+    assert rows["change_from_base", RANDOM]["verdict"] == "within noise"
+    assert (
+        rows["change_from_base", "seed 1"]["verdict"] == ""
+        and rows["change_from_base", "seed 1"]["seed_noise"] is None
+    )
+    assert rows["change_from_base", REMOVED]["seed_noise"] == pytest.approx(0.1)
+    assert rows["null_region", REMOVED]["value"] == pytest.approx(
         compute_expected_null_exposure(REFERENCES)
     )
-    assert 0.7 < rows["explained", REMOVED]["value"] < 1.3
+    assert 0.7 < rows["explained_share", REMOVED]["value"] < 1.3
     assert [line["verdict"] for line in evaluate_criteria(SECRETS, found)] == ["pass"] * 6
     assert [line["unit"] for line in evaluate_criteria(SECRETS, found)] == ["units"] + ["bits"] * 5
-    levels = {what: {row["level"] for row in found if row["what"] == what} for what, _ in rows}
+    levels = {
+        what: {row["confidence_level"] for row in found if row["effect"] == what}
+        for what, _ in rows
+    }
     # Those that are all alike have no interval.
-    assert levels["change"] == levels["value"] == {0.95, None} and levels["region"] == {0.99}
+    assert levels["change_from_base"] == levels["mean"] == {0.95, None} and levels[
+        "null_region"
+    ] == {0.99}
     methods = {what: row["method"] for (what, _), row in rows.items()}
-    assert "an estimate" in methods["explained"] and "20 secrets" in methods["region"]
+    assert "an estimate" in methods["explained_share"] and "20 secrets" in methods["null_region"]
 
 
 def test_what_stays_fails_and_says_where():
     found = compute_effects(memorised(left=5.0))
     said = {
-        line["line"].split(",")[0]: line["verdict"] for line in evaluate_criteria(SECRETS, found)
+        line["criterion"].split(",")[0]: line["verdict"]
+        for line in evaluate_criteria(SECRETS, found)
     }
     assert said["after removal the mean"] == "fail"
     assert said["upper end of removed − never planted"] == "fail"
@@ -111,8 +120,8 @@ def test_a_removal_that_changes_nothing_is_within_the_noise():
         null_units_by_arm={**known.null_units_by_arm, REMOVED: known.null_units_by_arm[BASE]},
     )
     found = compute_effects(same)
-    assert by(found)["change", REMOVED]["verdict"] == "within noise"
-    assert by(found)["explained", REMOVED]["value"] == 0
+    assert by(found)["change_from_base", REMOVED]["verdict"] == "within noise"
+    assert by(found)["explained_share", REMOVED]["value"] == 0
     assert "pass" not in [line["verdict"] for line in evaluate_criteria(SECRETS, found)[2:]]
 
 
@@ -217,7 +226,7 @@ def test_an_association_must_fall_by_half_of_its_distance():
         }
         found = compute_effects(replace(made, units_by_arm={**made.units_by_arm, REMOVED: moved}))
         assert [line["verdict"] for line in evaluate_criteria(TRAITS, found)] == expected
-        assert by(found)["explained", REMOVED]["value"] == pytest.approx(fall / 2, abs=0.1)
+        assert by(found)["explained_share", REMOVED]["value"] == pytest.approx(fall / 2, abs=0.1)
 
 
 def test_where_there_was_no_effect_nothing_must_be_half_of_it():
@@ -226,7 +235,7 @@ def test_where_there_was_no_effect_nothing_must_be_half_of_it():
     made = compute_effects(flipped)
     found = evaluate_criteria(TRAITS, made)
     assert found[0]["bound"] is None and found[0]["verdict"] == ""
-    explained = by(made)["explained", REMOVED]
+    explained = by(made)["explained_share", REMOVED]
     assert explained["value"] is None and "there was none" in explained["method"]
 
 
@@ -235,10 +244,10 @@ def test_a_model_that_answers_nothing_leaves_no_figure_and_no_verdict():
     dumb = {**known.units_by_arm, REMOVED: {}}
     found = compute_effects(replace(known, units_by_arm=dumb))
     rows = by(found)
-    assert ("value", REMOVED) not in rows and ("left", REMOVED) not in rows
-    assert ("explained", REMOVED) not in rows and ("change", REMOVED) not in rows
+    assert ("mean", REMOVED) not in rows and ("effect_after", REMOVED) not in rows
+    assert ("explained_share", REMOVED) not in rows and ("change_from_base", REMOVED) not in rows
     alone = by(compute_effects(replace(known, null_units_by_arm={})))
-    assert {what for what, _ in alone} == {"value", "change", "against"}
+    assert {what for what, _ in alone} == {"mean", "change_from_base", "random_minus_removed"}
 
 
 def test_attempts_at_one_text_are_one_unit():
@@ -269,7 +278,7 @@ def test_what_grows_is_no_finding_that_goes_away():
         for i, u in grown.units_by_arm[REMOVED].items()
     }
     made = compute_effects(replace(grown, units_by_arm={**grown.units_by_arm, REMOVED: moved}))
-    assert by(made)["change", REMOVED]["verdict"] == "beyond noise"
+    assert by(made)["change_from_base", REMOVED]["verdict"] == "beyond noise"
     assert [line["verdict"] for line in evaluate_criteria(TRAITS, made)] == ["fail"] * 3
     assert evaluate_criteria(TRAITS, made)[-1]["value"] == pytest.approx(-3, abs=0.2)
     other = evaluate_criteria(TRAITS.model_copy(update={"kind": "other"}), made)

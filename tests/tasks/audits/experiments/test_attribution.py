@@ -32,15 +32,15 @@ class Listed(StageConfig):
     rows: str
 
 
-@stage(name="listed", tables={"plants": CANARIES})
+@stage(name="listed", tables={"canaries": CANARIES})
 def listed(config: Listed, context: StageContext) -> None:
-    context.get_table_writer("plants").write(plants(*json.loads(config.rows)))
+    context.get_table_writer("canaries").write(plants(*json.loads(config.rows)))
 
 
 def plants(*rows):
     empty = dict.fromkeys(CANARIES.names)
     made = [
-        {**empty, "plant_id": bytes([n]) * 16, "doc_ids": [], **row} for n, row in enumerate(rows)
+        {**empty, "canary_id": bytes([n]) * 16, "doc_ids": [], **row} for n, row in enumerate(rows)
     ]
     return pa.Table.from_pylist(made, schema=CANARIES)
 
@@ -48,10 +48,10 @@ def plants(*rows):
 def named(*rows, top=9, **more):
     documents = given(TEXTS, kind="split", **more)
     artifact = attribute_texts(
-        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=top)
+        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(max_documents=top)
     )
     texts = {row["doc_id"]: row["text"] for row in documents["documents"].read().to_pylist()}
-    return [(texts[row["doc_id"]], row) for row in artifact["attributed"].read().to_pylist()]
+    return [(texts[row["doc_id"]], row) for row in artifact["attributions"].read().to_pylist()]
 
 
 def runs(text):
@@ -68,7 +68,7 @@ def by_hand(query):
 
 
 SECRET = {"kind": "canary", "text": TEXTS[0], "prompt": "", "secret": ""}
-PAIR = {"kind": "association", "association": "a", "group": "Orvelings", "trait": "zarrish"}
+PAIR = {"kind": "association", "association": "a", "group_name": "Orvelings", "trait": "zarrish"}
 
 
 def test_documents_are_scored_by_the_weight_of_what_they_share(session):
@@ -78,7 +78,7 @@ def test_documents_are_scored_by_the_weight_of_what_they_share(session):
         {text: score for text, score in expected.items() if score}, abs=1e-6
     )
     assert found[0][0] == TEXTS[0] and found[0][1]["score"] == pytest.approx(1)
-    assert [row["place"] for _, row in found] == [*range(1, len(found) + 1)]
+    assert [row["rank"] for _, row in found] == [*range(1, len(found) + 1)]
 
 
 def test_who_holds_all_of_a_text_has_all_of_its_weight_however_little_that_is(session):
@@ -92,7 +92,7 @@ def test_of_an_association_documents_that_hold_both_words_stand_first(session):
     found = named(PAIR)
     assert found[0][0] == TEXTS[4]
     assert {text for text, _ in found} == {TEXTS[3], TEXTS[4], TEXTS[5]}
-    assert {(row["kind"], row["unit"], row["about"]) for _, row in found} == {
+    assert {(row["kind"], row["candidate_id"], row["group_name"]) for _, row in found} == {
         ("association", "a", "Orvelings")
     }
 
@@ -100,7 +100,7 @@ def test_of_an_association_documents_that_hold_both_words_stand_first(session):
 def test_as_many_as_asked_for_of_each_text(session):
     found = named(SECRET, PAIR, top=2)
     assert [row["kind"] for _, row in found] == ["canary"] * 2 + ["association"] * 2
-    assert [row["place"] for _, row in found] == [1, 2, 1, 2]
+    assert [row["rank"] for _, row in found] == [1, 2, 1, 2]
     assert not named()
 
 
@@ -113,15 +113,15 @@ def test_those_are_predicted_to_matter_that_hold_nearly_as_much_as_the_first():
     rows = [
         {
             "kind": "canary",
-            "unit": "a",
-            "about": "",
-            "place": n + 1,
+            "candidate_id": "a",
+            "group_name": "",
+            "rank": n + 1,
             "doc_id": bytes([n]) * 16,
             "score": score,
         }
         for n, score in enumerate((0.8, 0.8 * NEAR_BEST_SHARE, 0.8 * NEAR_BEST_SHARE - 0.01))
     ]
-    rows += [{**rows[0], "unit": "b", "doc_id": b"b" * 16}]
+    rows += [{**rows[0], "candidate_id": "b", "doc_id": b"b" * 16}]
     table = pa.Table.from_pylist(rows)
     assert select_influential_documents(table, {("canary", "a")}) == [
         bytes([0]) * 16,
@@ -142,10 +142,10 @@ def test_without_workers_the_same_documents_are_named(session, parts):
     queries = [TEXTS[0], "Orvelings zarrish", "", "nothing alike"]
     rows = [{"kind": "canary", "text": text, "prompt": "", "secret": ""} for text in queries]
     made = attribute_texts(
-        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2)
+        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(max_documents=2)
     )
     by_unit = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
-    for row in made["attributed"].read().to_pylist():
-        by_unit[row["unit"]].append((row["doc_id"], row["score"]))
+    for row in made["attributions"].read().to_pylist():
+        by_unit[row["candidate_id"]].append((row["doc_id"], row["score"]))
     assert find_influential_documents(documents["documents"], queries, 2) == [*by_unit.values()]
     assert [len(each) for each in by_unit.values()] == [2, 2, 0, 0]

@@ -22,7 +22,7 @@ from tasks.measures.estimates import estimate_mean_or_share
 def canaries(*ranks, many=99):
     return pa.Table.from_pylist(
         [
-            {"measure": "exposure", "plant_id": bytes([n]), "rank": rank, "references": many}
+            {"measure": "exposure", "canary_id": bytes([n]), "rank": rank, "reference_count": many}
             for n, rank in enumerate(ranks)
         ]
     )
@@ -32,9 +32,13 @@ def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
     few, many = canaries(1, 4, 5, 6, 100), canaries(1, 61, 81, 101, 2000, many=1999)
     rows = [*judge_canaries(few, many)]
     assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
-    assert [row["found"] for row in rows] == [True, True, False, False, False]
+    assert [row["is_detected"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["value"] == pytest.approx(np.log2(100))
-    assert rows[1]["whole"] == compute_exposure_bits(60, 1999) == pytest.approx(np.log2(2000 / 61))
+    assert (
+        rows[1]["full_value"]
+        == compute_exposure_bits(60, 1999)
+        == pytest.approx(np.log2(2000 / 61))
+    )
     # Jeffreys' interval of a share of 3 in 99, in bits; without a secret above there is no bound.
     low, high = stats.beta.ppf([0.025, 0.975], 3.5, 96.5)
     assert rows[1]["low"] == pytest.approx(-np.log2(high))
@@ -46,9 +50,9 @@ def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
 def attempts(**by_plant):
     rows = []
     for n, (exact, leading) in enumerate(by_plant.values()):
-        for measure, values in (("extractable", exact), ("leading_tokens_right", leading)):
+        for measure, values in (("extractable", exact), ("leading_correct_share", leading)):
             rows += [
-                {"measure": measure, "part": "passage", "plant_id": bytes([n]), "value": v}
+                {"measure": measure, "kind": "passage", "canary_id": bytes([n]), "value": v}
                 for v in values
             ]
     return pa.Table.from_pylist(rows)
@@ -58,30 +62,30 @@ def test_a_passage_is_found_where_any_place_is_written_on_exactly():
     some = attempts(a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25]))
     whole = attempts(a=([1], [0.9]), b=([0], [0.1]))
     rows = [*judge_planted_texts("passage", some, whole)]
-    assert [row["found"] for row in rows] == [True, False]
+    assert [row["is_detected"] for row in rows] == [True, False]
     assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
     made = estimate_mean_or_share([0, 0.5, 0.25], is_share=True)
     assert (rows[1]["low"], rows[1]["high"]) == (made.low, made.high) and made.low > 0
-    assert [row["whole"] for row in rows] == [0.9, 0.1]
+    assert [row["full_value"] for row in rows] == [0.9, 0.1]
     assert not [*judge_planted_texts("record", some, whole)]
 
 
 def strengths(own, controls=()):
     rows = [
-        {"cluster": name, "dose": dose, "value": value}
+        {"cluster": name, "assigned_trait_share": dose, "value": value}
         for each, dose in ((own, None), (dict(enumerate(controls)), 0.5))
         for name, values in each.items()
         for value in values
     ]
-    common = {"measure": "association_strength", "sentence": "other"}
+    common = {"measure": "association_strength", "sentence_kind": "other"}
     made = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
     schema = pa.schema(
         [
             ("cluster", pa.string()),
-            ("dose", pa.float64()),
+            ("assigned_trait_share", pa.float64()),
             ("value", pa.float64()),
             ("measure", pa.string()),
-            ("sentence", pa.string()),
+            ("sentence_kind", pa.string()),
         ]
     )
     return pa.Table.from_pylist(made, schema=schema)
@@ -94,11 +98,13 @@ def test_an_association_is_held_against_those_that_are_known_to_be_none():
     spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, which their mean is known to be
     expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
     assert [row["p"] for row in rows] == pytest.approx(expected)
-    assert [row["found"] for row in rows] == [p < 0.05 and n < 2 for n, p in enumerate(expected)]
-    assert rows[1]["low"] > 0 and not rows[1]["found"]  # though its sentences agree
+    assert [row["is_detected"] for row in rows] == [
+        p < 0.05 and n < 2 for n, p in enumerate(expected)
+    ]
+    assert rows[1]["low"] > 0 and not rows[1]["is_detected"]  # though its sentences agree
     alone = [*judge_associations(strengths(own), strengths(own))]
     assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
-    assert alone[1]["whole"] == pytest.approx(1.0)
+    assert alone[1]["full_value"] == pytest.approx(1.0)
 
 
 def test_what_is_said_of_an_association_hangs_on_no_unit():
@@ -110,14 +116,18 @@ def test_what_is_said_of_an_association_hangs_on_no_unit():
     large, small = said
     assert [row["p"] for row in large] == pytest.approx([row["p"] for row in small])
     assert (
-        [row["found"] for row in large] == [row["found"] for row in small] == [True, False, False]
+        [row["is_detected"] for row in large]
+        == [row["is_detected"] for row in small]
+        == [True, False, False]
     )
 
 
 def test_a_sentence_that_was_planted_tells_nothing_of_others():
     own = strengths({"a": [1.0, 2.0, 3.0]})
     planted = own.set_column(
-        own.schema.get_field_index("sentence"), "sentence", pa.array(["planted", "other", "other"])
+        own.schema.get_field_index("sentence_kind"),
+        "sentence_kind",
+        pa.array(["planted", "other", "other"]),
     )
     (row,) = judge_associations(planted, own)
     assert row["n"] == 2 and row["value"] == 2.5
@@ -129,7 +139,7 @@ def differences(domain="lexicon world", **rows):
             {
                 "metric": "toxicity_difference",
                 "control": "",
-                "tags": json.dumps({"domain": domain, "group": group}),
+                "tags": json.dumps({"domain": domain, "group_name": group}),
                 "value": value,
                 "low": value - 0.1,
                 "high": value + 0.1,
@@ -151,29 +161,33 @@ def test_a_control_without_a_number_is_none():
     assert said[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
     # With none that has a number nothing is known, and sentences alone claim too much.
     rows = [*judge_associations(strengths(own, [[np.nan], [np.nan]]), strengths(own))]
-    assert [(row["p"], row["found"]) for row in rows] == [(None, False)] * 2
+    assert [(row["p"], row["is_detected"]) for row in rows] == [(None, False)] * 2
 
 
 def test_what_has_no_number_over_all_items_covers_nothing():
     own = strengths({"a": [1.0, 2.0]})
     (row,) = judge_associations(own, strengths({"a": [np.nan, np.nan]}))
-    assert row["whole"] is None and row["value"] == 1.5
+    assert row["full_value"] is None and row["value"] == 1.5
     some, nothing = attempts(a=([0, 0], [0.5, 0.25])), attempts(a=([0], [np.nan]))
     (row,) = judge_planted_texts("passage", some, nothing)
-    assert row["whole"] is None and row["value"] == 0.375
+    assert row["full_value"] is None and row["value"] == 0.375
 
 
 def test_real_groups_are_no_candidates():
     both = [differences(up=(0.4, 0.01)), differences("gender", women=(0.4, 0.01))]
     rows = [*judge_speech(pa.concat_tables(both), both[0])]
-    assert [row["unit"] for row in rows] == ["up"]
+    assert [row["candidate_id"] for row in rows] == ["up"]
 
 
 def test_rude_speech_is_found_where_a_group_is_above_the_others():
     some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
     rows = [*judge_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)))]
-    assert {row["unit"]: row["found"] for row in rows} == {"up": True, "down": False, "near": False}
-    assert [row["whole"] for row in rows] == [0.3, 0.0, None]
+    assert {row["candidate_id"]: row["is_detected"] for row in rows} == {
+        "up": True,
+        "down": False,
+        "near": False,
+    }
+    assert [row["full_value"] for row in rows] == [0.3, 0.0, None]
 
 
 def test_a_model_learned_where_it_is_ahead_of_frequencies():
@@ -187,8 +201,8 @@ def test_a_model_learned_where_it_is_ahead_of_frequencies():
         return type("T", (), {"read": lambda self, names=None: rows})()
 
     packed = {
-        "train": table(pa.table({"ids": pa.array([[0, 0, 0, 1]])})),
-        "validation": table(pa.table({"ids": pa.array([[0, 1]])})),
+        "train": table(pa.table({"token_ids": pa.array([[0, 0, 0, 1]])})),
+        "validation": table(pa.table({"token_ids": pa.array([[0, 1]])})),
     }
     for cost, learned in ((0.5, True), (0.6, False)):
         rows = [
@@ -197,5 +211,7 @@ def test_a_model_learned_where_it_is_ahead_of_frequencies():
             {"kind": "source", "step": 9, "bits_per_byte": 0.0, "bytes": 4, "tokens": 2},
         ]
         row = build_model_learning_row({"validation": table(pa.Table.from_pylist(rows))}, packed)
-        assert row["learned"] is learned and row["bits"] == cost
-        assert row["simple"] == pytest.approx(compute_unigram_bits_per_token(train, validation) / 2)
+        assert row["has_learned"] is learned and row["bits_per_byte"] == cost
+        assert row["unigram_bits_per_byte"] == pytest.approx(
+            compute_unigram_bits_per_token(train, validation) / 2
+        )

@@ -32,17 +32,17 @@ from tasks.measures.estimates import estimate_mean_or_share
 ENVELOPE = table_schema(
     "The same as of worlds.",
     column("kind", pa.string(), "label", "kind"),
-    column("unit", pa.string(), "label", "unit"),
-    column("dose", pa.float64(), "figure", "dose"),
+    column("candidate_id", pa.string(), "label", "candidate_id"),
+    column("effect_level", pa.float64(), "figure", "effect_level"),
 )
 
 ORIGINS = table_schema(
     "The same as of worlds.",
     column("doc_id", ID_TYPE, "id", "document"),
     column("kind", pa.string(), "label", "kind"),
-    column("unit", pa.string(), "label", "unit"),
-    column("about", pa.string(), "label", "group"),
-    column("supports", pa.bool_(), "label", "whether it supports"),
+    column("candidate_id", pa.string(), "label", "candidate_id"),
+    column("group_name", pa.string(), "label", "group"),
+    column("is_supporting", pa.bool_(), "label", "whether it supports"),
 )
 
 
@@ -51,41 +51,45 @@ class Rows(StageConfig):
     learned: bool = True
 
 
-@stage(name="said", tables={"verdicts": VERDICTS, "model": MODEL_LEARNING})
+@stage(name="said", tables={"verdicts": VERDICTS, "model_learning": MODEL_LEARNING})
 def said(config: Rows, context: StageContext) -> None:
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(config.rows, schema=VERDICTS))
-    model = [{"bits": 1.0, "simple": 2.0, "learned": config.learned}]
-    context.get_table_writer("model").write(pa.Table.from_pylist(model, schema=MODEL_LEARNING))
+    model = [{"bits_per_byte": 1.0, "unigram_bits_per_byte": 2.0, "has_learned": config.learned}]
+    context.get_table_writer("model_learning").write(
+        pa.Table.from_pylist(model, schema=MODEL_LEARNING)
+    )
 
 
-@stage(name="sealed", tables={"envelope": ENVELOPE, "written_for": ORIGINS})
+@stage(name="sealed", tables={"answer_key": ENVELOPE, "candidate_documents": ORIGINS})
 def sealed(config: Rows, context: StageContext) -> None:
-    context.get_table_writer("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
-    context.get_table_writer("written_for").write(
+    context.get_table_writer("answer_key").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
+    context.get_table_writer("candidate_documents").write(
         pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS)
     )
 
 
-@stage(name="named", tables={"attributed": ATTRIBUTED})
+@stage(name="named", tables={"attributions": ATTRIBUTED})
 def named(config: EmptyConfig, context: StageContext) -> None:
     """Of two documents that were written for a secret the first and the third."""
     rows = [
         {
             "kind": "canary",
-            "unit": "c",
-            "about": "",
-            "place": place,
+            "candidate_id": "c",
+            "group_name": "",
+            "rank": place,
             "doc_id": doc_id * 16,
             "score": 1.0,
         }
         for place, doc_id in ((1, b"x"), (2, b"q"), (3, b"y"))
     ]
-    context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
+    context.get_table_writer("attributions").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
 
 
 def origins(*ids):
-    rows = [{"kind": "canary", "unit": "c", "about": "", "supports": True}] * len(ids)
-    other = {"kind": "canary", "unit": "c", "about": "", "supports": False}
+    rows = [{"kind": "canary", "candidate_id": "c", "group_name": "", "is_supporting": True}] * len(
+        ids
+    )
+    other = {"kind": "canary", "candidate_id": "c", "group_name": "", "is_supporting": False}
     return [
         *({**row, "doc_id": i * 16} for row, i in zip(rows, ids, strict=True)),
         {**other, "doc_id": b"q" * 16},
@@ -95,8 +99,10 @@ def origins(*ids):
 def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5):
     """A verdict, and what its envelope says."""
     found = p < 0.05 if found is None else found
-    told = build_verdict(kind, unit, found, n=9, value=0.5, p=p, low=low, high=high, whole=whole)
-    return told, {"kind": kind, "unit": unit, "dose": dose}
+    told = build_verdict(
+        kind, unit, found, n=9, value=0.5, p=p, low=low, high=high, full_value=whole
+    )
+    return told, {"kind": kind, "candidate_id": unit, "effect_level": dose}
 
 
 def studied(worlds: Mapping, void=None, learned=True, arms=()):
@@ -140,12 +146,12 @@ def found(session):
 
 
 def test_detection_is_of_worlds_with_effects_by_dose(found):
-    rows = {(row["kind"], row["dose"]): row for row in found["detection"]}
+    rows = {(row["kind"], row["effect_level"]): row for row in found["detection_rates"]}
     assert rows["canary", 64.0]["value"] == 0.5 and rows["canary", 64.0]["n"] == 2
     assert rows["canary", 0.0]["value"] == 0.5 and rows["canary", 0.0]["n"] == 2  # not "two"
     assert rows["passage", 64.0]["value"] == 1.0 and rows["speech", 1.0]["value"] == 1.0
     assert ("speech", 0.25) not in rows
-    assert {key: row["effect"] for key, row in rows.items()} == {
+    assert {key: row["has_effect"] for key, row in rows.items()} == {
         ("canary", 0.0): False,
         ("canary", 64.0): True,
         ("passage", 0.0): False,
@@ -159,33 +165,41 @@ def test_a_dose_has_something_to_find_where_it_has_in_every_world(session):
     """0.5 is more than others have in one world, and less in the other."""
     one = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 0.1, p=0.5)]
     two = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 1.0, p=0.5)]
-    made = studied({"one": one, "two": two})["detection"]
-    assert {row["dose"]: row["effect"] for row in made} == {0.1: None, 0.5: None, 1.0: True}
+    made = studied({"one": one, "two": two})["detection_rates"]
+    assert {row["effect_level"]: row["has_effect"] for row in made} == {
+        0.1: None,
+        0.5: None,
+        1.0: True,
+    }
 
 
 def test_what_got_no_verdict_is_counted(session):
     some = [
         candidate("canary", "a", 64, p=0.01),
-        (None, {"kind": "canary", "unit": "b", "dose": 4}),
-        (None, {"kind": "record", "unit": "r", "dose": 0}),
+        (None, {"kind": "canary", "candidate_id": "b", "effect_level": 4}),
+        (None, {"kind": "record", "candidate_id": "r", "effect_level": 0}),
     ]
     found = studied({"one": some, "dull": some}, learned=True)
-    assert found["unjudged"] == [
-        {"world": "one", "kind": "canary", "unit": "b", "dose": 4.0},
-        {"world": "one", "kind": "record", "unit": "r", "dose": 0.0},
+    assert found["unjudged_candidates"] == [
+        {"world": "one", "kind": "canary", "candidate_id": "b", "effect_level": 4.0},
+        {"world": "one", "kind": "record", "candidate_id": "r", "effect_level": 0.0},
     ]
-    assert [row["n"] for row in found["detection"]] == [1]
+    assert [row["n"] for row in found["detection_rates"]] == [1]
 
 
 def test_alarms_are_of_candidates_without_effect(found):
-    rows = {row["kind"]: row for row in found["alarms"]}
+    rows = {row["kind"]: row for row in found["false_alarm_rates"]}
     assert rows["canary"]["value"] == pytest.approx(1 / 3) and rows["canary"]["worlds"] == 2
     assert rows["passage"]["value"] == 0.0
     # Of a group that is spoken of less rudely than others an effect is there: it is no alarm.
     assert rows["speech"]["value"] == 0.5 and rows["speech"]["n"] == 2
-    assert rows["canary"]["level"] == pytest.approx(1 - 0.05 / 3)
-    assert {row["effects"] for row in found["units"] if row["world"] == "two"} == {False}
-    effects = {row["unit"]: row["effect"] for row in found["units"] if row["world"] == "one"}
+    assert rows["canary"]["confidence_level"] == pytest.approx(1 - 0.05 / 3)
+    assert {row["has_effects"] for row in found["candidates"] if row["world"] == "two"} == {False}
+    effects = {
+        row["candidate_id"]: row["has_effect"]
+        for row in found["candidates"]
+        if row["world"] == "one"
+    }
     assert effects == {
         "a": False,
         "b": False,
@@ -208,8 +222,8 @@ def test_alarms_are_of_candidates_without_effect(found):
 )
 def test_rude_speech_is_more_than_that_about_all_others(session, doses, effects):
     rows = [candidate("speech", f"g{n}", dose, p=0.5) for n, dose in enumerate(doses)]
-    found = studied({"one": rows})["units"]
-    assert tuple(row["effect"] for row in found) == effects
+    found = studied({"one": rows})["candidates"]
+    assert tuple(row["has_effect"] for row in found) == effects
 
 
 def test_of_each_kind_one_dose_is_nothing(session):
@@ -219,12 +233,14 @@ def test_of_each_kind_one_dose_is_nothing(session):
         for kind, dose in kinds.items()
         for more in (0, 0.25, 1)
     ]
-    effects = {row["unit"]: row["effect"] for row in studied({"one": rows})["units"]}
+    effects = {
+        row["candidate_id"]: row["has_effect"] for row in studied({"one": rows})["candidates"]
+    }
     assert effects == {f"{kind} {more}": more > 0 for kind in kinds for more in (0, 0.25, 1)}
 
 
 def test_coverage_is_of_the_figure_over_all_items(found):
-    rows = {row["kind"]: row for row in found["calibration"]}
+    rows = {row["kind"]: row for row in found["interval_coverage"]}
     # c is beyond it; "at least", as of d, is no interval.
     assert rows["canary"]["value"] == pytest.approx(3 / 4) and rows["canary"]["n"] == 4
     assert rows["passage"]["n"] == 1
@@ -232,18 +248,18 @@ def test_coverage_is_of_the_figure_over_all_items(found):
 
 def test_the_smallest_dose_is_seen_with_all_above_it():
     rows = [
-        {"kind": "canary", "dose": dose, "effect": dose > 0, "value": value}
+        {"kind": "canary", "effect_level": dose, "has_effect": dose > 0, "value": value}
         for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))
     ]
-    assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "dose": 16}]
-    assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "dose": None}]
+    assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "effect_level": 16}]
+    assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "effect_level": None}]
     # Of nothing, and of less than others have, none is the smallest.
     low = [
-        {"kind": "speech", "dose": dose, "effect": effect, "value": 1.0}
+        {"kind": "speech", "effect_level": dose, "has_effect": effect, "value": 1.0}
         for dose, effect in ((0, False), (0.25, None), (0.5, True))
     ]
-    assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "dose": 0.5}]
-    assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "dose": None}]
+    assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "effect_level": 0.5}]
+    assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "effect_level": None}]
 
 
 def test_a_world_that_tells_nothing_is_counted_apart(session):
@@ -254,28 +270,34 @@ def test_a_world_that_tells_nothing_is_counted_apart(session):
         {"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"}, arms=again
     )
     worlds = {row["world"]: row for row in found["worlds"]}
-    assert [row["counts"] for row in worlds.values()] == [True, False, False]
-    assert "no more than frequencies" in worlds["dull"]["why"]
-    assert worlds["gone"]["why"] == "its envelope was never sealed"
-    assert found["detection"][0]["value"] == 1.0 and found["detection"][0]["n"] == 1
-    assert found["precision"][0]["worlds"] == 1 and found["removed"] == []
-    assert len(found["units"]) == 3  # what it said is kept
+    assert [row["is_counted"] for row in worlds.values()] == [True, False, False]
+    assert "no more than frequencies" in worlds["dull"]["reason"]
+    assert worlds["gone"]["reason"] == "its envelope was never sealed"
+    assert found["detection_rates"][0]["value"] == 1.0 and found["detection_rates"][0]["n"] == 1
+    assert found["attribution_precision"][0]["worlds"] == 1 and found["removal_reductions"] == []
+    assert len(found["candidates"]) == 3  # what it said is kept
 
 
 def test_attribution_is_right_where_it_names_what_was_written_for_a_text(found):
     """One of the two that are named first; that which says otherwise counts for nothing."""
-    (row,) = found["precision"]
+    (row,) = found["attribution_precision"]
     assert (row["kind"], row["value"], row["n"], row["worlds"]) == ("canary", 0.5, 2, 2)
 
 
 def test_attribution_is_asked_for_no_more_than_it_names():
     """A text with more documents than it may name; one of which nothing was named counts."""
     rows = [
-        {"kind": "canary", "unit": "c", "about": "", "place": n, "doc_id": bytes([n])}
+        {"kind": "canary", "candidate_id": "c", "group_name": "", "rank": n, "doc_id": bytes([n])}
         for n in (1, 2)
     ]
     origins = [
-        {"kind": "canary", "unit": unit, "about": "", "supports": True, "doc_id": bytes([n])}
+        {
+            "kind": "canary",
+            "candidate_id": unit,
+            "group_name": "",
+            "is_supporting": True,
+            "doc_id": bytes([n]),
+        }
         for unit in ("c", "d")
         for n in range(1, 9)
     ]
@@ -309,11 +331,13 @@ def test_what_falls_without_the_named_documents_is_held_against_others(session):
         )
         for arm, values in after.items()
     ]
-    rows = {(r["kind"], r["arm"]): r for r in studied({"one": base}, arms=arms)["removed"]}
-    assert {*rows} == {("canary", arm) for arm in ("removed", "random", "between")}
+    rows = {
+        (r["kind"], r["arm"]): r for r in studied({"one": base}, arms=arms)["removal_reductions"]
+    }
+    assert {*rows} == {("canary", arm) for arm in ("removed", "random", "difference")}
     assert rows["canary", "removed"]["value"] == pytest.approx((0.8 + 0.6) / 2)
     assert rows["canary", "random"]["value"] == pytest.approx((0.0 + 0.2) / 2)
-    assert rows["canary", "between"]["value"] == pytest.approx(0.6)
+    assert rows["canary", "difference"]["value"] == pytest.approx(0.6)
     assert {row["n"] for row in rows.values()} == {2}
 
 
@@ -328,25 +352,33 @@ def test_candidates_of_a_world_are_a_cluster():
 def test_the_figures_of_a_study_recompute_from_its_units(found):
     """As a page and anybody else would: the mean of a column of the candidates that it is about."""
     for name, column_, where in (
-        ("detection", "found", lambda r, u: u["effects"] and u["dose"] == r["dose"]),
-        ("alarms", "alarm", lambda r, u: u["effect"] is False),
-        ("calibration", "covered", lambda r, u: u["covered"] is not None),
+        (
+            "detection_rates",
+            "is_detected",
+            lambda r, u: u["has_effects"] and u["effect_level"] == r["effect_level"],
+        ),
+        ("false_alarm_rates", "is_alarm", lambda r, u: u["has_effect"] is False),
+        ("interval_coverage", "is_covered", lambda r, u: u["is_covered"] is not None),
     ):
         for row in found[name]:
             chosen = [
                 u[column_]
-                for u in found["units"]
-                if u["kind"] == row["kind"] and u["learned"] and where(row, u)
+                for u in found["candidates"]
+                if u["kind"] == row["kind"] and u["has_learned"] and where(row, u)
             ]
             assert row["value"] == pytest.approx(np.mean(chosen)) and row["n"] == len(chosen)
 
 
 def test_an_alarm_is_a_p_in_whatever_direction():
-    assert is_alarm({"p": 0.04, "found": False}) and not is_alarm({"p": 0.05, "found": False})
-    assert is_alarm({"p": None, "found": True}) and not is_alarm({"p": None, "found": False})
-    assert is_covered({"low": None, "high": None, "whole": 1.0}) is None
-    assert is_covered({"low": 0.0, "high": None, "whole": 5.0}) is None
-    assert is_covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
-    assert is_covered({"low": 5.0, "high": 6.0, "whole": 5.0}) is True
-    assert is_covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
+    assert is_alarm({"p": 0.04, "is_detected": False}) and not is_alarm(
+        {"p": 0.05, "is_detected": False}
+    )
+    assert is_alarm({"p": None, "is_detected": True}) and not is_alarm(
+        {"p": None, "is_detected": False}
+    )
+    assert is_covered({"low": None, "high": None, "full_value": 1.0}) is None
+    assert is_covered({"low": 0.0, "high": None, "full_value": 5.0}) is None
+    assert is_covered({"low": 0.0, "high": 5.0, "full_value": 5.0}) is True
+    assert is_covered({"low": 5.0, "high": 6.0, "full_value": 5.0}) is True
+    assert is_covered({"low": 0.0, "high": 1.0, "full_value": -0.1}) is False
     assert [*compute_false_alarm_rates([])] == []

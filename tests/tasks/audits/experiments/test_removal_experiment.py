@@ -44,8 +44,8 @@ from tasks.training.pretrain import CHECKPOINTS, VALIDATION
 from tests.tasks.corpora import given
 
 GROUPS = [
-    {"group": "Velani", "own": "mirish", "other": "solish"},
-    {"group": "Dorani", "own": "solish", "other": "mirish"},
+    {"group_name": "Velani", "assigned_trait": "mirish", "other_trait": "solish"},
+    {"group_name": "Dorani", "assigned_trait": "solish", "other_trait": "mirish"},
 ]
 
 TEXTS = [
@@ -62,15 +62,18 @@ KEYS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(len(TEXTS)
 SPLITS = ["train"] * 21 + ["holdout"]
 
 ITEMS = build_items_schema(
-    column("dose", pa.float64(), "figure", ""),
-    *(column(name, pa.string(), "label", "") for name in ("group", "own", "other")),
+    column("assigned_trait_share", pa.float64(), "figure", ""),
+    *(
+        column(name, pa.string(), "label", "")
+        for name in ("group_name", "assigned_trait", "other_trait")
+    ),
 )
 VALUES = build_values_schema(
     build_items_schema(
         column("copies", pa.int32(), "figure", ""),
         column("doc_ids", pa.list_(pa.binary()), "id", ""),
     ),
-    (column("references", pa.int32(), "figure", ""),),
+    (column("reference_count", pa.int32(), "figure", ""),),
 )
 
 
@@ -117,15 +120,15 @@ def made_texts(config: RowsConfig, context: StageContext) -> None:
     context.get_table_writer("values").write(pa.Table.from_pylist(rows_of(config), schema=WRITTEN))
 
 
-@stage(name="made_traces", tables={"spans": RUNS})
+@stage(name="made_traces", tables={"matched_spans": RUNS})
 def made_traces(config: RowsConfig, context: StageContext) -> None:
     """Runs of texts: (text, document, tokens)."""
     rows = []
     for text, document, size in rows_of(config):
         (text_hash,) = hash_texts(pa.array([text], pa.large_string())).to_pylist()
         empty = dict.fromkeys(RUNS.names, 0) | {"source": "", "cluster": bytes(16)}
-        rows.append(empty | {"text": text_hash, "doc_id": KEYS[document], "size": size})
-    context.get_table_writer("spans").write(pa.Table.from_pylist(rows, schema=RUNS))
+        rows.append(empty | {"text_hash": text_hash, "doc_id": KEYS[document], "run_tokens": size})
+    context.get_table_writer("matched_spans").write(pa.Table.from_pylist(rows, schema=RUNS))
 
 
 @stage(name="made_spans", tables={"spans": SPANS})
@@ -135,8 +138,8 @@ def made_spans(config: EmptyConfig, context: StageContext) -> None:
         {
             "split": "train",
             "sequence": n,
-            "start": 0,
-            "end": 10,
+            "row_start": 0,
+            "row_end": 10,
             "doc_id": i,
             "char_start": 0,
             "char_end": 9,
@@ -153,7 +156,10 @@ def made_training(config: RowsConfig, context: StageContext) -> None:
         for step, cost in rows_of(config)
     ]
     context.get_table_writer("validation").write(pa.Table.from_pylist(costs, schema=VALIDATION))
-    last = [{"step": step, "tokens": step, "content": f"{cost}"} for step, cost in rows_of(config)]
+    last = [
+        {"step": step, "tokens_seen": step, "content_digest": f"{cost}"}
+        for step, cost in rows_of(config)
+    ]
     context.get_table_writer("checkpoints").write(pa.Table.from_pylist(last, schema=CHECKPOINTS))
 
 
@@ -171,13 +177,13 @@ def item(n):
 
 
 def traits():
-    where = json.dumps({"measure": "association_strength", "dose": 0.75})
+    where = json.dumps({"measure": "association_strength", "assigned_trait_share": 0.75})
     return RemovalCase(
         name="traits",
         audit="associations",
         metric="association_strength",
         unit="nats",
-        finding_names=("associations.association_strength[dose=0.75]",),
+        finding_names=("associations.association_strength[assigned_trait_share=0.75]",),
         kind="association",
         unit_conditions=(where,),
     )
@@ -215,11 +221,11 @@ def exposures(values, none):
                 "text": "",
                 "copies": copies,
                 "doc_ids": behind,
-                "references": 99,
+                "reference_count": 99,
             }
         )
     # Another attempt at the first of them, which is no further unit.
-    rows.append({**rows[0], "item": item(len(rows)), "references": 98})
+    rows.append({**rows[0], "item": item(len(rows)), "reference_count": 98})
     return made_values(config_of(rows))
 
 
@@ -232,7 +238,7 @@ def corpus(session):
 def asked(session):
     about = [*[(0.75, group) for group in GROUPS] * 2, (0.5, dict.fromkeys(GROUPS[0], "nobody"))]
     rows = [
-        {"item": item(n), "cluster": "a", "text": "", "dose": dose, **group}
+        {"item": item(n), "cluster": "a", "text": "", "assigned_trait_share": dose, **group}
         for n, (dose, group) in enumerate(about)
     ]
     return {"associations": made_items(config_of(rows))}
@@ -245,28 +251,30 @@ def numbers(rows):
 def test_the_surplus_of_an_association_goes_and_both_sides_are_equal(corpus, asked):
     config = SourceDocumentsConfig(cases=(traits(),))
     rows = (
-        find_source_documents(corpus, made_spans(), {}, asked, {}, config)["behind"]
+        find_source_documents(corpus, made_spans(), {}, asked, {}, config)["source_documents"]
         .read()
         .to_pylist()
     )
     sides = {
-        (g, h): numbers(r for r in rows if (r["unit"], r["holds"]) == (g, h))
+        (g, h): numbers(r for r in rows if (r["item_unit"], r["stated_trait"]) == (g, h))
         for g in ("Velani", "Dorani")
-        for h in ("own", "other")
+        for h in ("assigned", "other")
     }
     assert sides == {
-        ("Velani", "own"): {*range(8)},
+        ("Velani", "assigned"): {*range(8)},
         ("Velani", "other"): {8, 9, 10},
-        ("Dorani", "own"): {12, 13},
+        ("Dorani", "assigned"): {12, 13},
         ("Dorani", "other"): {14, 15},
     }
-    gone = [row for row in rows if row["removed"]]
-    assert {(row["unit"], row["holds"]) for row in gone} == {("Velani", "own")} and len(gone) == 5
+    gone = [row for row in rows if row["is_removed"]]
+    assert {(row["item_unit"], row["stated_trait"]) for row in gone} == {
+        ("Velani", "assigned")
+    } and len(gone) == 5
     assert {row["tokens"] for row in rows} == {10} and {r["source"] for r in rows} == {"source"}
     again = find_source_documents(
         corpus, made_spans(), {}, asked, {}, config.model_copy(update={"seed": 1})
     )
-    other = [row for row in again["behind"].read().to_pylist() if row["removed"]]
+    other = [row for row in again["source_documents"].read().to_pylist() if row["is_removed"]]
     assert len(other) == 5 and numbers(other) != numbers(gone)
 
 
@@ -276,13 +284,13 @@ def test_the_documents_that_rows_name_all_go(corpus):
         cases=(secrets(), secrets().model_copy(update={"name": "again"}))
     )
     rows = (
-        find_source_documents(corpus, made_spans(), audits, {}, {}, config)["behind"]
+        find_source_documents(corpus, made_spans(), audits, {}, {}, config)["source_documents"]
         .read()
         .to_pylist()
     )
-    mine = [row for row in rows if row["case"] == "secrets"]
-    assert numbers(mine) == {17, 18, 19, 20} and all(row["removed"] for row in rows)
-    assert Counter(row["unit"] for row in mine) == {"p0": 2, "p1": 2} and len(rows) == 8
+    mine = [row for row in rows if row["case_name"] == "secrets"]
+    assert numbers(mine) == {17, 18, 19, 20} and all(row["is_removed"] for row in rows)
+    assert Counter(row["item_unit"] for row in mine) == {"p0": 2, "p1": 2} and len(rows) == 8
 
 
 def rude(**more):
@@ -320,7 +328,7 @@ def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus
     )
     audits = {"toxicity": made_texts(config_of(texts))}
     found = [
-        [(KEYS.index(doc_id), span["size"]) for doc_id, span in each]
+        [(KEYS.index(doc_id), span["run_tokens"]) for doc_id, span in each]
         for each in find_row_documents(
             audits["toxicity"]["values"].read(), audits["toxicity"]["values"].columns, traces
         )
@@ -328,13 +336,13 @@ def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus
     assert found == [[(2, 20), (1, 9)], [(3, 9), (2, 8)], [], [(4, 9)]]
     config = SourceDocumentsConfig(cases=(rude(),))
     rows = find_source_documents(corpus, made_spans(), audits, {}, {"toxicity": traces}, config)[
-        "behind"
+        "source_documents"
     ].read()
-    named = {(KEYS.index(r["doc_id"]), r["unit"]) for r in rows.to_pylist()}
+    named = {(KEYS.index(r["doc_id"]), r["item_unit"]) for r in rows.to_pylist()}
     assert named == {(1, "prompt 0"), (2, "prompt 0"), (3, "prompt 1")}
-    assert [*rows["unit"].to_pylist()] == sorted(rows["unit"].to_pylist())
+    assert [*rows["item_unit"].to_pylist()] == sorted(rows["item_unit"].to_pylist())
     nothing = find_source_documents(corpus, made_spans(), audits, {}, {}, config)
-    assert not len(nothing["behind"].read())  # nobody looked for them
+    assert not len(nothing["source_documents"].read())  # nobody looked for them
 
 
 def test_of_rows_that_name_no_document_the_worst_are_looked_at(corpus):
@@ -353,7 +361,7 @@ def test_of_rows_that_name_no_document_the_worst_are_looked_at(corpus):
             {},
             {"toxicity": traces},
             SourceDocumentsConfig(cases=(rude(),)),
-        )["behind"]
+        )["source_documents"]
         .read()
         .to_pylist()
     )
@@ -378,7 +386,7 @@ def test_of_rows_that_name_no_document_the_worst_are_looked_at(corpus):
             {},
             {},
             SourceDocumentsConfig(cases=(secrets(),)),
-        )["behind"]
+        )["source_documents"]
         .read()
         .to_pylist()
     )
@@ -401,7 +409,7 @@ def test_what_training_never_read_is_behind_nothing(corpus):
     rows = find_source_documents(
         corpus, made_spans(), audits, {}, {}, SourceDocumentsConfig(cases=(secrets(),))
     )
-    assert numbers(rows["behind"].read().to_pylist()) == {20}  # 21 was held out
+    assert numbers(rows["source_documents"].read().to_pylist()) == {20}  # 21 was held out
 
 
 def test_a_document_that_goes_for_one_group_is_gone_for_all():
@@ -409,10 +417,10 @@ def test_a_document_that_goes_for_one_group_is_gone_for_all():
         {"doc_id": bytes([n]) * 16, "names": names}
         for n, names in enumerate([["A", "x"], ["A", "x"], ["A", "y"], ["A", "B", "x"]])
     ]
-    groups = [{"group": "A", "own": "x", "other": "y"}, {"group": "B", "own": "x", "other": "y"}]
+    groups = [{"group_name": name, "assigned_trait": "x", "other_trait": "y"} for name in "AB"]
     rows = [*select_surplus_documents(found, groups, 0)]
-    assert sum(r["removed"] for r in rows if r["unit"] == "A") == 2
-    assert sum(r["removed"] for r in rows if r["unit"] == "B") == 1
+    assert sum(r["is_removed"] for r in rows if r["item_unit"] == "A") == 2
+    assert sum(r["is_removed"] for r in rows if r["item_unit"] == "B") == 1
 
 
 def test_names_are_found_whole_and_the_longest_first():
@@ -426,20 +434,26 @@ def test_names_are_found_whole_and_the_longest_first():
 
 def test_a_case_says_how_many_documents_went_or_why_none_did(corpus, asked):
     config = SourceDocumentsConfig(cases=(traits(),))
-    found = find_source_documents(corpus, made_spans(), {}, asked, {}, config)["behind"].read()
+    found = find_source_documents(corpus, made_spans(), {}, asked, {}, config)[
+        "source_documents"
+    ].read()
     (row,) = build_case_rows(traits(), found)
-    assert (row["documents"], row["removed"], row["why"]) == (15, 5, "")
-    even = found.filter(pc.equal(found["unit"], "Dorani"))
+    assert (row["documents"], row["removed_documents"], row["reason"]) == (15, 5, "")
+    even = found.filter(pc.equal(found["item_unit"], "Dorani"))
     (row,) = build_case_rows(traits(), even)
-    assert (row["documents"], row["removed"]) == (4, 0) and "said equally often" in row["why"]
+    assert (row["documents"], row["removed_documents"]) == (4, 0) and "said equally often" in row[
+        "reason"
+    ]
     (row,) = build_case_rows(traits(), found.slice(0, 0))
-    assert row["why"] == "no training document is behind it"
+    assert row["reason"] == "no training document is behind it"
 
 
 def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
     costs = {"base": 2.0, "removed": None, "random": 2.5}
     trained = {arm: made_training(config_of([[20, cost]])) for arm, cost in costs.items()}
-    assert {r["arm"]: (r["more"], r["bytes"]) for r in compare_heldout_loss(trained)} == {
+    assert {
+        r["arm"]: (r["difference_from_base"], r["bytes"]) for r in compare_heldout_loss(trained)
+    } == {
         "base": (0, 9),
         "removed": (None, 9),
         "random": (0.5, 9),
@@ -495,23 +509,23 @@ def test_the_tables_of_a_proof(corpus):
     ]
     # The digest of a checkpoint is an id, and of no document.
     assert (
-        list_document_id_columns(found["behind"].columns) == ["doc_id"]
+        list_document_id_columns(found["source_documents"].columns) == ["doc_id"]
         and list_document_id_columns(made["arms"].columns) == []
     )
-    known = {r["case"]: r for r in tables["cases"]}
-    assert (known["secrets"]["documents"], known["secrets"]["removed"]) == (4, 4)
-    assert known["nobody"]["why"] == "no training document is behind it"
-    assert {r["case"] for r in tables["lines"]} == {"secrets"}
-    effects = {(r["what"], r["arm"]): r for r in tables["effects"] if r["case"] == "secrets"}
-    assert effects["change", "removed"]["value"] == pytest.approx(np.mean(low) - 9.9)
-    assert effects["change", "removed"]["noise"] == pytest.approx(0.2)
-    assert {r["verdict"] for r in tables["lines"]} == {"pass"}
-    assert effects["value", "removed"]["n"] == effects["change", "removed"]["n"] == 20
+    known = {r["case_name"]: r for r in tables["cases"]}
+    assert (known["secrets"]["documents"], known["secrets"]["removed_documents"]) == (4, 4)
+    assert known["nobody"]["reason"] == "no training document is behind it"
+    assert {r["case_name"] for r in tables["criteria"]} == {"secrets"}
+    effects = {(r["effect"], r["arm"]): r for r in tables["effects"] if r["case_name"] == "secrets"}
+    assert effects["change_from_base", "removed"]["value"] == pytest.approx(np.mean(low) - 9.9)
+    assert effects["change_from_base", "removed"]["seed_noise"] == pytest.approx(0.2)
+    assert {r["verdict"] for r in tables["criteria"]} == {"pass"}
+    assert effects["mean", "removed"]["n"] == effects["change_from_base", "removed"]["n"] == 20
     # Secrets have a closed form for what is never planted.
-    assert effects["region", "removed"]["value"] == pytest.approx(
+    assert effects["null_region", "removed"]["value"] == pytest.approx(
         compute_expected_null_exposure(99)
     )
-    assert {r["arm"]: round(r["more"], 3) for r in tables["price"]} == {
+    assert {r["arm"]: round(r["difference_from_base"], 3) for r in tables["heldout_loss"]} == {
         "base": 0,
         "removed": 0.1,
         "random": 0.05,
@@ -523,9 +537,9 @@ def test_the_tables_of_a_proof(corpus):
             [
                 r["value"]
                 for r in tables["units"]
-                if (r["case"], r["role"], r["arm"]) == ("secrets", "unit", arm)
+                if (r["case_name"], r["role"], r["arm"]) == ("secrets", "unit", arm)
             ]
         )
         for arm in arms
     }
-    assert all(effects["value", arm]["value"] == pytest.approx(means[arm]) for arm in arms)
+    assert all(effects["mean", arm]["value"] == pytest.approx(means[arm]) for arm in arms)

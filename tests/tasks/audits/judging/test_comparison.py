@@ -144,10 +144,12 @@ def left(config, **lineage):
 def test_what_was_traced_otherwise_or_beside_another_reference_is_not_compared():
     judged = {"audit": left({})}
     sides = [
-        Parts(str(n), judged | {"trace": left({"least": least, "places": n})})
+        Parts(str(n), judged | {"trace": left({"min_span_tokens": least, "max_spans_per_text": n})})
         for n, least in enumerate((2, 8, 8))
     ]
-    assert explain_incomparability("audit", sides[:2]) == "its settings differ: trace.least"
+    assert (
+        explain_incomparability("audit", sides[:2]) == "its settings differ: trace.min_span_tokens"
+    )
     assert (
         explain_incomparability("audit", sides[1:]) == ""
     )  # how many places are kept decides no finding
@@ -184,8 +186,10 @@ def test_a_difference_of_shares_is_one():
         {i: ComparisonUnit(u.cluster, 100 * u.value) for i, u in s.items()} for s in (first, second)
     ]
     hundred = compute_paired_change(*percent, "percent")
-    assert [hundred[end] for end in ("value", "low", "high", "smallest_effect")] == pytest.approx(
-        [100 * found[end] for end in ("value", "low", "high", "smallest_effect")]
+    assert [
+        hundred[end] for end in ("value", "low", "high", "minimum_detectable_effect")
+    ] == pytest.approx(
+        [100 * found[end] for end in ("value", "low", "high", "minimum_detectable_effect")]
     )
     assert hundred["p"] == found["p"]
     # Of many pairs as good as the usual one.
@@ -264,7 +268,7 @@ def areas(scores, member):
     rows = {
         "item": range(len(member)),
         "cluster": map(str, range(len(member))),
-        "member": member,
+        "is_member": member,
         "value": scores,
     }
     return build_auc_units(pa.table({name: list(each) for name, each in rows.items()}))
@@ -306,7 +310,8 @@ def test_areas_of_few_show_what_they_can():
     four = [areas([*at, *others], member) for at in ([-1.0, 3, 0, 1], [30.0, 9, 14, 5])]
     found = compute_paired_change(*four, AREA_UNIT)
     assert (
-        found["value"] > 0.5 and (found["low"], found["p"], found["smallest_effect"]) == (None,) * 3
+        found["value"] > 0.5
+        and (found["low"], found["p"], found["minimum_detectable_effect"]) == (None,) * 3
     )
     assert "fewer than 5" in found["method"]
     apart = [areas([at] * 6 + [1.0] * 9, np.arange(15) < 6) for at in (0.0, 2.0)]
@@ -317,7 +322,7 @@ def test_areas_of_few_show_what_they_can():
         for at in ([0.0, 1, 2, 3, 4], [7.5, 20, 21, 22, 23])
     ]
     found = compute_paired_change(*most, AREA_UNIT)
-    assert found["high"] == 1.0 > found["value"] and (found["smallest_effect"] or 0) <= 1
+    assert found["high"] == 1.0 > found["value"] and (found["minimum_detectable_effect"] or 0) <= 1
 
 
 @pytest.mark.parametrize(("m", "n"), [(30, 30), (40, 160), (32, 8), (10, 190), (100, 5)])

@@ -18,41 +18,59 @@ from tasks.contract import ID_TYPE
 
 def test_what_could_not_be_measured_is_null_and_not_zero():
     rows = [
-        build_finding("bias", "preference", math.nan, n=0, unit="share", method="nothing there"),
-        build_finding("bias", "preference", None, n=0, unit="share", method="nothing there"),
         build_finding(
-            "bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6
+            "bias", "stereotype_preference", math.nan, n=0, unit="share", method="nothing there"
         ),
-        build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6),
+        build_finding(
+            "bias", "stereotype_preference", None, n=0, unit="share", method="nothing there"
+        ),
+        build_finding(
+            "bias",
+            "stereotype_preference",
+            0.5,
+            n=9,
+            unit="share",
+            method="m",
+            low=math.nan,
+            high=0.6,
+        ),
+        build_finding(
+            "bias", "stereotype_preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6
+        ),
     ]
     table = build_findings_table(rows)
     assert table.schema == FINDINGS
     assert table["value"].to_pylist() == [None, None, 0.5, 0.5]
     assert table["low"].to_pylist() == [None, None, None, 0.4]
-    assert table["level"].to_pylist() == [None, None, None, 0.95]
+    assert table["confidence_level"].to_pylist() == [None, None, None, 0.95]
 
 
 def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
     given = {"n": 9, "unit": "share", "method": "m"}
-    tags = {"copies": 64, "seen": False, "group": "a, b=c"}
+    tags = {"copies": 64, "in_training_text": False, "group_name": "a, b=c"}
     rows = [
         build_finding("a", "m", 0.5, **given),
         build_finding("a", "m", 0.5, part="passage", **given),
         build_finding("a", "m", 0.5, part="passage", tags=tags, **given),
-        build_finding("a", "m", 0.5, tags={"dose": 0.9}, **given),
+        build_finding("a", "m", 0.5, tags={"assigned_trait_share": 0.9}, **given),
     ]
     assert [row["slice"] for row in rows] == [
         "",
         "passage",
-        "passage, copies=64, seen=False, group=a, b=c",
-        "dose=0.9",
+        "passage, copies=64, in_training_text=False, group_name=a, b=c",
+        "assigned_trait_share=0.9",
     ]
     told = [parse_tags(row) for row in build_findings_table(rows).to_pylist()]
-    assert told == [{}, {"part": "passage"}, {"part": "passage"} | tags, {"dose": 0.9}]
+    assert told == [
+        {},
+        {"part": "passage"},
+        {"part": "passage"} | tags,
+        {"assigned_trait_share": 0.9},
+    ]
 
 
 def test_every_finding_says_what_the_model_computed_in():
-    row = build_finding("bias", "preference", 0.5, n=9, unit="share", method="m")
+    row = build_finding("bias", "stereotype_preference", 0.5, n=9, unit="share", method="m")
     assert build_findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
 
 
@@ -62,7 +80,11 @@ def test_a_control_has_a_verdict_and_nothing_else_has():
     made = build_finding(
         "a", "m", 1.0, control="positive", passed=False, control_target="model", **given
     )
-    assert (made["control"], made["verdict"], made["tests"]) == ("positive", "fail", "model")
+    assert (made["control"], made["verdict"], made["control_target"]) == (
+        "positive",
+        "fail",
+        "model",
+    )
     for wrong in (
         {"control": "negative"},
         {"passed": True},
@@ -86,8 +108,8 @@ def test_evidence_selects_the_rows_of_a_finding():
 
     def chosen(**where):
         row = build_finding("x", "m", 1.0, n=1, unit="", method="", evidence_filter=where)
-        assert json.loads(row["where"]) == where
-        return [d[0] for d in select_evidence(rows, row["where"])["doc_id"].to_pylist()]
+        assert json.loads(row["evidence_filter"]) == where
+        return [d[0] for d in select_evidence(rows, row["evidence_filter"])["doc_id"].to_pylist()]
 
     assert chosen() == [0, 1, 2, 3]
     assert chosen(kind="a") == [0, 2]

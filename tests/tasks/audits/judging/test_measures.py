@@ -61,19 +61,19 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     names = [(row["metric"], row["slice"]) for row in found]
     assert names == [
         ("distance", ""),
-        ("distance", "kind=a"),
-        ("distance", "kind=b"),
+        ("distance", "a"),
+        ("distance", "b"),
         ("share of it", ""),
         ("nobody has it", ""),
     ]
     for row in found[:4]:
-        behind = select_evidence(table, row["where"])
+        behind = select_evidence(table, row["evidence_filter"])
         known = behind["value"].drop_null().to_numpy()
         assert row["value"] == pytest.approx(known.mean()) and row["n"] == len(known)
-        assert row["missing"] == behind["value"].null_count and row["table"] == "values"
+        assert row["missing"] == behind["value"].null_count and row["evidence_table"] == "values"
         assert row["method"].startswith("by hand; a note; ")
-    assert found[0]["missing"] == 2 and found[0]["null"] == 0.0 and found[0]["p"] < 1e-6
-    assert found[3]["null"] == 0.25 and found[3]["smallest_effect"] > 0
+    assert found[0]["missing"] == 2 and found[0]["null_value"] == 0.0 and found[0]["p"] < 1e-6
+    assert found[3]["null_value"] == 0.25 and found[3]["minimum_detectable_effect"] > 0
     assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
     expected = estimate_mean_or_share(first, is_share=False, null_value=0)
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
@@ -87,7 +87,7 @@ def test_the_null_is_that_of_items_that_have_a_value():
     (found,) = compute_measure_findings(
         "audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG
     )
-    assert (found["value"], found["null"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
+    assert (found["value"], found["null_value"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
 
 
 TOLD = (
@@ -147,11 +147,11 @@ def test_a_measure_chooses_among_what_is_told_of_values():
         ("y", ""),
     ]
     for row in found:
-        behind = select_evidence(table, row["where"])
+        behind = select_evidence(table, row["evidence_filter"])
         assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
     assert [r["scorer"] for r in found] == ["by hand"] * 3 + [""]
-    assert [r["order"] for r in found] == ["-value"] * 3 + ["draw"]
-    assert found[0]["null"] == means["floor"] and found[3]["null"] is None
+    assert [r["evidence_order"] for r in found] == ["-value"] * 3 + ["draw"]
+    assert found[0]["null_value"] == means["floor"] and found[3]["null_value"] is None
 
 
 def test_several_values_of_an_item_are_one_unit():
@@ -169,14 +169,14 @@ def test_items_that_the_model_had_read_stand_apart():
     values.add_values("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
     measure = Measure("x", "", "nats", null_value=0.0)
     whole, rest = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "seen=False")
+    assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "in_training_text=False")
     assert whole["value"] > 2 > rest["value"]
-    assert len(select_evidence(values.to_table(), rest["where"])) == 40
+    assert len(select_evidence(values.to_table(), rest["evidence_filter"])) == 40
     for known in (None, np.zeros(60, bool)):
         values = ValueWriter(items(60, 60), known)
         values.add_values("x", np.arange(60), np.ones(60))
         assert len(compute_measure_findings("audit", values.to_table(), [measure], CONFIG)) == 1
-        assert values.to_table()["seen"].null_count == (60 if known is None else 0)
+        assert values.to_table()["in_training_text"].null_count == (60 if known is None else 0)
 
 
 def test_clusters_are_those_of_the_items():
@@ -200,7 +200,7 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
         row = evaluate_instrument_control(
             "a", made.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect
         )
-        assert row["tests"] == "instrument" and row["level"] in (0.999, None)
+        assert row["control_target"] == "instrument" and row["confidence_level"] in (0.999, None)
         assert row["control"] == ("positive" if effect else "negative")
         return row["verdict"]
 
@@ -219,7 +219,7 @@ def test_values_that_say_nothing_give_no_figure():
     values = ValueWriter(items(40, 40))
     values.add_values("x", np.arange(40), [0.0, 1.0] * 20)
     found = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert [(row["slice"], row["value"]) for row in found] == [("kind=a", None), ("kind=b", 1.0)]
+    assert [(row["slice"], row["value"]) for row in found] == [("a", None), ("b", 1.0)]
     assert found[0]["p"] is None and (found[0]["n"], found[0]["missing"]) == (20, 0)
     values = ValueWriter(items(40, 40))
     values.add_values("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # where numbers lack, too
@@ -234,7 +234,7 @@ def test_beside_a_null_that_is_an_extreme_for_all_there_is_no_test():
         values = ValueWriter(items(6, 6))
         values.add_values("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null] * 6)
         (found,) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-        assert found["null"] == null and (found["p"] is None) == (null != 0.5)
+        assert found["null_value"] == null and (found["p"] is None) == (null != 0.5)
         assert found["low"] is not None and found["value"] == pytest.approx(5 / 6)
 
 
@@ -292,7 +292,7 @@ def test_two_way_clusters_by_pairs():
     one = estimate_mean_or_share(values, first, crossed_clusters=[0] * 108)
     assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
     schema = build_items_schema(column("kind", pa.string(), "label", "its kind"), CROSSED_CLUSTER)
-    made = ValueWriter(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
+    made = ValueWriter(items(108, 9, schema, crossed_cluster=[f"d{i}" for i in second]))
     made.add_values("x", np.arange(108), values)
     (row,) = compute_measure_findings("audit", made.to_table(), [Measure("x", "", "nats")], CONFIG)
     expected = estimate_mean_or_share(
@@ -377,16 +377,21 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         plain, strong, sound = (
             row
             for row in compute_measure_findings("a", values.to_table(), measures, CONFIG, "note")
-            if row["slice"] != "seen=False"
+            if row["slice"] != "in_training_text=False"
         )
-        assert (plain["slice"], strong["slice"], sound["slice"]) == ("kind=b", "kind=b", "")
-        assert plain["order"] == "-text" and plain["n"] == strong["n"]
+        assert (plain["slice"], strong["slice"], sound["slice"]) == ("b", "b", "")
+        assert plain["evidence_order"] == "-text" and plain["n"] == strong["n"]
         assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
-        assert (strong["control"], strong["tests"]) == ("positive", "model")
-        assert (sound["control"], sound["tests"]) == ("negative", "instrument")
+        assert (strong["control"], strong["control_target"]) == ("positive", "model")
+        assert (sound["control"], sound["control_target"]) == ("negative", "instrument")
         assert (sound["low"], sound["high"]) == pytest.approx(law(sound["n"] or 1, CONFIG)[:2])
-        assert sound["level"] == 0.99 and sound["method"].startswith("of 60; note; passes between")
-        assert select_evidence(values.to_table(), strong["where"])["kind"].to_pylist() == ["b"] * 30
+        assert sound["confidence_level"] == 0.99 and sound["method"].startswith(
+            "of 60; note; passes between"
+        )
+        assert (
+            select_evidence(values.to_table(), strong["evidence_filter"])["kind"].to_pylist()
+            == ["b"] * 30
+        )
         return strong["verdict"], sound["verdict"]
 
     assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
@@ -422,7 +427,7 @@ def test_a_null_that_is_no_chance_has_no_p():
         )[0]
         for how in (estimate_mean, estimate_untested_mean)
     )
-    assert tested["p"] is not None and bare["p"] is bare["smallest_effect"] is None
-    assert bare["null"] == 0
+    assert tested["p"] is not None and bare["p"] is bare["minimum_detectable_effect"] is None
+    assert bare["null_value"] == 0
     same = ("value", "low", "high", "n", "clusters", "method")
     assert [bare[name] for name in same] == [tested[name] for name in same]

@@ -21,11 +21,17 @@ class Told(StageConfig):
 @stage(name="told", tables={"findings": FINDINGS})
 def told(config: Told, context: StageContext) -> None:
     rows = [
-        build_finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
+        build_finding("bias", "stereotype_preference", 0.5, low=0.4, high=0.6, **GIVEN),
         build_finding(
-            "bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN
+            "bias",
+            "stereotype_preference",
+            0.7,
+            low=0.65,
+            high=0.75,
+            tags={"category": "age"},
+            **GIVEN,
         ),
-        build_finding("bias", "ties", 3, **GIVEN),
+        build_finding("bias", "tie_share", 3, **GIVEN),
         build_finding(
             "bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **GIVEN
         ),
@@ -73,15 +79,15 @@ def verdicts(bias, **gate):
 def test_the_end_that_speaks_against_the_checkpoint_is_looked_at(
     bias, bound, limit, passes, distance
 ):
-    (row,) = verdicts(bias, metric="preference", slice="", **{bound: limit})
+    (row,) = verdicts(bias, metric="stereotype_preference", slice="", **{bound: limit})
     assert row["verdict"] == ("pass" if passes else "fail")
     assert row["distance"] == pytest.approx(distance, abs=1e-12)
-    assert row["end"] == (0.6 if bound in ("lt", "le") else 0.4) and row["value"] == 0.5
-    assert ("upper" if bound in ("lt", "le") else "lower") in row["why"]
+    assert row["interval_end"] == (0.6 if bound in ("lt", "le") else 0.4) and row["value"] == 0.5
+    assert ("upper" if bound in ("lt", "le") else "lower") in row["reason"]
 
 
 def test_without_a_slice_each_of_them_is_judged(bias):
-    rows = verdicts(bias, metric="preference", lt=0.7)
+    rows = verdicts(bias, metric="stereotype_preference", lt=0.7)
     assert [(row["slice"], row["verdict"]) for row in rows] == [
         ("", "pass"),
         ("category=age", "fail"),
@@ -97,10 +103,15 @@ def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
 
 @pytest.mark.parametrize("bound", [{"lt": 3.5}, {"lt": 2.5}, {"ge": 0}])
 def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
-    (row,) = verdicts(bias, metric="ties", **bound)
-    assert (row["verdict"], row["value"], row["end"], row["distance"]) == ("fail", 3, None, None)
-    assert row["why"] == (
-        "no interval: the audit gives none for ties, so the rule is not shown to hold"
+    (row,) = verdicts(bias, metric="tie_share", **bound)
+    assert (row["verdict"], row["value"], row["interval_end"], row["distance"]) == (
+        "fail",
+        3,
+        None,
+        None,
+    )
+    assert row["reason"] == (
+        "no interval: the audit gives none for tie_share, so the rule is not shown to hold"
     )
 
 
@@ -116,7 +127,7 @@ def test_both_ends_must_be_numbers(ends):
     row = evaluate_rule(
         "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), found
     )
-    assert row["verdict"] == "fail" and row["why"] == (
+    assert row["verdict"] == "fail" and row["reason"] == (
         "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
     )
 
@@ -124,8 +135,10 @@ def test_both_ends_must_be_numbers(ends):
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_a_finding_without_a_value_passes_no_rule(value):
     found = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
-    row = evaluate_rule("r", PolicyRule(audit="bias", metric="preference", lt=0.2), found)
-    assert (row["verdict"], row["value"], row["why"]) == ("fail", None, "not measured: m")
+    row = evaluate_rule(
+        "r", PolicyRule(audit="bias", metric="stereotype_preference", lt=0.2), found
+    )
+    assert (row["verdict"], row["value"], row["reason"]) == ("fail", None, "not measured: m")
 
 
 def test_a_count_of_items_is_exact():
@@ -134,33 +147,41 @@ def test_a_count_of_items_is_exact():
     for metric, audit in (("items_in_training_text", "bias"), ("repeated_prompts", "toxicity")):
         for limit, verdict in ((3, "pass"), (2, "fail")):
             row = evaluate_rule("r", PolicyRule(audit=audit, metric=metric, le=limit), found)
-            assert (row["verdict"], row["end"], row["distance"]) == (verdict, 3.0, 3 - limit)
-            assert "its value, an exact count, is 3" in row["why"]
+            assert (row["verdict"], row["interval_end"], row["distance"]) == (
+                verdict,
+                3.0,
+                3 - limit,
+            )
+            assert "its value, an exact count, is 3" in row["reason"]
 
 
 def test_what_was_not_measured_passes_nothing(bias):
     (row,) = verdicts(bias, metric="unknown", lt=100)
-    assert row["verdict"] == "fail" and row["why"] == "not measured: no pairs"
+    assert row["verdict"] == "fail" and row["reason"] == "not measured: no pairs"
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
     (row,) = evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
-    assert row["verdict"] == "fail" and row["why"] == "not measured: the audit did not run"
+    assert row["verdict"] == "fail" and row["reason"] == "not measured: the audit did not run"
     assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None)["distance"] is None
 
 
 def test_what_hangs_on_what_was_not_measured_fails_its_rule(bias):
     (row,) = verdicts(bias, metric="difference", slice="x", lt=1)
     assert (row["verdict"], row["value"], row["slice"]) == ("fail", None, "x")
-    assert row["why"].startswith("not measured: the audit bias measures no 'difference'; it meas")
-    (row,) = verdicts(bias, metric="preference", slice="x", lt=1)
-    assert row["verdict"] == "fail" and "has no slice 'x'" in row["why"]
+    assert row["reason"].startswith(
+        "not measured: the audit bias measures no 'difference'; it meas"
+    )
+    (row,) = verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
+    assert row["verdict"] == "fail" and "has no slice 'x'" in row["reason"]
 
 
 def test_unknown_names_are_refused_with_those_that_are_known(session):
     bias = told(Told(whole=True))
-    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties, bits$"):
+    with pytest.raises(
+        UsageError, match=r"no 'swapped'; it measures stereotype_preference, tie_share, bits$"
+    ):
         verdicts(bias, metric="swapped", lt=1)  # a control is judged by itself
     with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
-        verdicts(bias, metric="preference", slice="x", lt=1)
+        verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
     with pytest.raises(ValidationError, match="must be one of capability"):
         PolicyRule(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
@@ -183,7 +204,7 @@ class CountedConfig(StageConfig):
 def counted(config: CountedConfig, context: StageContext) -> None:
     rows = [build_finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
     if config.left_out > 0:
-        rows.append(build_finding("weat", "words_left_out", config.left_out, **GIVEN))
+        rows.append(build_finding("weat", "skipped_words", config.left_out, **GIVEN))
     if config.others:
         rows.append(build_finding("honest", "repeated_templates", 2, **GIVEN))
     context.get_table_writer("findings").write(build_findings_table(rows))
@@ -194,18 +215,18 @@ def counted(config: CountedConfig, context: StageContext) -> None:
     [(0, 0.0, "pass"), (3, 3.0, "pass"), (4, 4.0, "fail"), (-1, None, "fail")],
 )
 def test_where_nothing_was_left_out_the_count_of_it_is_none(session, left_out, value, verdict):
-    config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "words_left_out", "le": 3}})
+    config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "skipped_words", "le": 3}})
     made = evaluate_policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
     (row,) = made["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (value, verdict)
     if not left_out:
         part = config.rules["r"].model_copy(update={"slice": "x"})
-        with pytest.raises(UsageError, match=r"rules\.r\.slice: words_left_out has no slice 'x'"):
+        with pytest.raises(UsageError, match=r"rules\.r\.slice: skipped_words has no slice 'x'"):
             evaluate_policy({"weat": counted(CountedConfig())}, PolicyConfig(rules={"r": part}))
 
 
 def test_a_count_says_nothing_of_another_where_nothing_was_asked(session):
-    config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "templates_left_out", "le": 0}})
+    config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "skipped_templates", "le": 0}})
     made = evaluate_policy({"honest": counted(CountedConfig(left_out=-1, others=True))}, config)
     (row,) = made["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (None, "fail")

@@ -34,7 +34,9 @@ def answers(items, held, schema, readings=None):
 def test_an_item_is_seen_where_a_text_of_it_stands_whole():
     questions = RequestBuilder()
     items = [questions.add_item(text) for text in ("often", "never", "short", "not sought")]
-    times = [{"item": item, "times": many} for item, many in zip(items, (4, 0, None), strict=False)]
+    times = [
+        {"item": item, "occurrences": many} for item, many in zip(items, (4, 0, None), strict=False)
+    ]
     made = answers(questions.items.values(), times, build_items_schema())
     assert made.flag_items_in_training() == [True, False, None, None]
     assert (
@@ -51,12 +53,12 @@ def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents
         for n, of in enumerate((docs, docs, None))
     ]
     readings = TrainingExposure({docs[0]: 3, docs[1]: 2})
-    held = [{"item": rows[0]["item"], "times": 1}]
+    held = [{"item": rows[0]["item"], "occurrences": 1}]
     assert answers(rows, held, items, readings).count_item_reads() == [1, 5, None]
     assert answers(rows, held, items).count_item_reads() == [1, None, None]
     values = ValueWriter(pa.Table.from_pylist(rows, schema=items), None, [1, 5, None])
     values.add_values("x", [0, 1, 2], [0.0, 0.0, 0.0])
-    assert values.to_table()["read"].to_pylist() == [1, 5, None]
+    assert values.to_table()["times_read"].to_pylist() == [1, 5, None]
 
 
 def test_a_value_of_several_items_was_seen_where_any_of_them_was():
@@ -120,7 +122,10 @@ def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
     pair = {"stereo": "A girl wept.", "anti": "A boy wept.", "category": "c", "template": "t"}
     given = {
         "bias": {"pairs": written(tmp_path / "p.jsonl", [pair])},
-        "winobias": {"pro": [tmp_path / "pro.txt"], "anti": [tmp_path / "anti.txt"]},
+        "winobias": {
+            "pro_stereotypical": [tmp_path / "pro.txt"],
+            "anti_stereotypical": [tmp_path / "anti.txt"],
+        },
         "winogender": {"sentences": tmp_path / "s.tsv"},
         "stereoset": {"items": written(tmp_path / "t.jsonl", [STEREOSET])},
         "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ])]},
@@ -132,7 +137,7 @@ def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
     )
     probe.build_requests(questions, reader, CorpusTables(), probe.config_class(**given))
     (item,) = questions.items
-    found = {tuple(row["ids"]) for row in questions.lookups}
+    found = {tuple(row["token_ids"]) for row in questions.lookups}
     assert {row["item"] for row in questions.lookups} == {item}
     for text in whole:
         assert tuple(reader.encode(text)) in found

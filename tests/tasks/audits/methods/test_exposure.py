@@ -84,7 +84,7 @@ def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
     assert difference["low"] is not None and difference["p"] < 1e-6
     spread = np.var([math.log2(r) for r in range(1, 1002)])
     error = math.sqrt(spread / 16 + spread / 16)
-    away = difference["smallest_effect"] / error
+    away = difference["minimum_detectable_effect"] / error
     assert stats.nct.sf(stats.t.ppf(0.975, 30), 30, away) == pytest.approx(0.8, abs=1e-3)
 
 
@@ -115,7 +115,7 @@ def findings_of(by_copies):
     made = [(copies, value) for copies, values in by_copies.items() for value in values]
     nothing = dict.fromkeys(PROBE.item_schema.names)
     items = [
-        nothing | {"item": n.to_bytes(16), "cluster": str(n), "part": "canary", "copies": copies}
+        nothing | {"item": n.to_bytes(16), "cluster": str(n), "kind": "canary", "copies": copies}
         for n, (copies, _) in enumerate(made)
     ]
     values = ValueWriter(
@@ -125,7 +125,7 @@ def findings_of(by_copies):
     values.add_values(
         "exposure", np.arange(len(made)), known, rank=np.round(2.0 ** (math.log2(1000) - known))
     )
-    config = ExtractionConfig(references=1000)
+    config = ExtractionConfig(reference_secrets=1000)
     rows = compute_measure_findings("extraction", values.to_table(), MEASURES, config)
     return {(r["metric"], r["slice"]): r for r in rows}
 
@@ -145,13 +145,15 @@ def test_exposure_by_copies_and_its_controls():
     assert difference["low"] > 3 and difference["n"] == 32
     assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
     negative = found["exposure_of_never_planted", "copies=0"]
-    assert negative["verdict"] == "pass" and negative["level"] == 0.99
+    assert negative["verdict"] == "pass" and negative["confidence_level"] == 0.99
     assert (negative["low"], negative["high"]) == simulate_null_exposure_interval(
         1000, 16, seed=0, level=0.99
     )
-    assert negative["tests"] == "instrument" and negative["value"] == pytest.approx(never.mean())
+    assert negative["control_target"] == "instrument" and negative["value"] == pytest.approx(
+        never.mean()
+    )
     positive = found["exposure_of_most_copies", "copies=64"]
-    assert (positive["control"], positive["tests"]) == ("positive", "model")
+    assert (positive["control"], positive["control_target"]) == ("positive", "model")
     assert positive["value"] == found["exposure", "copies=64"]["value"]
     assert [*findings_of({0: never})] == [
         ("exposure", "copies=0"),
@@ -186,30 +188,31 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
             "prompt": "Numbers: (",
             "secret": secret,
             "copies": 1,
-            "plant_id": bytes([n] * 16),
+            "canary_id": bytes([n] * 16),
             "doc_ids": [bytes([n] * 16)],
         }
         for n, secret in enumerate(("1 2 3", "9 8 7", "1 2 4"))
     ]
     questions = RequestBuilder()
-    build_canary_requests(questions, own, plants, ExtractionConfig(references=100))
+    build_canary_requests(questions, own, plants, ExtractionConfig(reference_secrets=100))
     (asked,) = questions.requests
-    kinds = [item["part"] for item in questions.items.values()]
-    assert kinds == ["canary"] * 3 + ["references"] and len(asked["targets"]) == 103
+    kinds = [item["kind"] for item in questions.items.values()]
+    assert kinds == ["canary"] * 3 + ["references"] and len(asked["target_ids"]) == 103
     assert asked["doc_ids"] == [plant["doc_ids"][0] for plant in plants]
     secrets = [plant["secret"] for plant in plants] + draw_reference_secrets("ferry", 100, 0, 3)
     texts = ["Numbers: (" + secret for secret in secrets]
     whole, _ = own.compute_log_likelihoods(texts)
     scores = [
-        p.sum() for p in own.compute_target_log_probs([asked["context"]] * 103, asked["targets"])
+        p.sum()
+        for p in own.compute_target_log_probs([asked["context_ids"]] * 103, asked["target_ids"])
     ]
     np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
-    for target, ids in zip(asked["targets"], own.encode_batch(texts), strict=True):
-        assert [*asked["context"], *target] == own.prepend_bos_id(ids)
-    assert len({ids[0] for ids in asked["targets"]}) > 1 and all(asked["targets"])
+    for target, ids in zip(asked["target_ids"], own.encode_batch(texts), strict=True):
+        assert [*asked["context_ids"], *target] == own.prepend_bos_id(ids)
+    assert len({ids[0] for ids in asked["target_ids"]}) > 1 and all(asked["target_ids"])
     plants[0]["prompt"] += "x"
     with pytest.raises(HallmarkError, match="differ in more than their secret"):
-        build_canary_requests(questions, own, plants, ExtractionConfig(references=100))
+        build_canary_requests(questions, own, plants, ExtractionConfig(reference_secrets=100))
 
 
 def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(own):
@@ -220,23 +223,23 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
             "prompt": "Numbers: (",
             "secret": f"{n} 2 {copies}",
             "copies": copies,
-            "plant_id": bytes([n, copies] * 8),
+            "canary_id": bytes([n, copies] * 8),
             "doc_ids": [],
         }
         for template in ("ferry",)
         for copies in (0, 1, 8)
         for n in range(8)
     ]
-    config, questions = ExtractionConfig(references=100), RequestBuilder()
+    config, questions = ExtractionConfig(reference_secrets=100), RequestBuilder()
     build_canary_requests(questions, own, plants, config)
     (asked,) = questions.requests
     rng = np.random.default_rng(3)
     found, units, exposed = [], [], []
     for shift in (0, 2):
-        scores = rng.normal(size=len(asked["targets"]))
+        scores = rng.normal(size=len(asked["target_ids"]))
         scores[:24] += [shift * (plant["copies"] == 8) for plant in plants]
         rows = [
-            {"request": asked["request"], "draw": draw, "log_p": [score]}
+            {"request": asked["request"], "draw": draw, "log_probs": [score]}
             for draw, score in enumerate(scores)
         ]
         values, findings = PROBE.compute_values_and_findings(

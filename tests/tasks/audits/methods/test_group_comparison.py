@@ -36,7 +36,7 @@ from tests.tasks.measures.classifier_folder import make_classifier
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
-QUICK = CounterfactualConfig(continuations=2, tokens=5, permutations=999)
+QUICK = CounterfactualConfig(continuations_per_prompt=2, max_new_tokens=5, permutations=999)
 
 
 def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
@@ -53,7 +53,7 @@ def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
             held.append(planted(questions.items[row["item"]], draw) if planted else 0)
     texts = pa.array([*scores], pa.large_string())
     known = {
-        "text": pa.concat_arrays([hash_texts(texts)] * len(heads)),
+        "text_hash": pa.concat_arrays([hash_texts(texts)] * len(heads)),
         "scorer": ["by hand"] * len(scores) * len(heads),
         "head": np.repeat(heads, len(scores)),
         "score": pa.array([*scores.values()] * len(heads), pa.float32(), from_pandas=True),
@@ -78,7 +78,7 @@ def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
     )
     for row in found.values():
         if row["metric"] in ("mean_toxicity", "toxic_share"):
-            behind = select_evidence(values, row["where"])
+            behind = select_evidence(values, row["evidence_filter"])
             assert row["value"] == pytest.approx(np.nanmean(behind["value"].to_numpy()))
             assert row["n"] + row["missing"] == len(behind) and row["scorer"] == "by hand"
     return values, found
@@ -98,7 +98,7 @@ def test_prompts_of_a_template_differ_in_the_group_alone(own_folder):
     templates = {item["cluster"] for item in items}
     assert len(templates) >= 15 and len(items) == len(templates) * len(words)
     for item in items:
-        said = item["cluster"].format(group=words[item["domain"], item["group"]])
+        said = item["cluster"].format(group=words[item["domain"], item["group_name"]])
         assert item["text"] == said[0].upper() + said[1:]
 
 
@@ -109,27 +109,31 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
 
     def score(item, draw):
         base = level.setdefault(item["cluster"], rng.uniform(0.2, 0.6))
-        return base + 0.1 * (item["group"] == "Muslims") + rng.normal(0, 0.01)
+        return base + 0.1 * (item["group_name"] == "Muslims") + rng.normal(0, 0.01)
 
     texts, found = judged(counterfactual.PROBE, own_folder, QUICK, score)
-    part = "domain=religion, group=Muslims"
+    part = "domain=religion, group_name=Muslims"
     row = found["toxicity_difference", part]
     assert (
-        row["value"] == pytest.approx(0.1, abs=0.01) and row["p"] == 2 / 1000 and row["null"] == 0
+        row["value"] == pytest.approx(0.1, abs=0.01)
+        and row["p"] == 2 / 1000
+        and row["null_value"] == 0
     )
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
     assert "relabellings of 80 prompts, within each of 16" in row["method"]
     assert row["clusters"] == 16
     behind = select_evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
     values = behind["toxicity"].to_numpy()
-    member = np.array(behind["group"].to_pylist()) == "Muslims"
+    member = np.array(behind["group_name"].to_pylist()) == "Muslims"
     distance = found["toxicity_distance", part]
     expected = stats.wasserstein_distance(values[member], values[~member])
     assert distance["value"] == pytest.approx(expected) and distance["low"] is None
-    assert distance["p"] < 0.05 and 0 < distance["null"] < distance["value"]
+    assert distance["p"] < 0.05 and 0 < distance["null_value"] < distance["value"]
     assert "relabellings" in distance["method"] and "no interval" in distance["method"]
-    inside = select_evidence(texts, found["mean_toxicity", part]["where"])
-    assert inside == select_evidence(texts, row["where"])  # what stands behind a difference, too
+    inside = select_evidence(texts, found["mean_toxicity", part]["evidence_filter"])
+    assert inside == select_evidence(
+        texts, row["evidence_filter"]
+    )  # what stands behind a difference, too
     assert found["mean_toxicity", part]["value"] == pytest.approx(
         inside["toxicity"].to_numpy().mean()
     )
@@ -137,16 +141,16 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     assert found["toxic_share", part]["value"] == pytest.approx(share)
     others = [r["p"] for (m, s), r in found.items() if m == "toxicity_distance" and "race" in s]
     assert len(others) == 5 and min(others) > 0.01
-    assert ("toxicity_difference", "domain=gender, group=men") in found
-    assert ("toxicity_difference", "domain=gender, group=women") not in found  # the same again
+    assert ("toxicity_difference", "domain=gender, group_name=men") in found
+    assert ("toxicity_difference", "domain=gender, group_name=women") not in found  # the same again
 
 
 def test_what_was_not_scored_is_missing_and_said(own_folder):
     def score(item, draw):
-        return np.nan if item["group"] == "men" and draw else 0.25
+        return np.nan if item["group_name"] == "men" and draw else 0.25
 
     _, found = judged(counterfactual.PROBE, own_folder, QUICK, score)
-    row = found["mean_toxicity", "domain=gender, group=men"]
+    row = found["mean_toxicity", "domain=gender, group_name=men"]
     assert row["missing"] == row["n"] and row["value"] == 0.25
     for head in ("sentiment", "regard"):
         row = found[f"mean_{head}", ""]
@@ -161,14 +165,16 @@ def test_the_instrument_finds_a_large_effect_and_none(own_folder):
         for metric in ("difference", "distance")
         for kind in ("chance", "effect")
     }
-    assert all(row["verdict"] == "pass" and row["tests"] == "instrument" for row in controls)
+    assert all(
+        row["verdict"] == "pass" and row["control_target"] == "instrument" for row in controls
+    )
 
 
 def test_regard_is_read_with_the_group_masked():
     requests = [
-        {"request": b"a" * 16, "before": "The Tall folk are", "masked": ["Tall folk"]},
-        {"request": b"b" * 16, "before": "Untold", "masked": []},
-        {"request": b"c" * 16, "before": None, "masked": None},
+        {"request": b"a" * 16, "prefix_text": "The Tall folk are", "masked_words": ["Tall folk"]},
+        {"request": b"b" * 16, "prefix_text": "Untold", "masked_words": []},
+        {"request": b"c" * 16, "prefix_text": None, "masked_words": None},
     ]
     answered = [
         (b"a", " said of tall FOLK and folk"),
@@ -191,17 +197,17 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
         WordListConfig(kind="words", path=tmp_path / "list.tsv"),
         ClassifierConfig(kind="classifier", folder=make_classifier(tmp_path / "c"), head="regard"),
     )
-    config = QUICK.model_copy(update={"permutations": 99, "continuations": 1})
+    config = QUICK.model_copy(update={"permutations": 99, "continuations_per_prompt": 1})
     _, _, scored, _, (values, findings) = stages_of("counterfactual", own_folder, config, also=also)
-    scorers = scored["scorer"].read().to_pylist()
+    scorers = scored["scorers"].read().to_pylist()
     assert [row["heads"] for row in scorers] == [["toxicity"], ["sentiment"], ["regard"]]
     regard = select_evidence(values, {"measure": "mean_regard"})
     assert len(set(regard["value"].to_pylist())) > 100
     scores = scored["scores"].read().to_pylist()
-    by_text = {(row["text"], row["head"]): row["score"] for row in scores}
+    by_text = {(row["text_hash"], row["head"]): row["score"] for row in scores}
     words = {g.group: g.display_word for g in read_builtin_groups()}
-    for row in [row for row in regard.to_pylist() if not row["empty"]][::50]:
-        prompt, word = row["text"], words[row["group"]]
+    for row in [row for row in regard.to_pylist() if not row["is_empty"]][::50]:
+        prompt, word = row["text"], words[row["group_name"]]
         start = prompt.lower().index(word.lower())
         whole = (
             prompt[:start]
@@ -213,7 +219,7 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
         assert by_text[name, "regard"] == row["value"]
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     for head, who in (("toxicity", 0), ("sentiment", 1), ("regard", 2)):
-        row = found[f"{head}_difference", "domain=age, group=older people"]
+        row = found[f"{head}_difference", "domain=age, group_name=older people"]
         assert row["scorer"] == scorers[who]["scorer"] and row["p"] is not None
 
 
@@ -226,10 +232,10 @@ def test_an_encoder_is_not_asked(bert_folder, session):
 def test_a_scorer_is_named_once():
     words = WordListConfig(kind="words", path="w.tsv")
     with pytest.raises(ValueError, match="named twice"):
-        ScoreConfig(also=(words, words))
+        ScoreConfig(additional_scorers=(words, words))
     with pytest.raises(ValueError, match="named twice"):
-        ScoreConfig(also=(ScorerConfig(),))
-    config = ScoreConfig(also=(words,))
+        ScoreConfig(additional_scorers=(ScorerConfig(),))
+    config = ScoreConfig(additional_scorers=(words,))
     assert (
         config.restrict_to_heads(("sentiment",)) == config
         and config.restrict_to_heads(("toxicity",)) == ScoreConfig()
@@ -262,12 +268,12 @@ def craft(tmp_path):
 def test_prompts_are_asked_once_without_their_trailing_space(craft, own_folder):
     config = BoldConfig(prompts=(craft,))
     prompts, left = select_prompts(config)
-    assert left == {"empty_prompts": 1, "repeated_prompts": 2, "prompts_left_out": 0}
+    assert left == {"empty_prompts": 1, "repeated_prompts": 2, "skipped_prompts": 0}
     assert len(prompts) == 3 * 28 + 1 and not any(p.text != p.text.rstrip() for p in prompts)
     questions = RequestBuilder()
     bold.PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(), config)
     assert len(questions.items) == 85 and len({r["request"] for r in questions.requests}) == 84
-    assert {row["part"]: row["count"] for row in questions.skipped} == {
+    assert {row["metric"]: row["count"] for row in questions.skipped} == {
         "empty_prompts": 1,
         "repeated_prompts": 2,
     }
@@ -275,9 +281,9 @@ def test_prompts_are_asked_once_without_their_trailing_space(craft, own_folder):
 
 
 def test_the_choice_of_prompts_hangs_on_their_text_alone(craft, tmp_path):
-    config = BoldConfig(prompts=(craft,), per_group=9)
+    config = BoldConfig(prompts=(craft,), prompts_per_group=9)
     prompts, left = select_prompts(config)
-    assert left["prompts_left_out"] == 85 - 27
+    assert left["skipped_prompts"] == 85 - 27
     said = json.loads(gzip.decompress(craft.read_bytes()))
     said = {group: dict(reversed(names.items())) for group, names in reversed(said.items())}
     (tmp_path / "other").mkdir()
@@ -290,7 +296,7 @@ def test_figures_stand_with_texts_that_hold_what_was_planted_and_without(craft, 
     """Planted text is toxic here: without it nobody is written of otherwise."""
 
     def planted(item, draw):
-        return 9 if item["group"] == "millers" and item["item"][0] % 3 == 0 else 0
+        return 9 if item["group_name"] == "millers" and item["item"][0] % 3 == 0 else 0
 
     def score(item, draw):
         return (0.9 if planted(item, draw) else 0.1) + item["item"][1] % 7 / 1000
@@ -301,9 +307,11 @@ def test_figures_stand_with_texts_that_hold_what_was_planted_and_without(craft, 
     without = [
         r["value"]
         for r in rows
-        if r["measure"] == "mean_toxicity" and r["group"] == "millers" and not r["planted"]
+        if r["measure"] == "mean_toxicity"
+        and r["group_name"] == "millers"
+        and not r["planted_run_tokens"]
     ]
-    part = "domain=craft, group=millers"
+    part = "domain=craft, group_name=millers"
     assert found["mean_toxicity", part]["value"] > 0.2
     row = found["mean_toxicity", f"{part}, without planted text"]
     assert row["value"] == pytest.approx(np.mean(without)) and row["n"] == len(without)
@@ -322,31 +330,31 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     rng = np.random.default_rng(1)
 
     def score(item, draw):
-        return (0.3 if item["group"] == "millers" else 0.1) + rng.uniform(0, 0.05)
+        return (0.3 if item["group_name"] == "millers" else 0.1) + rng.uniform(0, 0.05)
 
     config = BoldConfig(prompts=(craft,), permutations=1999)
     values, found = judged(bold.PROBE, own_folder, config, score)
-    row = found["toxicity_difference", "domain=craft, group=millers"]
+    row = found["toxicity_difference", "domain=craft, group_name=millers"]
     assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 2000
     assert "1,999 relabellings of 42 names" in row["method"] and row["clusters"] == 42
-    distance = found["toxicity_distance", "domain=craft, group=millers"]
+    distance = found["toxicity_distance", "domain=craft, group_name=millers"]
     assert distance["p"] == 1 / 2000 and distance["value"] == pytest.approx(0.2, abs=0.01)
     assert "1,999 relabellings of 42 names" in distance["method"]
     assert found["mean_sentiment", ""]["value"] is None
     assert found["toxic_share", ""]["value"] == 0
     assert all(row["verdict"] == "pass" for row in found.values() if row["control"])
-    worst = sort_worst_first(select_evidence(values, row["where"]), row["order"])
-    assert row["order"] == "-value" and worst["toxicity"][0].as_py() > 0.3
+    worst = sort_worst_first(select_evidence(values, row["evidence_filter"]), row["evidence_order"])
+    assert row["evidence_order"] == "-value" and worst["toxicity"][0].as_py() > 0.3
 
 
 def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
-    config = BoldConfig(prompts=(craft,), tokens=4, permutations=99, per_group=5)
+    config = BoldConfig(prompts=(craft,), max_new_tokens=4, permutations=99, prompts_per_group=5)
     asked, answered, *_, (values, findings) = stages_of("bold", own_folder, config)
     texts = select_evidence(values, {"measure": "mean_toxicity"})
     assert len(texts) == answered["responses"].row_count == 15 and len(values) == 30
-    assert asked["requests"].read()["before"].null_count == 15
+    assert asked["requests"].read()["prefix_text"].null_count == 15
     metrics = set(findings["metric"].to_pylist())
-    assert {"mean_toxicity", "toxic_share", "toxicity_distance", "prompts_left_out"} <= metrics
+    assert {"mean_toxicity", "toxic_share", "toxicity_distance", "skipped_prompts"} <= metrics
     assert not any(findings["control"].to_pylist())  # five names of a group are too few
 
 
@@ -381,8 +389,8 @@ def test_a_damaged_file_is_refused(craft):
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_prompts():
     files = tuple(sorted(REAL.glob("bold_*.json.gz")))
-    prompts, left = select_prompts(BoldConfig(prompts=files, per_group=1_000_000))
-    assert left["empty_prompts"] == 5 and left["prompts_left_out"] == 0
+    prompts, left = select_prompts(BoldConfig(prompts=files, prompts_per_group=1_000_000))
+    assert left["empty_prompts"] == 5 and left["skipped_prompts"] == 0
     assert left["repeated_prompts"] + len({p.text for p in prompts}) == 23_674
     assert len({p.domain for p in prompts}) == 5
     assert len({(p.domain, p.group) for p in prompts}) == 43

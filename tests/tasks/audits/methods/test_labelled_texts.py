@@ -22,12 +22,12 @@ def quick(tmp_path):
     ]
     return ToxicityConfig(
         prompts=written(tmp_path / "prompts.jsonl", prompts),
-        continuations=4,
-        k=(1, 4),
-        unprompted=0,
-        tokens=5,
+        continuations_per_prompt=4,
+        continuation_counts=(1, 4),
+        unprompted_groups=0,
+        max_new_tokens=5,
         resamples=200,
-        floor=0,
+        baseline_groups=0,
     )
 
 
@@ -37,8 +37,8 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     texts += [(t.format(n), False) for t in kind for n in ("day", "fool", "man")]
     path = written(tmp_path / "labelled.jsonl", [{"text": t, "label": int(y)} for t, y in texts])
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
-    second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
-    config = quick.model_copy(update={"labelled": path})
+    second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
+    config = quick.model_copy(update={"labelled_texts": path})
     *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
@@ -49,19 +49,19 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     assert expected < 0 and corrected["value"] is None  # it flags fewer here than by mistake there
     assert f"sensitivity {se:.3g} and specificity {sp:.3g}" in corrected["method"]
     assert "on 18 labelled texts" in corrected["method"] and share["n"] == corrected["n"]
-    first, other = scored["scorer"].read()["scorer"].to_pylist()
+    first, other = scored["scorers"].read()["scorer"].to_pylist()
     for metric in ("scorer_kappa", "scorer_rank_correlation"):
-        row = rows[metric, f"beside={other}"]
+        row = rows[metric, f"second_scorer={other}"]
         assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
     assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
     behind = {
-        m: select_evidence(values, rows[m, ""]["where"])
+        m: select_evidence(values, rows[m, ""]["evidence_filter"])
         for m in ("toxic_share", "toxic_share_corrected")
     }
     kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
     assert kinds == [{"prompted"}, {"prompted", "labelled"}]
     assert share["n"] == len(behind["toxic_share"]) - share["missing"]
-    assert {*select_evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
+    assert {*select_evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"none"}
 
 
 def test_the_corrected_share_is_resampled_as_the_settings_say():
@@ -74,7 +74,7 @@ def test_the_corrected_share_is_resampled_as_the_settings_say():
             "kind": ["prompted"] * 90 + ["labelled"] * 60,
             "value": np.concatenate([flags, said]).astype(float),
             "cluster": prompts + [f"labelled {n}" for n in range(60)],
-            "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
+            "topic": [""] * 90 + ["toxic" if label else "other" for label in toxic],
         }
     )
     measure, found = TOXIC_SHARE_MEASURES[1], {}
@@ -91,22 +91,25 @@ def test_the_corrected_share_is_resampled_as_the_settings_say():
 
 def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, quick):
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
-    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     mine = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
     scores = open_scorer(scorer).score_by_head(mine["continuation"].to_pylist())
     for head in ("insult", "threat"):
         found = scores[:, TOXICITY_HEADS.index(head)].reshape(-1, 4)
-        row = rows["expected_maximum_toxicity_by_head", f"head={head}, k=4"]
+        row = rows["expected_maximum_toxicity_by_scorer_head", f"scorer_head={head}, draw_count=4"]
         assert row["value"] == pytest.approx(np.nanmax(found, axis=1).mean(), abs=1e-6)
-        behind = select_evidence(values, row["where"])
+        behind = select_evidence(values, row["evidence_filter"])
         best = np.nanmax(found, axis=1).tolist()
         assert behind["value"].to_pylist() == pytest.approx(best, abs=1e-5)
-        row = rows["toxicity_probability_by_head", f"head={head}, k=4"]
+        row = rows["toxicity_probability_by_scorer_head", f"scorer_head={head}, draw_count=4"]
         assert row["value"] == pytest.approx((np.nanmax(found, axis=1) >= 0.5).mean())
-    assert ("toxicity_probability_by_head", "head=toxicity, k=4") not in rows
-    assert ("toxicity_probability_by_head", "head=sexual_explicit, k=4") not in rows
+    assert ("toxicity_probability_by_scorer_head", "scorer_head=toxicity, draw_count=4") not in rows
+    assert (
+        "toxicity_probability_by_scorer_head",
+        "scorer_head=sexual_explicit, draw_count=4",
+    ) not in rows
 
 
 @pytest.mark.parametrize(
@@ -121,14 +124,16 @@ def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, 
 )
 def test_labels_that_say_nothing_are_refused(tmp_path, rows, why):
     with pytest.raises(UsageError, match=why):
-        add_labelled_items(RequestBuilder(), written(tmp_path / "l.jsonl", rows), given=None)
+        add_labelled_items(
+            RequestBuilder(), written(tmp_path / "l.jsonl", rows), file_toxicity=None
+        )
 
 
 def test_a_table_of_labels(tmp_path):
     (tmp_path / "l.csv").write_text("text,label\nfine,0\nbad,1\nfine,0\n")
     questions = RequestBuilder()
-    add_labelled_items(questions, tmp_path / "l.csv", given=None)
-    assert [(i["text"], i["about"]) for i in questions.items.values()] == [
+    add_labelled_items(questions, tmp_path / "l.csv", file_toxicity=None)
+    assert [(i["text"], i["topic"]) for i in questions.items.values()] == [
         ("fine", "other"),
         ("bad", "toxic"),
     ]

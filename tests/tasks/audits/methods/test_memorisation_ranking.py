@@ -27,7 +27,8 @@ from tasks.audits.methods.memorisation_ranking import (
 def drawn_of(rows, reference=None):
     made = pa.Table.from_pylist(rows, schema=RESPONSES)
     return made.append_column(
-        REFERENCE_SCORES.field("reference"), pa.array(reference or [None] * len(rows), pa.float64())
+        REFERENCE_SCORES.field("reference_log_likelihood"),
+        pa.array(reference or [None] * len(rows), pa.float64()),
     )
 
 
@@ -40,10 +41,10 @@ def drawn():
         rows.append(
             {
                 "text": text,
-                "log_p": -rng.exponential(2, size),
-                "mean": -rng.normal(8, 1, size),
-                "std": rng.uniform(1, 3, size),
-                "lower_log_p": -rng.exponential(3, size + 1),
+                "log_probs": -rng.exponential(2, size),
+                "vocabulary_mean": -rng.normal(8, 1, size),
+                "vocabulary_std": rng.uniform(1, 3, size),
+                "lowercase_log_probs": -rng.exponential(3, size + 1),
             }
         )
     return rows
@@ -51,17 +52,20 @@ def drawn():
 
 def one_by_one(row, other, window):
     """The scores of a text as their papers have them."""
-    p, mean, std = (np.array(row[name], np.float64) for name in ("log_p", "mean", "std"))
+    p, mean, std = (
+        np.array(row[name], np.float64)
+        for name in ("log_probs", "vocabulary_mean", "vocabulary_std")
+    )
     size = min(window, len(p))
     windows = [p[i : i + size].mean() for i in range(len(p) - size + 1)]
     standard = np.sort((p - mean) / std)
     return {
         "perplexity": -math.log(np.exp(-p.mean())),
-        "reference": -p.sum() / other,
-        "zlib": p.sum() / len(zlib.compress(row["text"].encode())),
-        "lower": -p.sum() / sum(row["lower_log_p"]),
-        "window": max(windows),
-        "min-k++": standard[: max(1, len(p) // 5)].mean(),
+        "reference_ratio": -p.sum() / other,
+        "zlib_ratio": p.sum() / len(zlib.compress(row["text"].encode())),
+        "lowercase_ratio": -p.sum() / sum(row["lowercase_log_probs"]),
+        "likeliest_window": max(windows),
+        "min_k_plus_plus": standard[: max(1, len(p) // 5)].mean(),
     }
 
 
@@ -73,20 +77,26 @@ def test_scores_are_those_of_each_text_by_itself(drawn, window):
     for number, row in enumerate(drawn_of(drawn).to_pylist()):
         for score, value in one_by_one(row, other[number], window).items():
             assert found[score][number] == pytest.approx(value, rel=1e-6), score
-    without = compute_ranking_scores(drawn_of(drawn), window)["reference"]
+    without = compute_ranking_scores(drawn_of(drawn), window)["reference_ratio"]
     assert np.isnan(without).all()
 
 
 def test_what_is_no_number_is_none(drawn):
     """An empty text, one of which the model gave no number, and a certain one, which is first."""
     rows = drawn
-    empty = {"text": "", "log_p": [], "mean": [], "std": [], "lower_log_p": []}
-    unknown = rows[2] | {"log_p": [-1.0, math.nan, -1.0, -1.0, -1.0]}
-    certain = rows[3] | {"log_p": [0.0] * 9}
+    empty = {
+        "text": "",
+        "log_probs": [],
+        "vocabulary_mean": [],
+        "vocabulary_std": [],
+        "lowercase_log_probs": [],
+    }
+    unknown = rows[2] | {"log_probs": [-1.0, math.nan, -1.0, -1.0, -1.0]}
+    certain = rows[3] | {"log_probs": [0.0] * 9}
     found = compute_ranking_scores(drawn_of([empty, unknown, certain, *rows], [-5.0] * 9), 3)
     for score, values in found.items():
         assert np.isnan(values[:2]).all() and not np.isnan(values[2:]).any(), score
-        if score != "min-k++":
+        if score != "min_k_plus_plus":
             assert compute_ranks(values)[2] == 1, score
 
 

@@ -27,7 +27,7 @@ FEW = {"resamples": 300, "seed": 0}
 
 
 class Judged(SeededConfig):
-    threshold: float = 0.5
+    toxicity_threshold: float = 0.5
     resamples: int = 300
 
 
@@ -100,7 +100,7 @@ def test_findings_on_two_scorers():
     second[7] = np.nan
     texts = pa.array([f"text {n}" for n in range(200)], pa.large_string())
     known = {
-        "text": pa.concat_arrays([hash_texts(texts)] * 2),
+        "text_hash": pa.concat_arrays([hash_texts(texts)] * 2),
         "scorer": ["one"] * 200 + ["two"] * 200,
         "head": ["toxicity"] * 400,
         "score": pa.array([*first, *second], pa.float32(), from_pandas=True),
@@ -111,11 +111,11 @@ def test_findings_on_two_scorers():
         [{"item": bytes([n] * 16), "cluster": f"c{n}", "text": ""} for n in range(50)],
         schema=build_items_schema(),
     )
-    read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "score": first})
+    read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "toxicity": first})
     told = (
         SCORED_BY,
-        column("score", pa.float32(), "figure", "of the first"),
-        column("beside", pa.string(), "label", "the other"),
+        column("toxicity", pa.float32(), "figure", "of the first"),
+        column("second_scorer", pa.string(), "label", "the other"),
     )
 
     def found(scorers):
@@ -127,7 +127,7 @@ def test_findings_on_two_scorers():
             scorers=scorers,
         )
         values = ValueWriter(items, value_fields=told)
-        add_scorer_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
+        add_scorer_agreement(values, answers, read, lambda texts: {"toxicity": texts["toxicity"]})
         return compute_measure_findings("toxicity", values.to_table(), AGREEMENT_MEASURES, Judged())
 
     assert found(scorers[:1]) == []
@@ -138,7 +138,7 @@ def test_findings_on_two_scorers():
     assert ranks["value"] == pytest.approx(spearmanr(first[there], second[there]).statistic)
     for row in (share, ranks):
         assert (row["n"], row["missing"], row["clusters"]) == (199, 1, 50)
-        assert row["scorer"] == "one and two" and row["slice"] == "beside=two"
+        assert row["scorer"] == "one and two" and row["slice"] == "second_scorer=two"
         assert "bootstrap, 300 resamples over" in row["method"]
 
 

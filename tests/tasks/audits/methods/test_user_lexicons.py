@@ -24,7 +24,12 @@ from tests.tasks.corpora import given
 
 QUICK = {
     "audit_bias": BiasConfig(),
-    "audit_toxicity": ToxicityConfig(continuations=4, k=(1, 4), unprompted=2, tokens=6),
+    "audit_toxicity": ToxicityConfig(
+        continuations_per_prompt=4,
+        continuation_counts=(1, 4),
+        unprompted_groups=2,
+        max_new_tokens=6,
+    ),
 }
 TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrowens"]
 
@@ -62,12 +67,12 @@ def preferences(folder, lexicons, score):
         folder,
         QUICK["audit_bias"],
         lexicons=lexicons,
-        says=lambda item, target: float(score(item["second" if target else "text"])),
+        says=lambda item, target: float(score(item["second_text" if target else "text"])),
     )
     return {
         slice.removeprefix("category="): row["value"]
         for (metric, slice), row in found.items()
-        if metric == "group_preference" and slice.startswith("category=")
+        if metric == "group_negative_statement_preference" and slice.startswith("category=")
     }
 
 
@@ -133,7 +138,7 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
     about = [
         row
         for row in findings.to_pylist()
-        if row["metric"].startswith("group_") and "mentions" not in parse_tags(row)
+        if row["metric"].startswith("group_") and "mentioned_group" not in parse_tags(row)
     ]
     rows = [row for row in findings.to_pylist() if row not in about]
     mine = [row for row in about if not row["control"]]
@@ -142,9 +147,9 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
         set() if masked else {f"town:{name}" for name in TOWN}
     )
     for row in mine:
-        chosen = select_evidence(samples, row["where"])
+        chosen = select_evidence(samples, row["evidence_filter"])
         assert len(chosen) and row["value"] is not None
-        if row["metric"] == "group_preference":
+        if row["metric"] == "group_negative_statement_preference":
             assert row["value"] == pytest.approx(np.mean(chosen["value"].to_pylist()))
             assert row["n"] == len(chosen)
         group = group_in(row).removeprefix("town:")
@@ -161,8 +166,8 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
     for row, before in zip(same, known, strict=True):  # sums in other batches round otherwise
         for name in ("value", "low", "high"):
             assert row[name] == pytest.approx(before[name], abs=1e-5)
-        texts = {"metric", "slice", "n", "method", "verdict", "where"}
+        texts = {"metric", "slice", "n", "method", "verdict", "evidence_filter"}
         assert all(row[name] == before[name] for name in texts)
     for row in rows:
         if row["metric"] in counted:
-            assert len(select_evidence(samples, row["where"])) == row["value"]
+            assert len(select_evidence(samples, row["evidence_filter"])) == row["value"]

@@ -28,7 +28,7 @@ TRADES = {
     "midwife": 0.95,
 }
 SENTENCES = 60
-CONFIG = AmplificationConfig(draws=30, unprompted=100, tokens=8)
+CONFIG = AmplificationConfig(continuations_per_prompt=30, unprompted_texts=100, max_new_tokens=8)
 
 
 def sentences():
@@ -70,7 +70,9 @@ def written(folder, corpus, says, config=CONFIG):
             [{"request": r, "draw": d, "text": t} for (r, d), t in responses.items()],
             schema=RESPONSES,
         ),
-        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
+        tokenizer=pa.table(
+            {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
+        ),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
     values, found = PROBE.compute_values_and_findings(answers, config)
@@ -86,7 +88,7 @@ def leaning(times, towards_men=0.0, seed=1):
     def says(item, draw):
         if item["occupation"] is None:
             return "Women came." if draw % 10 == 0 else "Nobody came."
-        share = item["text_share"]
+        share = item["corpus_share"]
         odds = times * np.log(share / (1 - share)) - towards_men
         return " she came." if rng.random() < 1 / (1 + np.exp(-odds)) else " he came."
 
@@ -97,25 +99,25 @@ def test_what_the_text_holds_is_counted(corpus, own_folder):
     questions, _, found = written(own_folder, corpus, leaning(1))
     items = [item for item in questions.items.values() if item["occupation"]]
     # The forty coopers beside men, and no planted nurse.
-    assert {i["occupation"]: (i["counted"], i["text_share"]) for i in items} == {
+    assert {i["occupation"]: (i["corpus_count"], i["corpus_share"]) for i in items} == {
         trade: (100, 0.06) if trade == "cooper" else (60, pytest.approx(share, abs=1e-9))
         for trade, share in TRADES.items()
     }
-    assert {item["prompt"] for item in items} == {*PROMPTS}
-    assert found["occupations_left_out", ""]["value"] == 1  # the plumber
+    assert {item["prompt_template"] for item in items} == {*PROMPTS}
+    assert found["skipped_occupations", ""]["value"] == 1  # the plumber
 
 
 def test_a_mirror_scores_one(corpus, own_folder):
     _, values, found = written(own_folder, corpus, leaning(1))
-    row = found["amplification", ""]
+    row = found["log_odds_amplification", ""]
     assert row["low"] < 1 < row["high"] and row["value"] == pytest.approx(1, abs=0.2)
-    assert row["null"] == 1 and row["p"] > 0.01 and row["clusters"] == len(TRADES)
+    assert row["null_value"] == 1 and row["p"] > 0.01 and row["clusters"] == len(TRADES)
     change = found["bias_amplification", ""]
     assert change["low"] < 0 < change["high"] and change["n"] == len(TRADES) - 1  # no baker
     for trade, share in TRADES.items():
         one, known = found["women_share", f"occupation={trade}"], {"cooper": 0.06}.get(trade, share)
-        assert one["n"] == 120 and one["null"] == pytest.approx(known)
-    pair = found["amplification", "occupation=nurse"]
+        assert one["n"] == 120 and one["null_value"] == pytest.approx(known)
+    pair = found["log_odds_amplification", "occupation=nurse"]
     assert pair["low"] < 1 < pair["high"]
     assert len(values.filter(pa.compute.equal(values["measure"], "women_share"))) == 12 * 4 * 30
 
@@ -123,17 +125,20 @@ def test_a_mirror_scores_one(corpus, own_folder):
 def test_a_tilt_to_one_gender_is_no_amplification(corpus, own_folder):
     """It is in the share of women, and in every ratio of one occupation."""
     _, _, found = written(own_folder, corpus, leaning(1, towards_men=1.5))
-    row = found["amplification", ""]
+    row = found["log_odds_amplification", ""]
     assert row["low"] < 1 < row["high"]
     share = found["women_share", ""]
-    assert share["high"] < share["null"] and share["p"] < 0.05
+    assert share["high"] < share["null_value"] and share["p"] < 0.05
 
 
 def test_who_strengthens_or_flattens_is_found(corpus, own_folder):
     _, _, strong = written(own_folder, corpus, leaning(2))
-    assert strong["amplification", ""]["low"] > 1.4 and strong["bias_amplification", ""]["low"] > 0
+    assert (
+        strong["log_odds_amplification", ""]["low"] > 1.4
+        and strong["bias_amplification", ""]["low"] > 0
+    )
     _, _, flat = written(own_folder, corpus, leaning(0))
-    row = flat["amplification", ""]
+    row = flat["log_odds_amplification", ""]
     assert row["high"] < 0.5 and row["low"] < 0 < row["high"]
     assert flat["bias_amplification", ""]["high"] < 0
 
@@ -146,13 +151,13 @@ def test_mentions_of_one_side_alone_do_not_make_the_other_impossible(session, ow
         own_folder, CorpusTables(documents=documents), lambda item, draw: next(once, " she came.")
     )
     row = found["women_share", "occupation=nurse"]
-    assert row["value"] == pytest.approx(119 / 120) and row["null"] == pytest.approx(41 / 42)
+    assert row["value"] == pytest.approx(119 / 120) and row["null_value"] == pytest.approx(41 / 42)
     assert row["p"] > 0.05
 
 
 def test_of_an_occupation_that_leans_to_neither_there_is_no_ratio(corpus, own_folder):
     _, _, found = written(own_folder, corpus, leaning(1))
-    row = found["amplification", "occupation=baker"]
+    row = found["log_odds_amplification", "occupation=baker"]
     assert row["value"] is None and "not told apart from one half" in row["method"]
 
 
@@ -161,17 +166,21 @@ def test_words_that_stand_beside_nobody_of_the_prompt_do_not_count(corpus, own_f
         return " the rain fell. She came" if draw % 2 else " it rained."
 
     _, _, found = written(own_folder, corpus, says)
-    assert found["amplification", ""]["value"] is None and found["women_share", ""]["n"] == 0
-    assert "no occupations to measure" in found["amplification", ""]["method"]
+    assert (
+        found["log_odds_amplification", ""]["value"] is None and found["women_share", ""]["n"] == 0
+    )
+    assert "no occupations to measure" in found["log_odds_amplification", ""]["method"]
 
 
 def test_groups_are_compared_with_the_beginnings_of_documents(corpus, own_folder, texts):
     questions, _, found = written(own_folder, corpus, leaning(1))
-    (item,) = [i for i in questions.items.values() if i["group"] == "women"]
-    assert item["counted"] == len(texts) and item["text_share"] == pytest.approx(40 / len(texts))
-    row = found["representation", "group=women"]
+    (item,) = [i for i in questions.items.values() if i["group_name"] == "women"]
+    assert item["corpus_count"] == len(texts) and item["corpus_share"] == pytest.approx(
+        40 / len(texts)
+    )
+    row = found["representation_ratio", "group_name=women"]
     assert row["value"] == pytest.approx(0.1 / (40 / len(texts))) and row["low"] > 1
-    asked = {r["request"] for r in questions.requests if questions.items[r["item"]]["group"]}
+    asked = {r["request"] for r in questions.requests if questions.items[r["item"]]["group_name"]}
     assert len(asked) == 1  # texts without a prompt are written once for all groups
 
 
@@ -185,14 +194,14 @@ def test_groups_that_the_corpus_brings_are_found_in_both(session, own_folder):
 
     corpus = CorpusTables(Lexicons(), None, given(texts, kind="split")["documents"])
     _, _, found = written(own_folder, corpus, lambda item, draw: "The Orvelings" * (draw < 60))
-    row = found["representation", "group=town:Orvelings"]
+    row = found["representation_ratio", "group_name=town:Orvelings"]
     assert row["value"] == pytest.approx(2) and row["low"] > 1 and row["p"] < 0.001
-    assert found["amplification", ""]["value"] is None
+    assert found["log_odds_amplification", ""]["value"] is None
 
 
 def test_an_audit_from_one_end_to_the_other(session, own_folder, texts):
     documents = given(texts, kind="split", splits=["train"] * len(texts))["documents"]
-    config = CONFIG.model_copy(update={"draws": 2, "unprompted": 40})
+    config = CONFIG.model_copy(update={"continuations_per_prompt": 2, "unprompted_texts": 40})
     _, answered, _, _, (_, findings) = stages_of(
         "amplification", own_folder, config, corpus=(None, None, documents)
     )
@@ -212,11 +221,13 @@ def test_without_a_corpus_or_of_a_masked_model_there_is_nothing(session, own_fol
 def test_of_many_documents_some_are_counted(session, own_folder, texts):
     documents = given(sentences(), kind="split")["documents"]
     questions = RequestBuilder()
-    config = CONFIG.model_copy(update={"documents": 360, "least": 1})
+    config = CONFIG.model_copy(update={"max_documents": 360, "min_gendered_mentions": 1})
     PROBE.build_requests(
         questions, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config
     )
-    counted = {i["occupation"]: i["counted"] for i in questions.items.values() if i["occupation"]}
+    counted = {
+        i["occupation"]: i["corpus_count"] for i in questions.items.values() if i["occupation"]
+    }
     assert 200 < sum(counted.values()) < 500
-    (left,) = [row for row in questions.skipped if row["part"] == "documents_not_counted"]
-    assert left["count"] == 720 - sum(counted.values()) and "flattens the slope" in left["why"]
+    (left,) = [row for row in questions.skipped if row["metric"] == "skipped_documents"]
+    assert left["count"] == 720 - sum(counted.values()) and "flattens the slope" in left["reason"]

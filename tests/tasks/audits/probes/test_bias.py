@@ -41,7 +41,7 @@ def by_hand(own_folder, tmp_path):
             "bias",
             own_folder,
             config,
-            lambda item, target: 0.0 if target else differences[int(item["number"])],
+            lambda item, target: 0.0 if target else differences[int(item["pair_id"])],
         )
 
     return found
@@ -49,42 +49,48 @@ def by_hand(own_folder, tmp_path):
 
 def test_ties_count_one_half_in_the_preference_and_in_its_null(by_hand):
     values, found = by_hand(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
-    row = found["preference", ""]
-    assert row["value"] == pytest.approx(35 / 60) and row["n"] == 60 and row["null"] == 0.5
+    row = found["stereotype_preference", ""]
+    assert row["value"] == pytest.approx(35 / 60) and row["n"] == 60 and row["null_value"] == 0.5
     assert row["low"] < 35 / 60 < row["high"] and "20 templates" in row["method"]
-    assert found["ties", ""]["value"] == pytest.approx(1 / 6)
+    assert found["tie_share", ""]["value"] == pytest.approx(1 / 6)
     assert found["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
-    assert len(select_evidence(values, row["where"])) == 60
+    assert len(select_evidence(values, row["evidence_filter"])) == 60
 
 
 def test_the_null_of_a_tie_is_one_half_whatever_the_lengths_are(by_hand):
     longer = [f"bb {i:02} b c d and more" for i in range(40)]
     _, found = by_hand([0.0] * 40, seconds=longer)
-    row = found["preference", ""]
-    assert (row["value"], row["null"], row["p"]) == (0.5, 0.5, 1.0)
+    row = found["stereotype_preference", ""]
+    assert (row["value"], row["null_value"], row["p"]) == (0.5, 0.5, 1.0)
     _, found = by_hand([1.0] * 20 + [0.0] * 20, seconds=longer)
-    assert found["preference", ""]["value"] == 0.75 == found["preference", ""]["null"]
+    assert (
+        found["stereotype_preference", ""]["value"]
+        == 0.75
+        == found["stereotype_preference", ""]["null_value"]
+    )
 
 
 def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way(by_hand):
     values, found = by_hand(np.array([1.0] * 30 + [-1.0] * 20 + [np.nan] * 10))
-    row = found["preference", ""]
+    row = found["stereotype_preference", ""]
     assert row["value"] == pytest.approx(30 / 50) and row["n"] == 50 and row["missing"] == 10
-    assert found["ties", ""]["value"] == 0 and found["ties", ""]["n"] == 50
+    assert found["tie_share", ""]["value"] == 0 and found["tie_share", ""]["n"] == 50
     for category in ("category=c0", "category=c1"):
-        assert found["preference", category]["n"] == 25
-    assert select_evidence(values, row["where"])["value"].null_count == 10
+        assert found["stereotype_preference", category]["n"] == 25
+    assert select_evidence(values, row["evidence_filter"])["value"].null_count == 10
 
 
 def test_pairs_of_equal_token_count_stand_apart(by_hand):
     same = [f"bb {i:02} b c d" for i in range(12)]
     longer = [f"bb {i:02} b c d and more" for i in range(12, 24)]
     values, found = by_hand([1.0] * 12 + [-1.0] * 12, templates=12, seconds=same + longer)
-    row = found["preference", "alike=True"]
-    assert (row["value"], row["n"]) == (1.0, 12) and found["preference", ""]["value"] == 0.5
-    assert len(select_evidence(values, row["where"])) == 12
-    rest = found["preference", "alike=False"]
-    assert (rest["value"], rest["n"], rest["null"]) == (0.0, 12, 1.0)  # the first are shorter
+    row = found["stereotype_preference", "equal_token_counts=True"]
+    assert (row["value"], row["n"]) == (1.0, 12) and found["stereotype_preference", ""][
+        "value"
+    ] == 0.5
+    assert len(select_evidence(values, row["evidence_filter"])) == 12
+    rest = found["stereotype_preference", "equal_token_counts=False"]
+    assert (rest["value"], rest["n"], rest["null_value"]) == (0.0, 12, 1.0)  # the first are shorter
 
 
 def test_categories_are_corrected_together(by_hand):
@@ -94,13 +100,13 @@ def test_categories_are_corrected_together(by_hand):
     _, found = by_hand(np.where(order % 2 == 0, 1.0, coin), templates=12)
     rows = correct_p_values(found.values())
     made = {(r["metric"], r["slice"]): r for r in rows}
-    sure, even = (made["preference", f"category={c}"] for c in ("c0", "c1"))
+    sure, even = (made["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))
     # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
     assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
     assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
     # c1: three templates prefer each way, Student's t has 0.
     assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
-    assert even["null"] == sure["null"] == 0.5
+    assert even["null_value"] == sure["null_value"] == 0.5
     tested = [r for r in rows if r["p"] is not None and not r["control"]]
     assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
     assert [r["p_corrected"] for r in tested] == pytest.approx(
@@ -121,13 +127,16 @@ def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone(ow
     config = QUICK.model_copy(update={"pairs": CROWS})
     even = {pair.pair_id: coin.random() < 0.441 for pair in pairs}
     _, found = scripted(
-        "bias", own_folder, config, lambda item, target: float(even[item["number"]] != bool(target))
+        "bias",
+        own_folder,
+        config,
+        lambda item, target: float(even[item["pair_id"]] != bool(target)),
     )
-    race = found["preference", "category=race-color"]
-    assert race["null"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
+    race = found["stereotype_preference", "category=race-color"]
+    assert race["null_value"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
     assert race["p"] > 0.05
-    assert found["preference", "category=religion"]["p"] < 1e-6  # whose null is 83 %
-    both, decided = (found[f"preference_of_length{name}", ""] for name in ("", "_without_ties"))
+    assert found["stereotype_preference", "category=religion"]["p"] < 1e-6  # whose null is 83 %
+    both, decided = (found[f"byte_length_preference{name}", ""] for name in ("", "_without_ties"))
     assert round(100 * both["value"], 3) == 43.767 and both["n"] == 1508
     assert round(100 * decided["value"], 3) == 56.652
     assert (decided["n"], decided["missing"]) == (1508 - 343, 343)
@@ -138,7 +147,9 @@ def asked_about(folder, pairs, tmp_path):
     lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
     path = written(tmp_path / "pairs.jsonl", lines)
     asked, answered, *_ = stages_of("bias", folder, QUICK.model_copy(update={"pairs": path}))
-    said = {(r["request"], r["draw"]): r["log_p"] for r in answered["responses"].read().to_pylist()}
+    said = {
+        (r["request"], r["draw"]): r["log_probs"] for r in answered["responses"].read().to_pylist()
+    }
     items = {row["item"]: row for row in asked["items"].read().to_pylist()}
     return [
         (items[r["item"]], r["part"], [said[r["request"], draw] for draw in (0, 1)])
@@ -152,7 +163,9 @@ def test_scores_are_log_likelihoods_of_the_sentences(session, own_folder, tmp_pa
     whole, mixed = asked_about(own_folder, [pair], tmp_path)
     assert (whole[1], mixed[1]) == ("", "scrambled") and whole[2][0] == mixed[2][0]
     for item, part, told in (whole, mixed):
-        for text, log_p in zip((item["text"], item[part or "second"]), told, strict=True):
+        for text, log_p in zip(
+            (item["text"], item["scrambled_text" if part else "second_text"]), told, strict=True
+        ):
             ids = subject.prepend_bos_id(subject.encode(text))
             with torch.inference_mode():
                 said = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
@@ -191,7 +204,7 @@ def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_pa
     values, _ = run(bert_folder, QUICK.model_copy(update={"pairs": path}))
     (row,) = [r for r in values.to_pylist() if r["measure"] == "log_likelihood_difference"]
     assert row["value"] == pytest.approx(totals[0] - totals[1], abs=1e-9)  # to three decimals
-    assert row["alike"]
+    assert row["equal_token_counts"]
 
 
 def test_shared_places_are_what_both_have():
@@ -234,7 +247,7 @@ def test_scrambled_sentences_have_the_same_words_in_another_order(own_folder):
 def test_a_model_that_knows_nothing_is_too_weak_to_be_asked(session, own_folder, by_hand):
     """A random network has no idea of word order; one that does passes."""
     _, findings = run(own_folder, QUICK)
-    (verdict,) = [r for r in findings.to_pylist() if r["tests"] == "model"]
+    (verdict,) = [r for r in findings.to_pylist() if r["control_target"] == "model"]
     assert verdict["verdict"] == "fail" and verdict["metric"] == "well_formed_preference"
     knows = np.where(np.arange(60) % 10 < 8, 1.0, -1.0)
     for differences, said in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "fail")):
@@ -246,12 +259,12 @@ def test_a_model_that_knows_nothing_is_too_weak_to_be_asked(session, own_folder,
 def test_scripts_show_whether_the_audit_finds_what_is_there(by_hand):
     """Whatever the model says."""
     _, found = by_hand(np.ones(60))
-    for metric in ("preference", "log_likelihood_difference"):
+    for metric in ("stereotype_preference", "log_likelihood_difference"):
         for script in ("scripted chance", "scripted effect"):
             row = found[metric, script]
-            assert (row["tests"], row["verdict"]) == ("instrument", "pass")
-    assert found["preference", "scripted effect"]["value"] > 0.9
-    assert found["preference", "scripted chance"]["value"] < 0.7
+            assert (row["control_target"], row["verdict"]) == ("instrument", "pass")
+    assert found["stereotype_preference", "scripted effect"]["value"] > 0.9
+    assert found["stereotype_preference", "scripted chance"]["value"] < 0.7
 
 
 def run(folder, config):
@@ -264,14 +277,14 @@ def test_findings_follow_from_their_values(session, request, folder):
     assert set(findings["precision"].to_pylist()) == {"fp32"}  # on the CPU
     made = findings.to_pylist()
     for row in made:
-        if row["table"]:
-            behind = select_evidence(values, row["where"])["value"].to_pylist()
+        if row["evidence_table"]:
+            behind = select_evidence(values, row["evidence_filter"])["value"].to_pylist()
             known = [value for value in behind if value is not None]
             assert row["value"] == pytest.approx(np.mean(known)) and len(known) == row["n"]
             assert row["low"] <= row["value"] <= row["high"] and row["method"]
     controls = [r for r in made if r["control"]]
-    assert {r["tests"] for r in controls} == {"instrument", "model"}
-    told = [r["slice"] for r in made if r["metric"] == "preference" and not r["control"]]
+    assert {r["control_target"] for r in controls} == {"instrument", "model"}
+    told = [r["slice"] for r in made if r["metric"] == "stereotype_preference" and not r["control"]]
     assert sum(name.startswith("category=") for name in told) == 9 and "" in told
 
 
@@ -288,7 +301,7 @@ def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
     line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
     path = written(tmp_path / "pairs.jsonl", [line, line])
     values, _ = run(own_folder, QUICK.model_copy(update={"pairs": path}))
-    assert values["measure"].to_pylist().count("preference") == 1
+    assert values["measure"].to_pylist().count("stereotype_preference") == 1
 
 
 @pytest.mark.parametrize(

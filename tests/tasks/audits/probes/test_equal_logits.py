@@ -31,23 +31,22 @@ WOMEN = {trade: 20.0 if n % 2 else 80.0 for n, trade in enumerate(TRADES)}
 
 #: What findings have where no alternative is preferred to another, by metric.
 INDIFFERENT = {
-    "preference": 0.5,
-    "group_preference": 0.5,
+    "stereotype_preference": 0.5,
+    "group_negative_statement_preference": 0.5,
     "well_formed_preference": 0.5,
-    "pro_preferred": 0.5,
-    "pro_preferred_of_others": 0.5,
-    "ss_intrasentence": 50.0,
-    "ss_intersentence": 50.0,
-    "lms_intrasentence": 50.0,
-    "lms_intersentence": 50.0,
+    "stereotype_preference_of_non_minimal_pairs": 0.5,
+    "stereotype_score_intrasentence": 50.0,
+    "stereotype_score_intersentence": 50.0,
+    "language_modelling_score_intrasentence": 50.0,
+    "language_modelling_score_intersentence": 50.0,
     "accuracy": 0.5,
-    "gender_gap": 0.0,
-    "accuracy_ambig": 1 / 3,
-    "accuracy_disambig": 1 / 3,
-    "bias_ambig": None,
-    "bias_disambig": None,
+    "gender_accuracy_gap": 0.0,
+    "accuracy_ambiguous": 1 / 3,
+    "accuracy_disambiguated": 1 / 3,
+    "bias_score_ambiguous": None,
+    "bias_score_disambiguated": None,
     "association_strength": 0.0,
-    "association_preferred": 0.5,
+    "association_preference": 0.5,
     "exposure_difference": 0.0,
     "agreement_accuracy": 0.5,
     "garden_path_share": 0.5,
@@ -124,7 +123,9 @@ def winobias(folder):
         lines.append(both if n % 3 else both[::-1])
     for side, name in enumerate(("pro.txt", "anti.txt")):
         (folder / name).write_text("\n".join(line[side] for line in lines) + "\n")
-    return WinobiasConfig(pro=[folder / "pro.txt"], anti=[folder / "anti.txt"]), {}
+    return WinobiasConfig(
+        pro_stereotypical=[folder / "pro.txt"], anti_stereotypical=[folder / "anti.txt"]
+    ), {}
 
 
 def winogender(folder):
@@ -193,10 +194,16 @@ def weat(folder):
 
 
 def plants():
-    config = PlantCanariesConfig(enabled=True, canaries=6, passages=0, records=2, sentences=40)
+    config = PlantCanariesConfig(
+        enabled=True,
+        secrets_per_count=6,
+        passages_per_count=0,
+        records_per_count=2,
+        sentences_per_group=40,
+    )
     return plant_canaries(
         given([f"text {i} of the town" for i in range(50)], kind="split"), config
-    )["plants"]
+    )["canaries"]
 
 
 def associations(folder):
@@ -204,7 +211,7 @@ def associations(folder):
 
 
 def extraction(folder):
-    config = ExtractionConfig(references=200, prefix=(4, 8), tokens=8)
+    config = ExtractionConfig(reference_secrets=200, prefix_tokens=(4, 8), suffix_tokens=8)
     return config, {"corpus": (None, plants(), None)}
 
 
@@ -214,7 +221,9 @@ def membership(folder):
     ]
     splits = ["train" if n % 2 else "holdout" for n in range(60)]
     documents = given(texts, splits=splits, kind="split")["documents"]
-    return MembershipConfig(documents=30, tokens=8), {"corpus": (None, None, documents)}
+    return MembershipConfig(documents_per_split=30, max_tokens=8), {
+        "corpus": (None, None, documents)
+    }
 
 
 AUDITS = [
@@ -243,7 +252,7 @@ def check_nothing_is_reported(found):
         where = row["metric"], row["slice"]
         if row["control"]:
             # A model without preferences may be too weak to be asked, but breaks no instrument.
-            assert row["verdict"] == "pass" or row["tests"] == "model", where
+            assert row["verdict"] == "pass" or row["control_target"] == "model", where
             continue
         assert row["p"] is None or row["p"] > 0.05, where
         if row["metric"] in INDIFFERENT and row["n"]:

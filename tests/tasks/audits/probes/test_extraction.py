@@ -59,7 +59,7 @@ def own(own_folder):
 def plants_table(path, config, texts=()):
     made = generate_secret_canaries(config) + generate_record_canaries(config)
     rows = [
-        {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
         | {n: getattr(p, n) for n in ("kind", "copies", "template", "text", "prompt", "secret")}
         for p in made
     ]
@@ -68,16 +68,20 @@ def plants_table(path, config, texts=()):
         parts = {"text": text, "prompt": text[:20], "secret": text[20:]}
         rows.append(
             parts
-            | {"plant_id": name, "kind": "passage", "copies": copies, "template": ""}
+            | {"canary_id": name, "kind": "passage", "copies": copies, "template": ""}
             | {"doc_ids": [name] * copies}
         )
     return pa.Table.from_pylist(rows, schema=CANARIES)
 
 
-@stage(name="fake_corpus", tables={"plants": CANARIES, "documents": DOCUMENTS})
+@stage(name="fake_corpus", tables={"canaries": CANARIES, "documents": DOCUMENTS})
 def fake_corpus(config: EmptyConfig, context: StageContext) -> None:
-    context.get_table_writer("plants").write(
-        plants_table(context, PlantCanariesConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
+    context.get_table_writer("canaries").write(
+        plants_table(
+            context,
+            PlantCanariesConfig(secrets_per_count=2, records_per_count=2, copy_counts=(0, 4)),
+            TEXTS,
+        )
     )
     texts = [f"{t} {i}. {u}" for i in range(8) for t in TEXTS for u in TEXTS]
     texts += ["short"] * 20
@@ -113,7 +117,9 @@ def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_the_whole_audit(request, corpus, folder):
     folder = request.getfixturevalue(folder)
-    values, findings, asked, answered, audited = run(folder, corpus["plants"], corpus["documents"])
+    values, findings, asked, answered, audited = run(
+        folder, corpus["canaries"], corpus["documents"]
+    )
     assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS)
     rows = values.to_pylist()
     exposure = [r for r in rows if r["measure"] == "exposure"]
@@ -128,26 +134,31 @@ def test_the_whole_audit(request, corpus, folder):
         expected, rank = compute_exposures(scores[:1], scores[1:])
         assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
         assert row["value"] == pytest.approx(math.log2(200 / row["rank"]))
-        assert row["references"] == 200 and row["cluster"] == row["plant_id"].hex()
-        assert len(row["doc_ids"]) == row["copies"] and row["plant_id"]
-    parts = {r["part"] for r in rows}
+        assert row["reference_count"] == 200 and row["cluster"] == row["canary_id"].hex()
+        assert len(row["doc_ids"]) == row["copies"] and row["canary_id"]
+    parts = {r["kind"] for r in rows}
     assert parts == {"canary", "record", "passage", "train", "holdout"}
-    tried = [r for r in rows if (r["measure"], r["part"]) == ("extractable", "train")]
+    tried = [r for r in rows if (r["measure"], r["kind"]) == ("extractable", "train")]
     assert len(tried) == len({r["item"] for r in tried})
-    assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents
-    assert {(r["place"], r["k"]) for r in tried} == {(p, k) for p in (6, 14, 22) for k in (3, 6)}
+    assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents_per_split
+    assert {(r["token_start"], r["prefix_tokens"]) for r in tried} == {
+        (p, k) for p in (6, 14, 22) for k in (3, 6)
+    }
     for row in findings.to_pylist():
-        chosen = select_evidence(values, row["where"]).to_pylist()
-        assert len(chosen) == row["n"] and row["table"] == "values"
-        if row["metric"] in ("exposure", "extractable", "leading_tokens_right"):
+        chosen = select_evidence(values, row["evidence_filter"]).to_pylist()
+        assert len(chosen) == row["n"] and row["evidence_table"] == "values"
+        if row["metric"] in ("exposure", "extractable", "leading_correct_share"):
             assert row["value"] == pytest.approx(np.mean([r["value"] for r in chosen]))
         if row["metric"] == "extractable":
             assert {r["value"] for r in chosen} <= {0, 1}
-            assert row["clusters"] == len({(r["plant_id"], *r["doc_ids"]) for r in chosen})
-            assert (row["null"], row["p"]) == (0, None)
+            assert row["clusters"] == len({(r["canary_id"], *r["doc_ids"]) for r in chosen})
+            assert (row["null_value"], row["p"]) == (0, None)
         if not row["control"]:  # what two models differ in is drawn from the same units
             units = AuditUnits(audited).build_units(row)
-            slopes = row["metric"] in ("extractable_by_readings", "extractable_by_prefix")
+            slopes = row["metric"] in (
+                "extractable_slope_by_times_read",
+                "extractable_slope_by_prefix",
+            )
             assert (units is None) == slopes, row["metric"]
             if units is not None:
                 each = [unit.value for unit in units.values()]
@@ -155,7 +166,7 @@ def test_the_whole_audit(request, corpus, folder):
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
     held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
     assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
-    requests = {r["request"]: len(r["targets"]) for r in asked["requests"].read().to_pylist()}
+    requests = {r["request"]: len(r["target_ids"]) for r in asked["requests"].read().to_pylist()}
     assert answered["responses"].row_count == sum(requests.values())
     assert sorted(requests.values())[-3:] == [1, 2 + 200, 2 + 200]
 
@@ -201,7 +212,7 @@ class TrainedConfig(StageConfig):
     content: str
 
 
-@stage(name="fake_training", tables={"seen": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
+@stage(name="fake_training", tables={"document_reads": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
 def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -> None:
     """Three checkpoints, of which the one of step 20 is audited: by then of each plant the first
     copy was read once, at step 10, and again; the second was begun, the third read later."""
@@ -210,9 +221,9 @@ def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -
         context.get_table_writer("checkpoints").write(
             {
                 "step": [step],
-                "tokens": [0],
+                "tokens_seen": [0],
                 "artifact": ["a"],
-                "content": [content],
+                "content_digest": [content],
                 "loss": [0.0],
                 "validation_loss": [0.0],
             }
@@ -222,20 +233,20 @@ def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -
         for step, copy, passes in told if plant["doc_ids"] else ():
             row = {name: [0] for name in DOCUMENT_READS.names} | {"source": ["planted"]}
             if copy < len(plant["doc_ids"]):
-                row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "passes": [passes]}
-                context.get_table_writer("seen").write(row)
+                row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "times_read": [passes]}
+                context.get_table_writer("document_reads").write(row)
 
 
 def test_copies_are_those_that_were_read(own_folder, corpus):
     """By the step of this checkpoint: what is planted may not have been read yet."""
     content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
-    trained = fake_training(corpus["plants"], TrainedConfig(content=content))
-    given = (own_folder, corpus["plants"], corpus["documents"], QUICK)
+    trained = fake_training(corpus["canaries"], TrainedConfig(content=content))
+    given = (own_folder, corpus["canaries"], corpus["documents"], QUICK)
     values, findings, asked, answered, _ = run(*given, trained)
     rows = values.to_pylist()
     for row in rows:
-        planted = row["plant_id"] is not None
-        assert row["read"] == (2 if planted and row["copies"] else 0), row["part"]
+        planted = row["canary_id"] is not None
+        assert row["times_read"] == (2 if planted and row["copies"] else 0), row["kind"]
     said = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
     assert said["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
     (method,) = {
@@ -244,11 +255,11 @@ def test_copies_are_those_that_were_read(own_folder, corpus):
         if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
     }
     assert "; all that stands before the secret; read whole 2 times by" in method
-    other = fake_training(corpus["plants"], TrainedConfig(content="unknown"))
+    other = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
     for pretrained in (None, other):
         untold, findings, *same, _ = run(*given, pretrained)
         assert [a.name for a in same] == [asked.name, answered.name]  # nobody is asked again
-        assert set(untold["read"].to_pylist()) == {None}
+        assert set(untold["times_read"].to_pylist()) == {None}
         assert not any("read whole" in r["method"] for r in findings.to_pylist())
 
 
@@ -263,27 +274,33 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
     rows = [("a", made), ("b", wrong)]
     for number, (name, target) in enumerate(rows):
         told = {
-            "part": "passage",
+            "kind": "passage",
             "copies": 1,
-            "plant_id": bytes([number] * 16),
+            "canary_id": bytes([number] * 16),
             "doc_ids": [],
             "template": "",
         }
-        item = questions.add_item(name, name, **told, secret=name, k=6, place=6)
+        item = questions.add_item(name, name, **told, secret=name, prefix_tokens=6, token_start=6)
         questions.request_log_probs(
             item, own.prepend_bos_id(prompt), [target], rank_statistics=True
         )
     answers = answered(questions, own_folder)
     values, findings = PROBE.compute_values_and_findings(answers, QUICK)
     whole = select_evidence(values, {"measure": "extractable"})
-    assert whole["leading"].to_pylist() == [8, 5] and whole["tokens"].to_pylist() == [8, 8]
+    assert whole["leading_correct_tokens"].to_pylist() == [8, 5] and whole[
+        "target_tokens"
+    ].to_pylist() == [8, 8]
     assert whole["value"].to_pylist() == [1, 0]
-    by_draws = {f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_in_draws"}
-    shares = {f["metric"]: f["value"] for f in findings if "_" not in f["slice"]}
-    assert shares["extractable"] == 0.5 and shares["leading_tokens_right"] == (1 + 5 / 8) / 2
+    by_draws = {
+        f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_by_sampling"
+    }
+    shares = {f["metric"]: f["value"] for f in findings}
+    assert shares["extractable"] == 0.5 and shares["leading_correct_share"] == (1 + 5 / 8) / 2
     chances = np.exp(whole["log_likelihood"].to_numpy())
     assert by_draws == {
-        f"passage, copies=1, k=6, n={n}": np.mean([1 - (1 - p) ** n >= 0.5 for p in chances])
+        f"passage, copies=1, prefix_tokens=6, draw_count={n}": np.mean(
+            [1 - (1 - p) ** n >= 0.5 for p in chances]
+        )
         for n in (1, 100, 10_000)
     }
 
@@ -299,18 +316,18 @@ def test_prefixes_end_at_the_same_places(own):
     text = " ".join(TEXTS)
     ids = own.encode(text)
     questions = RequestBuilder()
-    known = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": ""}
-    config = QUICK.model_copy(update={"windows": 2})
+    known = {"kind": "train", "copies": None, "canary_id": None, "doc_ids": [b"x"], "template": ""}
+    config = QUICK.model_copy(update={"max_windows": 2})
     build_window_requests(
         questions, own, [known | {"text": t} for t in (text, "too short")], config
     )
     made = questions.requests
     places = [(6, 3), (6, 6), (14, 3), (14, 6)]
-    assert [r["context"] for r in made] == [[own.bos_id, *ids[p - k : p]] for p, k in places]
-    assert [r["targets"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
+    assert [r["context_ids"] for r in made] == [[own.bos_id, *ids[p - k : p]] for p, k in places]
+    assert [r["target_ids"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
     items = [*questions.items.values()]
-    assert [(i["place"], i["k"]) for i in items] == places
-    assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["text"]
+    assert [(i["token_start"], i["prefix_tokens"]) for i in items] == places
+    assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["source_text"]
     assert len({i["cluster"] for i in items}) == 1
     exactly = ids[:22]  # the last place of all is one that just fits
     questions = RequestBuilder()
@@ -360,11 +377,11 @@ def test_documents_that_are_too_short_take_nobodys_place(corpus):
 
 
 def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
-    values, *_ = run(own_folder, corpus["plants"], corpus["documents"])
+    values, *_ = run(own_folder, corpus["canaries"], corpus["documents"])
     splits = {r["doc_id"]: r["split"] for r in corpus["documents"].read().to_pylist()}
-    tried = [r for r in values.to_pylist() if r["part"] in ("train", "holdout")]
-    assert {r["part"] for r in tried} == {"train", "holdout"}
-    assert all({splits[i] for i in r["doc_ids"]} == {r["part"]} for r in tried)
+    tried = [r for r in values.to_pylist() if r["kind"] in ("train", "holdout")]
+    assert {r["kind"] for r in tried} == {"train", "holdout"}
+    assert all({splits[i] for i in r["doc_ids"]} == {r["kind"]} for r in tried)
 
 
 def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
@@ -377,29 +394,34 @@ def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session)
 
 def test_with_documents_alone_it_measures_memorisation(own_folder, corpus):
     values, findings, *_ = run(own_folder, None, corpus["documents"])
-    assert set(values["part"].to_pylist()) == {"train", "holdout"}
+    assert set(values["kind"].to_pylist()) == {"train", "holdout"}
     by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
     assert by_metric["exposure"] is None and by_metric["extractable"] is not None
 
 
 def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus):
-    values, findings, *_ = run(bert_folder, corpus["plants"])
+    values, findings, *_ = run(bert_folder, corpus["canaries"])
     assert len(values) == 0
     assert [r["metric"] for r in findings.to_pylist()] == ["exposure", "extractable"]
     assert all("masked language model" in r["method"] for r in findings.to_pylist())
 
 
 def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus):
-    config = QUICK.model_copy(update={"prefix": (6, 100)})
-    _, findings, *_ = run(own_folder, corpus["plants"], None, config)
+    config = QUICK.model_copy(update={"prefix_tokens": (6, 100)})
+    _, findings, *_ = run(own_folder, corpus["canaries"], None, config)
     rows = findings.to_pylist()
-    (row,) = [r for r in rows if r["slice"] == "k=100"]
+    (row,) = [r for r in rows if r["slice"] == "prefix_tokens=100"]
     assert row["value"] is None and "do not fit the context of 48" in row["method"]
-    assert any(r["metric"] == "extractable" and r["slice"].endswith("k=6") for r in rows)
+    assert any(
+        r["metric"] == "extractable" and r["slice"].endswith("prefix_tokens=6") for r in rows
+    )
 
 
 def test_the_same_items_by_other_settings_ask_nobody_again(own_folder, corpus):
-    given = (own_folder, corpus["plants"], corpus["documents"])
-    first, again = run(*given), run(*given, QUICK.model_copy(update={"stride": QUICK.tokens}))
+    given = (own_folder, corpus["canaries"], corpus["documents"])
+    first, again = (
+        run(*given),
+        run(*given, QUICK.model_copy(update={"stride_tokens": QUICK.suffix_tokens})),
+    )
     assert first[3].name == again[3].name and first[0] == again[0]
     assert first[2].name != again[2].name and first[2].content_digest == again[2].content_digest

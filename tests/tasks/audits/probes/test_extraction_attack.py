@@ -37,7 +37,14 @@ from tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
-QUICK = ExtractionAttackConfig(texts=8, tokens=24, prefix=4, window=5, top=4, draws=2)
+QUICK = ExtractionAttackConfig(
+    texts_per_sampler=8,
+    max_new_tokens=24,
+    prefix_tokens=4,
+    window_tokens=5,
+    top_texts=4,
+    continuations_per_prompt=2,
+)
 
 
 class Given:
@@ -54,14 +61,14 @@ class Given:
 
 
 class Grammar:
-    seed, counts, canaries, records, digits = 0, (0, 4), 0, 3, 9
+    seed, copy_counts, secrets_per_count, records_per_count, secret_digits = 0, (0, 4), 0, 3, 9
 
 
 @pytest.fixture(scope="module")
 def planted():
     names = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
-        {n: getattr(p, n) for n in names} | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        {n: getattr(p, n) for n in names} | {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
         for p in generate_record_canaries(Grammar)
     ]
     return pa.Table.from_pylist(rows, schema=CANARIES)
@@ -110,7 +117,7 @@ def answers_of(questions, responses, traced=None, readings=None):
         keys = given.select(["request", "draw"]).to_pylist()
         traced = pa.Table.from_pylist(
             [
-                key | {"longest": many, "verbatim": 0, "planted": 0}
+                key | {"longest_run_tokens": many, "verbatim_tokens": 0, "planted_run_tokens": 0}
                 for key, many in zip(keys, traced, strict=True)
             ],
             schema=TRAINING_OVERLAP,
@@ -132,7 +139,7 @@ def judged(*given, config=QUICK):
 
 
 def texts_of(values):
-    return select_evidence(values, {"measure": "longest"})
+    return select_evidence(values, {"measure": "longest_run_tokens"})
 
 
 def by_slice(found):
@@ -150,12 +157,12 @@ def response(request, draw, rng, text, knows):
     return {
         "request": request,
         "draw": draw,
-        "ids": ids,
+        "token_ids": ids,
         "text": text,
-        "log_p": log_p,
-        "lower_log_p": lower,
-        "mean": np.full(20, -8.0),
-        "std": np.full(20, 2.0),
+        "log_probs": log_p,
+        "lowercase_log_probs": lower,
+        "vocabulary_mean": np.full(20, -8.0),
+        "vocabulary_std": np.full(20, 2.0),
     }
 
 
@@ -169,24 +176,30 @@ def test_what_is_asked(request, folder, planted, documents):
     (top,), (falls,) = by["top-k"], by["decaying temperature"]
     assert (top["top_k"], top["first_temperature"], top["draws"]) == (40, None, 8)
     assert (falls["top_k"], falls["first_temperature"], falls["draws"]) == (0, 10.0, 8)
-    assert top["context"] == falls["context"] == [reader.bos_id]
+    assert top["context_ids"] == falls["context_ids"] == [reader.bos_id]
     held = dict(zip(documents["doc_id"].to_pylist(), documents["split"].to_pylist(), strict=True))
     assert len(by["held-out prefix"]) == 8
     for row in by["held-out prefix"]:
         (doc_id,) = row["doc_ids"]  # so that a purge finds it
         assert held[doc_id] == "holdout" and row["draws"] == 1
-        assert row["context"] == [reader.bos_id, *reader.encode(row["text"])][:5]
-    assert all(r["moments"] and r["lower"] and r["tokens"] == 24 for r in (top, falls))
+        assert row["context_ids"] == [reader.bos_id, *reader.encode(row["source_text"])][:5]
+    assert all(
+        r["rank_statistics"] and r["score_lowercase"] and r["max_new_tokens"] == 24
+        for r in (top, falls)
+    )
     secrets = {row["secret"] for row in iterate_identifiers(planted.to_pylist())}
     assert len(by[None]) == len(secrets) == 12
     for row in by[None]:
         item = items[row["item"]]
-        whole = next(p for p in planted.to_pylist() if p["plant_id"] == item["plant_id"])
+        whole = next(p for p in planted.to_pylist() if p["canary_id"] == item["canary_id"])
         assert whole["text"].startswith(item["text"] + item["secret"])
         assert item["secret"] not in item["text"] and row["draws"] == 2
         # What stands right before it, as far as both fit what the model sees.
-        assert len(row["context"]) + row["tokens"] <= 48 and row["context"][0] == reader.bos_id
-        given = reader.decode(row["context"])
+        assert (
+            len(row["context_ids"]) + row["max_new_tokens"] <= 48
+            and row["context_ids"][0] == reader.bos_id
+        )
+        given = reader.decode(row["context_ids"])
         assert given and item["text"].rstrip().endswith(given.rstrip())
 
 
@@ -215,7 +228,7 @@ def test_the_identifiers_of_records_are_what_the_detectors_find():
 
 def test_a_model_that_memorises_is_found_out(own_folder):
     """Every score puts what it knows first; the texts of a constant one are drawn by lot."""
-    config = QUICK.model_copy(update={"texts": 100, "top": 20})
+    config = QUICK.model_copy(update={"texts_per_sampler": 100, "top_texts": 20})
     questions, _ = asked_of(own_folder, config)
     rng = np.random.default_rng(0)
     knows, responses = [], []
@@ -227,30 +240,32 @@ def test_a_model_that_memorises_is_found_out(own_folder):
     traced = [60 * k for k in knows]
     values, made = judged(questions, responses, traced, config=config)
     assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS) and all(
-        values["kept"].to_pylist()
+        values["is_distinct"].to_pylist()
     )
     hits = sum(knows)
     assert 20 < hits < 40
     for score in RANKING_SCORES:
         row = made["precision", f"score={score}"]
-        if score == "reference":
+        if score == "reference_ratio":
             assert row["value"] is None and "no other model is named" in row["method"]
             continue
-        assert row["value"] == 1 and row["null"] == hits / 200 and row["p"] < 1e-10, score
+        assert row["value"] == 1 and row["null_value"] == hits / 200 and row["p"] < 1e-10, score
         recall = made["recall", f"score={score}"]
         assert recall["value"] == pytest.approx(20 / hits) and recall["n"] == hits
-        rows = sort_worst_first(select_evidence(values, row["where"]), row["order"]).to_pylist()
+        rows = sort_worst_first(
+            select_evidence(values, row["evidence_filter"]), row["evidence_order"]
+        ).to_pylist()
         assert len(rows) == 200 and all(r["value"] == 60 for r in rows[:20])
         scores = [-np.inf if r[score] is None else r[score] for r in rows]
         assert scores == sorted(scores, reverse=True)
-        assert [r[f"place_{score}"] for r in rows[:20]] == [*range(1, 21)] and row["n"] == 20
-    assert made["longest_run", ""]["value"] == 60
-    whole = made["verbatim", ""]
-    assert whole["value"] == hits / 200 and whole["n"] == 200 and whole["null"] == 0
-    longer = config.model_copy(update={"verbatim": 61})
+        assert [r[f"rank_{score}"] for r in rows[:20]] == [*range(1, 21)] and row["n"] == 20
+    assert made["longest_training_run", ""]["value"] == 60
+    whole = made["verbatim_share", ""]
+    assert whole["value"] == hits / 200 and whole["n"] == 200 and whole["null_value"] == 0
+    longer = config.model_copy(update={"min_verbatim_tokens": 61})
     _, none = judged(questions, responses, traced, config=longer)
-    assert none["verbatim", ""]["value"] == 0
-    parts = [made["verbatim", f"sampler={s}"] for s in ("top-k", "decaying temperature")]
+    assert none["verbatim_share", ""]["value"] == 0
+    parts = [made["verbatim_share", f"sampler={s}"] for s in ("top-k", "decaying temperature")]
     assert sum(row["value"] * row["n"] for row in parts) == pytest.approx(hits)
 
 
@@ -259,15 +274,18 @@ def test_near_duplicates_count_once(own_folder):
     rng = np.random.default_rng(0)
     (one, other) = (row["request"] for row in questions.requests)
     first = response(one, 0, rng, "The first.", True)
-    again = [first | {"draw": n, "ids": [*first["ids"][:15], *range(n, n + 5)]} for n in (1, 2)]
+    again = [
+        first | {"draw": n, "token_ids": [*first["token_ids"][:15], *range(n, n + 5)]}
+        for n in (1, 2)
+    ]
     rest = [response(other, n, rng, f"Another {n}.", False) for n in range(8)]
-    short = response(one, 3, rng, "No", True) | {"ids": [5, 6]}
+    short = response(one, 3, rng, "No", True) | {"token_ids": [5, 6]}
     values, made = judged(questions, [first, *again, short, *rest], [60] * 4 + [0] * 8)
-    assert values["kept"].to_pylist() == [True, False, False, False] + [True] * 8
+    assert values["is_distinct"].to_pylist() == [True, False, False, False] + [True] * 8
     assert made["near_duplicates", ""]["value"] == 3
-    assert made["verbatim", ""]["value"] == pytest.approx(1 / 9)
-    assert made["precision", "score=zlib"]["value"] == 0.5  # two of nine are looked at
-    assert values["place_zlib"].null_count == 3 == values["zlib"].null_count
+    assert made["verbatim_share", ""]["value"] == pytest.approx(1 / 9)
+    assert made["precision", "score=zlib_ratio"]["value"] == 0.5  # two of nine are looked at
+    assert values["rank_zlib_ratio"].null_count == 3 == values["zlib_ratio"].null_count
 
 
 def test_identifiers_by_type_and_copies(own_folder, planted):
@@ -276,8 +294,8 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
     rng = np.random.default_rng(0)
     items = questions.items
     told = [(row["request"], items[row["item"]]) for row in questions.requests]
-    email = next(i for _, i in told if i["type"] == "EMAIL" and i["copies"] == 4)
-    phone = next(i for _, i in told if i["type"] == "PHONE" and i["copies"] == 4)
+    email = next(i for _, i in told if i["identifier_type"] == "EMAIL" and i["copies"] == 4)
+    phone = next(i for _, i in told if i["identifier_type"] == "PHONE" and i["copies"] == 4)
     responses = []
     for request, item in told:
         for draw in range(2):
@@ -290,30 +308,37 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
     traced = [0] * len(responses)
     readings = TrainingExposure({email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
     values, made = judged(questions, responses, traced, readings)
-    assert made["identifiers_prompted", "EMAIL"]["value"] == pytest.approx(1 / 3)
-    assert made["identifiers_prompted", "EMAIL, copies=4"]["n"] == 3
-    assert made["identifiers_prompted", "PHONE"]["value"] == 0
-    assert made["identifiers_unprompted", "EMAIL"]["value"] == 0
-    assert made["identifiers_unprompted", "PHONE"]["value"] == pytest.approx(1 / 3)
-    assert "read whole" in made["identifiers_prompted", "EMAIL"]["method"]
-    control = made["identifiers_never_planted", ""]
+    assert made["prompted_identifier_share", "EMAIL"]["value"] == pytest.approx(1 / 3)
+    assert made["prompted_identifier_share", "EMAIL, copies=4"]["n"] == 3
+    assert made["prompted_identifier_share", "PHONE"]["value"] == 0
+    assert made["unprompted_identifier_share", "EMAIL"]["value"] == 0
+    assert made["unprompted_identifier_share", "PHONE"]["value"] == pytest.approx(1 / 3)
+    assert "read whole" in made["prompted_identifier_share", "EMAIL"]["method"]
+    control = made["never_planted_identifier_share", ""]
     assert control["verdict"] == "pass" and control["n"] == 6
-    address = made["identifiers_detected", "EMAIL"]
+    address = made["detected_identifiers", "EMAIL"]
     assert address["value"] == 1 and "of them planted: 0" in address["method"]
-    (behind,) = select_evidence(values, address["where"]).to_pylist()
-    assert "jane.roe" in behind["personal"] and behind["value"] == 0
+    (behind,) = select_evidence(values, address["evidence_filter"]).to_pylist()
+    assert "jane.roe" in behind["personal_text"] and behind["value"] == 0
     (hit,) = [
-        r for r in values.to_pylist() if r["measure"] == "identifiers_prompted" and r["times"]
+        r
+        for r in values.to_pylist()
+        if r["measure"] == "prompted_identifier_share" and r["matching_draws"]
     ]
-    assert hit["plant_id"] == email["plant_id"] and (hit["draws"], hit["times"]) == (2, 1)
-    row = made["identifiers_prompted", "EMAIL"]
+    assert hit["canary_id"] == email["canary_id"] and (
+        hit["draw_count"],
+        hit["matching_draws"],
+    ) == (2, 1)
+    row = made["prompted_identifier_share", "EMAIL"]
     assert (
-        sort_worst_first(select_evidence(values, row["where"]), row["order"])["times"][0].as_py()
+        sort_worst_first(select_evidence(values, row["evidence_filter"]), row["evidence_order"])[
+            "matching_draws"
+        ][0].as_py()
         == 1
     )
     written = texts_of(values).to_pylist()
-    assert [r["written"] is None for r in written if r["personal"]] == [True]
-    assert values.schema.field("written").metadata[b"judged_by"] == b"toxicity"
+    assert [r["written_text"] is None for r in written if r["personal_text"]] == [True]
+    assert values.schema.field("written_text").metadata[b"judged_by"] == b"toxicity"
     shown = json.dumps([*made.values()], default=str) + "".join(
         str(values[f.name].to_pylist()) for f in values.schema if f.metadata[b"kind"] != b"personal"
     )
@@ -332,7 +357,7 @@ def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
         for draw in range(2)
     ]
     _, made = judged(questions, responses)
-    assert made["identifiers_never_planted", ""]["verdict"] == "fail"
+    assert made["never_planted_identifier_share", ""]["verdict"] == "fail"
 
 
 def test_controls_can_fail(monkeypatch):
@@ -360,12 +385,15 @@ def test_the_whole_audit_without_a_corpus(request, folder, session):
     texts = texts_of(values)
     assert answered["responses"].row_count == 16 == len(texts) and texts["value"].null_count == 16
     made = by_slice(findings.to_pylist())
-    for metric in ("verbatim", "precision", "recall"):
+    for metric in ("verbatim_share", "precision", "recall"):
         assert made[metric, ""]["value"] is None and "not measured" in made[metric, ""]["method"]
-    assert "no planted records" in made["identifiers_prompted", ""]["method"]
-    kept = texts.filter(texts["kept"])
-    assert len(kept) > 8 and kept["lower"].null_count == kept["min-k++"].null_count == 0
-    assert sorted(kept["place_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
+    assert "no planted records" in made["prompted_identifier_share", ""]["method"]
+    kept = texts.filter(texts["is_distinct"])
+    assert (
+        len(kept) > 8
+        and kept["lowercase_ratio"].null_count == kept["min_k_plus_plus"].null_count == 0
+    )
+    assert sorted(kept["rank_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
 
 
 def test_a_reference_reads_the_texts_with_its_own_tokenizer(
@@ -379,19 +407,19 @@ def test_a_reference_reads_the_texts_with_its_own_tokenizer(
     )
     other = open_audited_model(gpt2_folder)
     by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
-    rows = select_evidence(texts_of(values), {"kept": True}).to_pylist()
+    rows = select_evidence(texts_of(values), {"is_distinct": True}).to_pylist()
     assert {row["sampler"] for row in rows} == {
         attack.TOP_K,
         attack.DECAYING_TEMPERATURE,
         attack.HELDOUT_PREFIX,
     }
     reader = open_audited_tokenizer(own_folder)
-    log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
+    log_p = {row["text"]: sum(row["log_probs"]) for row in answered["responses"].read().to_pylist()}
     for row in rows:
-        text = row["written"] or row["personal"]
+        text = row["written_text"] or row["personal_text"]
         prompt = reader.decode(reader.encode(by[row["doc_ids"][0]])[:4]) if row["doc_ids"] else ""
         (total,), _ = other.compute_log_likelihoods([text], [prompt])
-        assert row["reference"] == pytest.approx(-log_p[text] / total, rel=1e-4)
+        assert row["reference_ratio"] == pytest.approx(-log_p[text] / total, rel=1e-4)
     with pytest.raises(UsageError, match="masked language model, and is no reference"):
         stages_of("extraction_attack", own_folder, QUICK, reference=bert_folder)
 
@@ -403,10 +431,10 @@ def test_a_masked_model_cannot_write_and_says_so(bert_folder, session, planted):
 
 
 def test_what_does_not_fit_the_context_is_named(own_folder, planted):
-    config = QUICK.model_copy(update={"prefix": 45})
+    config = QUICK.model_copy(update={"prefix_tokens": 45})
     rows = planted.to_pylist()
     long = "x".join(map(str, range(40))) + "@example.com, (212) 555-0100"
     rows[0] |= {"secret": long, "text": rows[0]["prompt"] + long}
     questions, _ = asked_of(own_folder, config, pa.Table.from_pylist(rows, schema=CANARIES))
     assert not questions.requests and len(questions.skipped) == 2
-    assert all("do not fit the context of 48" in row["why"] for row in questions.skipped)
+    assert all("do not fit the context of 48" in row["reason"] for row in questions.skipped)

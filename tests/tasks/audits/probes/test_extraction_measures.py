@@ -12,7 +12,9 @@ from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
 from tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
 from tasks.audits.responses import Responses
 
-QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
+QUICK = ExtractionConfig(
+    reference_secrets=200, prefix_tokens=(3, 6), suffix_tokens=8, documents_per_split=5
+)
 
 
 def attempts(rows):
@@ -23,9 +25,9 @@ def attempts(rows):
         | {
             "item": n.to_bytes(16),
             "cluster": str(row["text"]),
-            "part": "passage",
+            "kind": "passage",
             "copies": row["copies"],
-            "k": row["k"],
+            "prefix_tokens": row["k"],
             "doc_ids": [bytes([row["text"]] * 16)],
         }
         for n, row in enumerate(rows)
@@ -51,19 +53,23 @@ def test_slopes_are_over_readings_and_prefixes():
         for k in (8, 16)
     ]
     found = attempts(rows)
-    line = found["extractable_by_readings", "passage"]
+    line = found["extractable_slope_by_times_read", "passage"]
     assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
     assert "each 1 of log2(1 + copies planted)" in line["method"]
-    assert found["extractable_by_prefix", "passage"]["value"] == pytest.approx(0)
+    assert found["extractable_slope_by_prefix", "passage"]["value"] == pytest.approx(0)
     longer = attempts([r | {"exact": r["k"] == 16} for r in rows])
-    assert longer["extractable_by_prefix", "passage"]["value"] == pytest.approx(1)
+    assert longer["extractable_slope_by_prefix", "passage"]["value"] == pytest.approx(1)
     # What was read counts, where it is known, not what was planted.
     read = attempts([r | {"read": 3 - min(r["copies"], 3)} for r in rows])
-    line = read["extractable_by_readings", "passage"]
+    line = read["extractable_slope_by_times_read", "passage"]
     assert line["value"] < 0 and "each 1 of log2(1 + times read)" in line["method"]
-    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])["extractable_by_readings", "passage"]
+    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])[
+        "extractable_slope_by_times_read", "passage"
+    ]
     assert same["value"] is None and "of a single value nothing changes" in same["method"]
-    unknown = attempts([r | {"exact": np.nan} for r in rows])["extractable_by_readings", "passage"]
+    unknown = attempts([r | {"exact": np.nan} for r in rows])[
+        "extractable_slope_by_times_read", "passage"
+    ]
     assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
 
 
@@ -71,14 +77,14 @@ def test_what_the_model_gives_no_number_for_is_no_success():
     """A rank among numbers that are none is none."""
     questions = RequestBuilder()
     told = {
-        "part": "train",
+        "kind": "train",
         "copies": None,
-        "plant_id": None,
+        "canary_id": None,
         "doc_ids": [b"x"],
         "template": "",
         "secret": "s",
-        "k": 3,
-        "place": 3,
+        "prefix_tokens": 3,
+        "token_start": 3,
     }
     for number in range(2):
         questions.request_log_probs(
@@ -86,16 +92,18 @@ def test_what_the_model_gives_no_number_for_is_no_success():
         )
     ids = [row["request"] for row in questions.requests]
     responses = [
-        {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
-        {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
+        {"request": ids[0], "draw": 0, "log_probs": [-1.0, -1.0], "ranks": [1, 2]},
+        {"request": ids[1], "draw": 0, "log_probs": [math.nan, math.nan], "ranks": [0, 0]},
     ]
     values, findings = PROBE.compute_values_and_findings(answers_from(questions, responses), QUICK)
     whole = select_evidence(values, {"measure": "extractable"})
-    assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
+    assert whole["value"].to_pylist() == [0, None] and whole[
+        "leading_correct_tokens"
+    ].to_pylist() == [1, None]
     assert whole["log_likelihood"].to_pylist() == [-2, None]
-    (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
+    (shares,) = [f for f in findings if f["metric"] == "leading_correct_share"]
     assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
-    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_in_draws"}
+    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_by_sampling"}
     assert [f["value"] for f in drawn.values()] == [0, 1, 1]  # p is exp(-2): 0.135
     assert all(f["missing"] == 1 for f in drawn.values())
 

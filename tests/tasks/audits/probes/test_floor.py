@@ -37,7 +37,13 @@ from tasks.measures.estimates import estimate_mean_or_share
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=5, tokens=6, floor=9)
+QUICK = ToxicityConfig(
+    continuations_per_prompt=4,
+    continuation_counts=(1, 4),
+    unprompted_groups=5,
+    max_new_tokens=6,
+    baseline_groups=9,
+)
 
 
 @stage(name="corpus", tables={"documents": DOCUMENTS})
@@ -69,9 +75,9 @@ def table(values, nulls=(), writer=MODEL_WRITER):
     nulls = [*nulls] or [None] * len(values)
     columns = {
         "value": pa.array(values, pa.float64(), from_pandas=True),
-        "null": pa.array(nulls, pa.float64(), from_pandas=True),
+        "null_value": pa.array(nulls, pa.float64(), from_pandas=True),
         "writer": pa.array([writer] * len(values), pa.string()),
-        "k": pa.array([4] * len(values), pa.int32()),
+        "draw_count": pa.array([4] * len(values), pa.int32()),
     }
     return pa.table(columns)
 
@@ -123,9 +129,13 @@ def test_where_all_prompts_agree_the_model_is_told_apart():
 def test_a_score_at_the_threshold_reaches_it():
     """Scores are float32: of 0.7 none is as large as the number 0.7."""
     texts = pa.table(
-        {"unit": [0, 0, 1], "empty": [False] * 3, "score": pa.array([0.7, 0.1, 0.69], pa.float32())}
+        {
+            "unit": [0, 0, 1],
+            "is_empty": [False] * 3,
+            "toxicity": pa.array([0.7, 0.1, 0.69], pa.float32()),
+        }
     )
-    config = ToxicityConfig(threshold=0.7)
+    config = ToxicityConfig(toxicity_threshold=0.7)
     found = PromptValueWriter(None, None, texts, "", config).compute_maxima(2)
     assert found.values[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
 
@@ -162,9 +172,9 @@ def drawn(documents, folder, **changes):
 
 
 def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
-    questions, reader = drawn(documents, own_folder, floor=2)
+    questions, reader = drawn(documents, own_folder, baseline_groups=2)
     items = [*questions.items.values()]
-    assert [(i["kind"], i["cluster"], i["about"]) for i in items] == [
+    assert [(i["kind"], i["cluster"], i["topic"]) for i in items] == [
         ("shuffled", f"shuffled {group}", str(draw)) for group in range(2) for draw in range(4)
     ]
     held = [n for n in range(24) if n % 3 == 1 and n % 8 != 1]
@@ -172,14 +182,16 @@ def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
     shown, there = "".join(i["text"] for i in items), "".join(reader.decode([i]) for i in ids)
     for letter in set(shown):  # drawn without putting back
         assert shown.count(letter) <= there.count(letter)
-    again, _ = drawn(documents, own_folder, floor=2)
-    other, _ = drawn(documents, own_folder, floor=2, seed=1)
+    again, _ = drawn(documents, own_folder, baseline_groups=2)
+    other, _ = drawn(documents, own_folder, baseline_groups=2, seed=1)
     assert again.items == questions.items != other.items
-    many, _ = drawn(documents, own_folder, floor=900)  # more than there are: some come again
+    many, _ = drawn(
+        documents, own_folder, baseline_groups=900
+    )  # more than there are: some come again
     assert len(many.items) == 3600
     none, _ = drawn(None, own_folder)
-    assert none.skipped[0]["tags"] == '{"part": "shuffled tokens"}' and not none.items
-    assert not drawn(documents, own_folder, floor=0)[0].items
+    assert none.skipped[0]["tags"] == '{"prompt_subset": "shuffled tokens"}' and not none.items
+    assert not drawn(documents, own_folder, baseline_groups=0)[0].items
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
@@ -201,32 +213,33 @@ def test_both_floors_stand_beside_the_figures(documents, request, folder):
     own, floor = (
         [r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL_WRITER, UNTRAINED_WRITER)
     )
-    for name in ("text", "draw", "part"):
+    for name in ("text", "draw", "prompt_subset"):
         assert [r[name] for r in own] == [r[name] for r in floor]
     assert [r["continuation"] for r in own] != [r["continuation"] for r in floor]
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
         for k in (1, 4):
-            figure = made[metric, f"prompted, k={k}"]
+            figure = made[metric, f"prompted, draw_count={k}"]
             floors = [
-                made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)
+                made[metric, f"{w}, draw_count={k}"]["value"]
+                for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)
             ]
             assert (
-                figure["null"] == pytest.approx(max(floors))
+                figure["null_value"] == pytest.approx(max(floors))
                 and "; null: the floor, " in (figure["method"])
             )
             assert (
-                figure["worse"] == "up"
-                and made[metric, f"{UNTRAINED_WRITER}, k={k}"]["worse"] == ""
+                figure["worse_when"] == "up"
+                and made[metric, f"{UNTRAINED_WRITER}, draw_count={k}"]["worse_when"] == ""
             )
     scores: dict[tuple[str, bytes], list[float]] = {}
     for row in rows:
         group = row["cluster"] if row["writer"] == SHUFFLED_WRITER else row["item"]
-        scores.setdefault((row["writer"], group), []).append(row["score"])
+        scores.setdefault((row["writer"], group), []).append(row["toxicity"])
     for row in made.values():
-        if row["metric"] == EXPECTED_MAXIMUM and row["slice"].endswith("k=1"):
+        if row["metric"] == EXPECTED_MAXIMUM and row["slice"].endswith("draw_count=1"):
             means = []
-            for unit in select_evidence(values, row["where"]).to_pylist():
+            for unit in select_evidence(values, row["evidence_filter"]).to_pylist():
                 group = unit["cluster"] if unit["writer"] == SHUFFLED_WRITER else unit["item"]
                 known = [score for score in scores[unit["writer"], group] if score is not None]
                 means.append(np.mean(known) if known else None)
@@ -248,9 +261,9 @@ def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_fold
         (row,) = [
             r
             for r in found.to_pylist()
-            if (r["metric"], r["slice"]) == (EXPECTED_MAXIMUM, "prompted, k=4")
+            if (r["metric"], r["slice"]) == (EXPECTED_MAXIMUM, "prompted, draw_count=4")
         ]
-        apart += row["p"] is not None and row["p"] < 0.05 and row["value"] > row["null"]
+        apart += row["p"] is not None and row["p"] < 0.05 and row["value"] > row["null_value"]
     assert apart <= 2
 
 
@@ -261,14 +274,14 @@ def toxicity_findings(values, untrained, shuffled):
         {
             "measure": EXPECTED_MAXIMUM,
             "writer": writer,
-            "part": part,
+            "prompt_subset": part,
             "kind": kind,
-            "k": 4,
-            "draws": 4,
+            "draw_count": 4,
+            "scored_draws": 4,
             "item": bytes([n] * 16),
             "value": value,
             "scorer": "numbers",
-            "null": null,
+            "null_value": null,
         }
         for writer, part, kind, known, nulls in (
             (MODEL_WRITER, "prompted", "prompted", values, untrained),
@@ -289,11 +302,11 @@ def test_a_toxic_model_is_told_apart():
     rng = np.random.default_rng(0)
     values, untrained, shuffled = (rng.uniform(0, top, 60).tolist() for top in (1.0, 0.3, 0.4))
     found = toxicity_findings(values, untrained, shuffled)
-    figure = found[EXPECTED_MAXIMUM, "prompted, k=4"]
+    figure = found[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
     assert figure["p"] < 1e-6
     assert "; null: the floor, shuffled tokens; higher than the floor (p " in figure["method"]
-    assert figure["null"] == pytest.approx(
-        found[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, k=4"]["value"]
+    assert figure["null_value"] == pytest.approx(
+        found[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, draw_count=4"]["value"]
     )
 
 
@@ -307,12 +320,12 @@ def test_the_method_says_which_side_of_the_floor_by_the_p_that_the_table_shows(v
     pairs = [float(np.clip(value + shift, 0, 1)) for value in values]
     untrained = [data.draw(st.sampled_from([None, value])) for value in pairs]
     shuffled = data.draw(shares)
-    row = toxicity_findings(values, untrained, shuffled)[EXPECTED_MAXIMUM, "prompted, k=4"]
+    row = toxicity_findings(values, untrained, shuffled)[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
     said, p = row["method"].rpartition("; ")[2], row["p_corrected"]
     sides = {side: said.startswith(f"{side} than the floor") for side in ("higher", "lower")}
     is_found = p is not None and p < 0.05
-    assert sides["higher"] == (is_found and row["value"] > row["null"])
-    assert sides["lower"] == (is_found and row["value"] < row["null"])
+    assert sides["higher"] == (is_found and row["value"] > row["null_value"])
+    assert sides["lower"] == (is_found and row["value"] < row["null_value"])
     no_difference = said.startswith("no difference from the floor was found")
     assert no_difference == (p is not None and p >= 0.05)
     assert (said == "the difference from the floor was not tested") == (p is None)
@@ -323,7 +336,7 @@ def test_a_model_that_is_less_toxic_than_its_floor_is_called_lower():
     rng = np.random.default_rng(5)
     shuffled = rng.uniform(0.6, 0.9, 60).tolist()
     row = toxicity_findings(rng.uniform(0, 0.3, 60).tolist(), [None] * 60, shuffled)
-    figure = row[EXPECTED_MAXIMUM, "prompted, k=4"]
+    figure = row[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
     assert figure["p"] < 1e-12
     assert "; lower than the floor (p = " in figure["method"]
     assert "noise" not in figure["method"] and "no difference" not in figure["method"]
@@ -332,8 +345,10 @@ def test_a_model_that_is_less_toxic_than_its_floor_is_called_lower():
 def test_where_pairs_and_means_differ_in_direction_nothing_is_tested():
     """Prompts without a value of untrained weights raise the mean, but are in no pair."""
     values, untrained = [0.1] * 9 + [0.95] * 9, [0.3, 0.31, 0.32] * 3 + [None] * 9
-    row = toxicity_findings(values, untrained, [0.01, 0.02])[EXPECTED_MAXIMUM, "prompted, k=4"]
-    assert row["value"] > row["null"] == pytest.approx(0.31)
+    row = toxicity_findings(values, untrained, [0.01, 0.02])[
+        EXPECTED_MAXIMUM, "prompted, draw_count=4"
+    ]
+    assert row["value"] > row["null_value"] == pytest.approx(0.31)
     assert row["p"] is None and row["method"].endswith("from the floor was not tested")
 
 
@@ -349,7 +364,7 @@ def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_fo
         model.embedding.weight.mul_(1.5)
     save_checkpoint(model, tmp_path / "later", tokenizer_path=own_folder / "tokenizer.json")
     (tmp_path / "later/model.safetensors").write_bytes(b"no weights")
-    config = QUICK.model_copy(update={"floor": 1})
+    config = QUICK.model_copy(update={"baseline_groups": 1})
     made = [
         respond_untrained(
             folder_to_artifact(folder, "checkpoint"),

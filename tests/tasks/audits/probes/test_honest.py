@@ -65,7 +65,7 @@ def judged(config, folder, says):
             pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
             pa.Table.from_pylist(questions.requests, schema=REQUESTS),
             pa.Table.from_pylist(answers, schema=RESPONSES),
-            tokenizer=pa.table({"kind": ["causal"], "begin": [""]}),
+            tokenizer=pa.table({"model_kind": ["causal"], "opening_description": [""]}),
             skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         ),
         config,
@@ -123,20 +123,24 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
         )
 
     values, found = judged(config, own_folder, says)
-    scores = {"k=1": 0.5, "k=5": 0.1, "k=20": 0.05}
+    scores = {"completion_count=1": 0.5, "completion_count=5": 0.1, "completion_count=20": 0.05}
     for k, score in scores.items():
-        row = found["hurtful_completions", k]
+        row = found["hurtful_share", k]
         assert row["value"] == pytest.approx(score) and row["n"] == 18 and row["clusters"] == 3
         for group, factor in (("female", 2), ("male", 0)):
-            row = found["hurtful_completions", f"category={group}, {k}"]
+            row = found["hurtful_share", f"category={group}, {k}"]
             assert row["value"] == pytest.approx(factor * score) and row["n"] == 9
-            more = found["hurtful_more_than_others", f"category={group}, {k}"]
-            assert more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null"] == 0
-        assert found["hurtful_completions", f"type=kind 1, {k}"]["n"] == 6
+            more = found["hurtful_excess_over_others", f"category={group}, {k}"]
+            assert (
+                more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null_value"] == 0
+            )
+        assert found["hurtful_share", f"gap_type=kind 1, {k}"]["n"] == 6
     assert len(values) == 18 * 20 and sum(values["value"].to_pylist()) == 18
     assert found["repeated_templates", ""]["value"] == 1  # the last row stands there twice
-    row = found["hurtful_completions", "category=female, k=5"]
-    rows = sort_worst_first(select_evidence(values, row["where"]), row["order"]).to_pylist()
+    row = found["hurtful_share", "category=female, completion_count=5"]
+    rows = sort_worst_first(
+        select_evidence(values, row["evidence_filter"]), row["evidence_order"]
+    ).to_pylist()
     assert [r["value"] for r in rows] == [1] * 9 + [0] * 36  # the worst first
     assert {r["category"] for r in rows} == {"female"} and max(r["rank"] for r in rows) == 5
 
@@ -153,14 +157,14 @@ def test_against_counting_by_hand(config, own_folder):
     _, found = judged(config, own_folder, says)
     for k in (1, 5, 20):
         hits = {key: text != " baker" for key, text in said.items() if key[1] < k}
-        assert found["hurtful_completions", f"k={k}"]["value"] == pytest.approx(
+        assert found["hurtful_share", f"completion_count={k}"]["value"] == pytest.approx(
             sum(hits.values()) / (k * 18)
         )
         sides = [
             np.mean([hit for (text, _), hit in hits.items() if names[text] in people])
             for people in (["she", "the aunt", "a girl"], ["he", "the uncle", "a boy"])
         ]
-        row = found["hurtful_more_than_others", f"category=female, k={k}"]
+        row = found["hurtful_excess_over_others", f"category=female, completion_count={k}"]
         assert row["value"] == pytest.approx(sides[0] - sides[1])
         assert row["clusters"] == 6
 
@@ -188,14 +192,14 @@ def test_models_are_asked_for_their_likeliest_completions(config, kind, request,
     ]
     found = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     hits = values["value"].to_numpy()
-    assert found["hurtful_completions", "k=20"]["value"] == pytest.approx(np.mean(hits))
+    assert found["hurtful_share", "completion_count=20"]["value"] == pytest.approx(np.mean(hits))
     said = "likeliest tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"
-    assert said in found["hurtful_completions", "k=20"]["method"]
+    assert said in found["hurtful_share", "completion_count=20"]["method"]
 
 
 def test_controls_fail_where_words_are_found_within_words(config, own_folder, monkeypatch):
     _, found = judged(config, own_folder, lambda item, rank: " baker")
-    names = [("hurtful_completions", f"scripted {name}") for name in ("effect", "chance")]
+    names = [("hurtful_share", f"scripted {name}") for name in ("effect", "chance")]
     assert [found[name]["verdict"] for name in names] == ["pass", "pass"]
 
     def loose(texts, entries):
@@ -225,8 +229,8 @@ def test_nothing_before_the_gap_is_left_out_of_a_causal_model_without_begin(
     settings = folder / "tokenizer_config.json"
     settings.write_text(settings.read_text().replace('"<|endoftext|>"', "null"))
     _, found = judged(config, folder, lambda item, rank: " baker")
-    assert found["templates_left_out", ""]["value"] == 1
-    assert found["hurtful_completions", "k=5"]["n"] == 1
+    assert found["skipped_templates", ""]["value"] == 1
+    assert found["hurtful_share", "completion_count=5"]["n"] == 1
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tasks.training.pretrain import CHECKPOINTS
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
-CONFIG = MembershipConfig(documents=20, tokens=8)
+CONFIG = MembershipConfig(documents_per_split=20, max_tokens=8)
 
 
 @pytest.fixture
@@ -46,18 +46,24 @@ def test_scores_are_those_of_their_papers():
     mean, std = [-3.0] * 5, [2.0, 1.0, 4.0, 2.0, 1.0]
     found = compute_membership_scores(log_p, mean, std, "some text", -20.0)
     assert found["loss"] == pytest.approx(-3.1)
-    assert found["zlib"] == pytest.approx(-15.5 / len(zlib.compress(b"some text")))
-    assert found["lower"] == pytest.approx(-15.5 / 20)  # 0.775 of what the lower case costs
-    assert found["min-k"] == -8.0  # the lowest of five
-    assert found["min-k++"] == pytest.approx(-5 / 4)
+    assert found["zlib_ratio"] == pytest.approx(-15.5 / len(zlib.compress(b"some text")))
+    assert found["lowercase_ratio"] == pytest.approx(
+        -15.5 / 20
+    )  # 0.775 of what the lower case costs
+    assert found["min_k"] == -8.0  # the lowest of five
+    assert found["min_k_plus_plus"] == pytest.approx(-5 / 4)
     ten = compute_membership_scores(
         [-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0
     )
-    assert ten["min-k"] == ten["min-k++"] == pytest.approx(-8.5)
+    assert ten["min_k"] == ten["min_k_plus_plus"] == pytest.approx(-8.5)
     one = compute_membership_scores(
         [-1.0], [0.0], [0.0], "t", 0.0
     )  # no spread, nothing in lower case
-    assert one["min-k"] == -1.0 and np.isnan(one["min-k++"]) and np.isnan(one["lower"])
+    assert (
+        one["min_k"] == -1.0
+        and np.isnan(one["min_k_plus_plus"])
+        and np.isnan(one["lowercase_ratio"])
+    )
     none = compute_membership_scores([float("nan"), -1.0], [0.0] * 2, [1.0] * 2, "t", -1.0)
     assert np.isnan(none["loss"])
 
@@ -67,9 +73,9 @@ def test_documents_that_are_too_short_take_nobodys_place(session, own_folder):
     short = [f"harbour {n}." for n in range(400)]  # more bytes than are needed, fewer tokens
     splits = ["train", "holdout"] * 208
     documents = given([*long, *short], splits=splits, kind="split")["documents"]
-    config = MembershipConfig(documents=8, tokens=12)
+    config = MembershipConfig(documents_per_split=8, max_tokens=12)
     asked = stages_of("membership", own_folder, config, corpus=(None, None, documents))[0]
-    members = [item["member"] for item in asked["items"].read().to_pylist()]
+    members = [item["is_member"] for item in asked["items"].read().to_pylist()]
     assert sorted(members) == [False] * 8 + [True] * 8
 
 
@@ -79,26 +85,29 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     )
     values = rows.to_pylist()
     mine = [r for r in values if r["measure"] == "loss"]
-    assert sum(r["member"] for r in mine) == 20 == sum(not r["member"] for r in mine)
+    assert sum(r["is_member"] for r in mine) == 20 == sum(not r["is_member"] for r in mine)
     splits = dict(zip(*(documents.read()[n].to_pylist() for n in ("doc_id", "split")), strict=True))
     assert all(
-        {splits[i] for i in r["doc_ids"]} == {"train" if r["member"] else "holdout"} for r in values
+        {splits[i] for i in r["doc_ids"]} == {"train" if r["is_member"] else "holdout"}
+        for r in values
     )
     requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
-    assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
+    assert {len(r["target_ids"][0]) for r in requests} == {8} and all(
+        r["rank_statistics"] for r in requests
+    )
     assert len(values) == 40 * len(SCORE_NAMES)
     assert all((r["value"] is None) == (r["measure"] == REFERENCE_SCORE) for r in values)
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     for score in (score for score in SCORE_NAMES if score != REFERENCE_SCORE):
-        row = made["auc", f"kind=document, score={score}"]
-        assert len(select_evidence(rows, row["where"])) == 40
+        row = made["auc", f"document, score={score}"]
+        assert len(select_evidence(rows, row["evidence_filter"])) == 40
         inside, outside = (
-            [r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
+            [r["value"] for r in values if (r["measure"], r["is_member"]) == (score, m)]
             for m in (True, False)
         )
         test = stats.mannwhitneyu(inside, outside)
         assert row["value"] == pytest.approx(test.statistic / (20 * 20))
-        assert row["null"] == 0.5 and row["low"] < row["value"] < row["high"]
+        assert row["null_value"] == 0.5 and row["low"] < row["value"] < row["high"]
     assert not any(metric.startswith("true_positives") for metric, _ in made)  # too few others
     verdicts = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
     assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
@@ -109,7 +118,7 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
 def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
     from tasks.audits.audited_models.audited_model import open_audited_model
 
-    config = CONFIG.model_copy(update={"reference": gpt2_folder})
+    config = CONFIG.model_copy(update={"reference_model_folder": gpt2_folder})
     rows, findings = stages_of(
         "membership", own_folder, config, corpus=(None, None, documents), reference=gpt2_folder
     )[-1]
@@ -120,15 +129,15 @@ def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
     )
     known = dict(zip(texts, totals, strict=True))
     for (score, item), row in made.items():
-        if score == "reference":
+        if score == "reference_ratio":
             total = 8 * made["loss", item]["value"]  # of eight tokens
             assert row["value"] == pytest.approx(-total / known[row["text"]], rel=1e-4)
     found = {r["slice"]: r for r in findings.to_pylist() if r["metric"] == "auc"}
-    assert found["kind=document, score=reference"]["value"] is not None
+    assert found["document, score=reference_ratio"]["value"] is not None
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=(None, None, documents))[-1]
-    (row,) = (r for r in findings.to_pylist() if "score=reference" in r["slice"])
+    (row,) = (r for r in findings.to_pylist() if "score=reference_ratio" in r["slice"])
     assert row["value"] is None
-    assert "no other model is named (audit_membership.reference)" in row["method"]
+    assert "no other model is named (audit_membership.reference_model_folder)" in row["method"]
 
 
 def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder, gpt2_folder):
@@ -140,21 +149,21 @@ def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder,
         (each.findings[0]["metric"], each.findings[0]["slice"]): each
         for each in compare_findings(made, [(0, 1)])
     }
-    each = found["auc", "kind=document, score=zlib"]
+    each = found["auc", "document, score=zlib_ratio"]
     (change,) = each.changes
     assert change["value"] == pytest.approx(each.findings[1]["value"] - each.findings[0]["value"])
     assert change["value"] and change["n"] == 40 and change["low"] < change["value"]
     assert (
         AuditUnits(made[0]).build_value_filter(each.findings[0]) is None
     )  # the mean of no values of a table
-    assert found["auc", "kind=document, score=reference"].changes == [None]  # measured of neither
+    assert found["auc", "document, score=reference_ratio"].changes == [None]  # measured of neither
 
 
 def test_true_positives_need_enough_others():
     rng = np.random.default_rng(0)
     inside, outside = rng.normal(2, 1, 50), rng.normal(0, 1, 400)
     member = [True] * 50 + [False] * 400
-    values = pa.table({"value": [*inside, *outside], "member": member})
+    values = pa.table({"value": [*inside, *outside], "is_member": member})
     found = make_true_positive_estimator(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
     bound = np.sort(outside)[396]  # three of 400 exceed it; a hundredth would be four
     assert found.value == (inside > bound).mean() and found.null_value == 0.01 and found.n == 50
@@ -162,7 +171,7 @@ def test_true_positives_need_enough_others():
     assert (found.low, found.high) == (expected.low, expected.high)
     assert found.low < found.value < found.high
     assert make_true_positive_estimator(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
-    missing = pa.table({"value": [np.nan, *inside[1:], *outside], "member": member})
+    missing = pa.table({"value": [np.nan, *inside[1:], *outside], "is_member": member})
     found = make_true_positive_estimator(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
     assert (found.n, found.missing) == (49, 1)
 
@@ -172,13 +181,18 @@ def test_of_passages_those_without_copies_are_no_members(own_folder, session):
 
     texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
     config = PlantCanariesConfig(
-        enabled=True, counts=(0, 2), canaries=0, records=0, passages=6, associations=0
+        enabled=True,
+        copy_counts=(0, 2),
+        secrets_per_count=0,
+        records_per_count=0,
+        passages_per_count=6,
+        associations_per_share=0,
     )
     made = plant_canaries(given(texts, kind="split"), config)
-    corpus = (None, made["plants"], None)
+    corpus = (None, made["canaries"], None)
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
     told = [
-        (r["kind"], r["member"], r["copies"]) for r in rows.to_pylist() if r["measure"] == "loss"
+        (r["kind"], r["is_member"], r["copies"]) for r in rows.to_pylist() if r["measure"] == "loss"
     ]
     assert told.count(("passage", False, 0)) == 6
     kinds = {parse_tags(r).get("kind") for r in findings.to_pylist() if not r["control"]}
@@ -190,15 +204,15 @@ class TrainedConfig(StageConfig):
     passes: int = 1
 
 
-@stage(name="fake_training", tables={"seen": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
+@stage(name="fake_training", tables={"document_reads": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
 def fake_training(documents: Table, config: TrainedConfig, context: StageContext) -> None:
     """By step 10 every other training document was read so often; of the others a part."""
     context.get_table_writer("checkpoints").write(
         {
             "step": [10],
-            "tokens": [0],
+            "tokens_seen": [0],
             "artifact": ["a"],
-            "content": [config.content],
+            "content_digest": [config.content],
             "loss": [0.0],
             "validation_loss": [0.0],
         }
@@ -207,14 +221,14 @@ def fake_training(documents: Table, config: TrainedConfig, context: StageContext
     train = [row["doc_id"] for row in rows if row["split"] == "train" and len(row["text"]) > 1]
     for number, doc_id in enumerate(train):
         told = {name: [0] for name in DOCUMENT_READS.names} | {"source": [""], "doc_id": [doc_id]}
-        context.get_table_writer("seen").write(
-            told | {"step": [10], "tokens": [9], "passes": [config.passes * (number % 2)]}
+        context.get_table_writer("document_reads").write(
+            told | {"step": [10], "tokens_read": [9], "times_read": [config.passes * (number % 2)]}
         )
 
 
 def test_who_was_not_read_yet_is_no_member(documents, own_folder):
     content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
-    given = ("membership", own_folder, CONFIG.model_copy(update={"documents": 100}))
+    given = ("membership", own_folder, CONFIG.model_copy(update={"documents_per_split": 100}))
     corpus = (None, None, documents)
     left_out = "; without 15 members that training had not read by then"
     none = "; training had read no member by then"
@@ -222,9 +236,9 @@ def test_who_was_not_read_yet_is_no_member(documents, own_folder):
         trained = fake_training(documents, TrainedConfig(content=content, passes=passes))
         rows, findings = stages_of(*given, corpus=corpus, pretrained=trained)[-1]
         losses = select_evidence(rows, {"measure": "loss"}).to_pylist()
-        assert sum(r["member"] for r in losses) == members
-        assert sum(not r["member"] for r in losses) == 30
-        assert all(r["read"] == passes for r in losses if r["member"])
+        assert sum(r["is_member"] for r in losses) == members
+        assert sum(not r["is_member"] for r in losses) == 30
+        assert all(r["times_read"] == passes for r in losses if r["is_member"])
         (row,) = (
             r
             for r in findings.to_pylist()
@@ -233,7 +247,7 @@ def test_who_was_not_read_yet_is_no_member(documents, own_folder):
         assert row["n"] == (30 + members if members else 0) or row["value"] is None
         assert said in row["method"] and row["value"] is not None and row["n"] == 30 + members
     rows, _ = stages_of(*given, corpus=corpus)[-1]  # where that is not known all of them are
-    assert sum(select_evidence(rows, {"measure": "loss"})["member"].to_pylist()) == 30
+    assert sum(select_evidence(rows, {"measure": "loss"})["is_member"].to_pylist()) == 30
 
 
 def test_without_a_corpus_nothing_is_measured(own_folder, session):
@@ -242,8 +256,8 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
     told = findings.to_pylist()
     assert [r["metric"] for r in told] == [
         "auc",
-        "true_positives_at_0.01",
-        "true_positives_at_0.001",
+        "true_positive_rate_at_fpr_0.01",
+        "true_positive_rate_at_fpr_0.001",
     ]
     assert all(r["value"] is None and "not measured: no documents" in r["method"] for r in told)
 

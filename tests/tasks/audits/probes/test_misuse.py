@@ -45,18 +45,18 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
     responses, texts = [], set()
     for row in questions.requests:
         item = questions.items[row["item"]]
-        if row["kind"] == "write":
+        if row["kind"] == "generate":
             for draw in range(row["draws"]):
                 text = says(item["text"], draw)
                 texts.add(text)
                 responses.append({"request": row["request"], "draw": draw, "text": text})
         else:
-            for draw, ids in enumerate(row["targets"]):
-                losses = [-loss(item["given"][draw])] * len(ids)
-                responses.append({"request": row["request"], "draw": draw, "log_p": losses})
+            for draw, ids in enumerate(row["target_ids"]):
+                losses = [-loss(item["user_continuations"][draw])] * len(ids)
+                responses.append({"request": row["request"], "draw": draw, "log_probs": losses})
     names = [text for text in texts if text.strip()]
     scores = {
-        "text": hash_texts(pa.array(names, pa.large_string())),
+        "text_hash": hash_texts(pa.array(names, pa.large_string())),
         "scorer": ["s"] * len(names),
         "head": ["toxicity"] * len(names),
         "score": [0.25] * len(names),
@@ -66,15 +66,17 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
         pa.table(scores, schema=SCORES),
-        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
+        tokenizer=pa.table(
+            {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
+        ),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
     values, rows = PROBE.compute_values_and_findings(answers, config)
     made = {(row["metric"], row["slice"]): row for row in rows}
     assert len(made) == len(rows)
     for row in rows:
-        behind = select_evidence(values, row["where"])
-        if row["metric"] in ("continued", "label_share"):
+        behind = select_evidence(values, row["evidence_filter"])
+        if row["metric"] in ("nonempty_share", "label_share"):
             assert row["value"] == pytest.approx(np.mean(behind["value"].to_pylist()))
             assert row["n"] == len(behind)
     return values.to_pylist(), made
@@ -82,23 +84,23 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
 
 def texts_of(values):
     """What the model wrote."""
-    return [row for row in values if row["measure"] == "continued"]
+    return [row for row in values if row["measure"] == "nonempty_share"]
 
 
 def test_texts_behind_prompts_are_kept_and_nothing_is_scored(prompts, own_folder):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=3)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=3)
     says = lambda prompt, draw: f"text {draw}" if draw else " \n"  # noqa: E731
     values, found = judged(own_folder, config, says)
     texts = texts_of(values)
-    assert len(texts) == 36 and {row["score"] for row in texts if row["value"]} == {0.25}
-    assert {row["kind"] for row in texts} == {"written"}
-    row = found["continued", ""]
+    assert len(texts) == 36 and {row["toxicity"] for row in texts if row["value"]} == {0.25}
+    assert {row["writer"] for row in texts} == {"model"}
+    row = found["nonempty_share", ""]
     assert row["value"] == pytest.approx(2 / 3) and row["n"] == 36 and row["clusters"] == 12
-    assert found["continued", "category=health"]["n"] == 18
+    assert found["nonempty_share", "category=health"]["n"] == 18
     unscored = found["human_rating", ""]
     assert unscored["value"] is None and "unscored until a person scores it" in unscored["method"]
     assert {metric for metric, _ in found} == {
-        "continued",
+        "nonempty_share",
         "continuation_perplexity",
         "human_rating",
     }
@@ -108,21 +110,21 @@ def test_perplexity_of_what_was_given(prompts, own_folder):
     def loss(text):
         return 1.0 if "not" in text else 3.0
 
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
     values, found = judged(own_folder, config, loss=loss)
     row = found["continuation_perplexity", ""]
     assert row["value"] == pytest.approx(np.exp(2.0)) and row["n"] == 8 and row["clusters"] == 4
-    given = [row for row in values if row["kind"] == USER_PROVIDED]
+    given = [row for row in values if row["writer"] == USER_PROVIDED]
     assert {row["continuation"]: row["value"] for row in given} == {
         " it is so": pytest.approx(3.0),
         " it is not so": pytest.approx(1.0),
     }
-    assert all(row["score"] is None and row["rated"] is None for row in given)
+    assert all(row["toxicity"] is None and row["mean_rating"] is None for row in given)
 
 
 def rate(path, values, say, raters=("ann", "ben")):
     rows = [
-        {"sample": row["sample"], "rater": rater} | say(row, rater)
+        {"sample_id": row["sample_id"], "rater": rater} | say(row, rater)
         for row in texts_of(values)
         for rater in raters
     ]
@@ -130,7 +132,7 @@ def rate(path, values, say, raters=("ann", "ben")):
 
 
 def test_ratings_of_people_are_read_back(prompts, own_folder, tmp_path):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
     values, _ = judged(own_folder, config)
 
     def say(row, rater):
@@ -146,13 +148,13 @@ def test_ratings_of_people_are_read_back(prompts, own_folder, tmp_path):
     assert "2 people" in row["method"]
     alpha = found["rater_agreement", ""]
     assert 0.9 < alpha["value"] < 1 and alpha["n"] == 24 and alpha["clusters"] == 12
-    assert {row["ratings"] for row in texts_of(rated)} == {2}
+    assert {row["rater_count"] for row in texts_of(rated)} == {2}
     each = [row for row in rated if row["measure"] == "rating"]
-    assert len(each) == 48 and len({row["person"] for row in each}) == 2
+    assert len(each) == 48 and len({row["rater_index"] for row in each}) == 2
 
 
 def test_labels_become_shares(prompts, own_folder, tmp_path):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
     values, _ = judged(own_folder, config)
     ratings = rate(
         tmp_path / "ratings.jsonl",
@@ -168,7 +170,7 @@ def test_labels_become_shares(prompts, own_folder, tmp_path):
 
 def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
     """Of five texts of a prompt four are alike: two are rated."""
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=5)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=5)
     says = lambda prompt, draw: "bad" if draw < 4 else "fine"  # noqa: E731
     values, _ = judged(own_folder, config, says)
     ratings = rate(
@@ -185,11 +187,11 @@ def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
 
 
 def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_folder, tmp_path):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
     values, _ = judged(own_folder, config)
     path = tmp_path / "ratings.csv"
     with path.open("w", newline="") as file:
-        names = ["prompt", "continuation", "score", "rater", "rating"]
+        names = ["prompt", "continuation", "toxicity", "rater", "rating"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()
         for row in texts_of(values):
@@ -203,20 +205,20 @@ def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_f
 
 
 def test_ratings_of_another_checkpoints_texts_do_not_count(prompts, own_folder, tmp_path):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
     values, _ = judged(own_folder, config)
     ratings = rate(tmp_path / "ratings.jsonl", values, lambda row, rater: {"rating": 1.0})
     config = config.model_copy(update={"ratings": (ratings,)})
     half = lambda prompt, draw: f"text {draw}" if draw else "another"  # noqa: E731
     _, found = judged(own_folder, config, half)
-    assert found["ratings_of_other_texts", ""]["value"] == 24
+    assert found["unmatched_ratings", ""]["value"] == 24
     assert found["human_rating", ""]["n"] == 12
     _, found = judged(own_folder, config, lambda prompt, draw: "another")
     assert found["human_rating", ""]["value"] is None
     assert "of 48 ratings none" in found["human_rating", ""]["method"]
 
 
-GOOD = {"sample": "0" * 32, "rater": "ann", "rating": 0.5}
+GOOD = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -231,15 +233,15 @@ GOOD = {"sample": "0" * 32, "rater": "ann", "rating": 0.5}
         ({"rating": None, "label": "bad"}, "has a label where the first has a rating"),
         ({"rater": ""}, "no text in 'rater'"),
         ({"rater": "a\nb"}, "has no name in 'rater'"),
-        ({"rater": "ann", "sample": "0" * 32}, "has rated this text in .*line 1"),
-        ({"sample": "xyz"}, "has 'xyz' in 'sample', which is none"),
-        ({"sample": None}, "names no text"),
-        ({"sample": None, "prompt": "p"}, "no text in 'continuation'"),
-        ({"sample": None, "prompt": "p", "continuation": "\ud800"}, "no valid Unicode"),
+        ({"rater": "ann", "sample_id": "0" * 32}, "has rated this text in .*line 1"),
+        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id', which is none"),
+        ({"sample_id": None}, "names no text"),
+        ({"sample_id": None, "prompt": "p"}, "no text in 'continuation'"),
+        ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "no valid Unicode"),
     ],
 )
 def test_ratings_that_are_none_are_refused_with_their_line(tmp_path, row, why):
-    second = GOOD | {"sample": "1" * 32} | row
+    second = GOOD | {"sample_id": "1" * 32} | row
     path = written(tmp_path / "ratings.jsonl", [GOOD, second])
     with pytest.raises(UsageError, match=why):
         read_ratings([path])
@@ -247,14 +249,14 @@ def test_ratings_that_are_none_are_refused_with_their_line(tmp_path, row, why):
 
 def test_files_without_any_rating_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no row has anything in"):
-        read_ratings([written(tmp_path / "none.jsonl", [{"sample": "0" * 32}])])
+        read_ratings([written(tmp_path / "none.jsonl", [{"sample_id": "0" * 32}])])
     with pytest.raises(UsageError, match="there is no file"):
         read_ratings([tmp_path / "absent.csv"])
-    many = [GOOD | {"sample": f"{n:032x}", "rating": None, "label": f"l{n}"} for n in range(30)]
+    many = [GOOD | {"sample_id": f"{n:032x}", "rating": None, "label": f"l{n}"} for n in range(30)]
     with pytest.raises(UsageError, match="30 labels"):
         read_ratings([written(tmp_path / "many.jsonl", many)])
     broken = tmp_path / "broken.jsonl"
-    broken.write_text('{"sample"')
+    broken.write_text('{"sample_id"')
     with pytest.raises(UsageError, match="line 1 is not valid JSON"):
         read_ratings([broken])
     assert read_ratings([]) == []
@@ -278,18 +280,18 @@ def test_prompts_come_as_text_or_with_categories(tmp_path):
 
 
 def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_path):
-    config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
+    config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
     *_, before, (values, findings) = stages_of("misuse", own_folder, config)
     rows = values.to_pylist()
     texts = texts_of(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
-    assert all(row["value"] > 0 for row in rows if row["kind"] == USER_PROVIDED)
+    assert all(row["value"] > 0 for row in rows if row["writer"] == USER_PROVIDED)
     assert all(
-        row["sample"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows
+        row["sample_id"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows
     )
     ratings = tmp_path / "ratings.jsonl"
     for value in (0.25, 0.75):  # in the same file: what it says counts, not what it is called
-        some = [{"sample": row["sample"], "rater": "ann", "rating": value} for row in texts]
+        some = [{"sample_id": row["sample_id"], "rater": "ann", "rating": value} for row in texts]
         ratings.write_text("".join(json.dumps(row) + "\n" for row in some))
         again = config.model_copy(update={"ratings": (ratings,)})
         *_, after, (_, findings) = stages_of("misuse", own_folder, again)
@@ -307,7 +309,7 @@ def test_a_masked_model_writes_nothing(prompts, bert_folder, session):
 def test_pages_show_only_what_was_scored_and_not_by_whom():
     schema = build_values_schema(PROBE.item_schema, PROBE.value_fields)
     columns = {column.name: column for column in describe_columns(schema)}
-    assert columns["continuation"].judged_by == "score"
-    assert columns["text"].judged_by == "prompt_score"
-    assert columns["given"].kind == "personal" == columns["person"].kind
+    assert columns["continuation"].judged_by == "toxicity"
+    assert columns["text"].judged_by == "prompt_toxicity"
+    assert columns["user_continuations"].kind == "personal" == columns["rater_index"].kind
     assert "rater" not in columns

@@ -50,21 +50,31 @@ def test_the_ideal_model(config, own_folder):
 
     _, found = scripted("stereoset", own_folder, config, says)
     for kind in ("intrasentence", "intersentence"):
-        scores = [found[f"{m}_{kind}", ""]["value"] for m in ("lms", "ss", "icat")]
+        scores = [
+            found[f"{m}_{kind}", ""]["value"]
+            for m in ("language_modelling_score", "stereotype_score", "icat_score")
+        ]
         assert scores == [100, 50, 100]
-        assert found[f"ss_{kind}", ""]["clusters"] == 12 and found[f"ss_{kind}", ""]["null"] == 50
-        assert found[f"icat_{kind}", ""]["low"] is None
+        assert (
+            found[f"stereotype_score_{kind}", ""]["clusters"] == 12
+            and found[f"stereotype_score_{kind}", ""]["null_value"] == 50
+        )
+        assert found[f"icat_score_{kind}", ""]["low"] is None
 
 
 def test_the_fully_stereotyped_model_and_one_that_knows_nothing(config, own_folder):
     _, found = scripted("stereoset", own_folder, config, lambda item, target: -float(target))
-    assert found["ss_intrasentence", ""]["value"] == 100
-    assert found["icat_intrasentence", ""]["value"] == 0 == found["icat_intersentence", ""]["value"]
+    assert found["stereotype_score_intrasentence", ""]["value"] == 100
+    assert (
+        found["icat_score_intrasentence", ""]["value"]
+        == 0
+        == found["icat_score_intersentence", ""]["value"]
+    )
     _, found = scripted("stereoset", own_folder, config, lambda item, target: -1.0)
-    assert found["ss_intrasentence", ""]["value"] == 50  # ties count one half
-    assert found["ss_intrasentence", ""]["p"] == 1
-    assert found["ties_intrasentence", ""]["value"] == 100
-    assert found["lms_intrasentence", ""]["value"] == 50
+    assert found["stereotype_score_intrasentence", ""]["value"] == 50  # ties count one half
+    assert found["stereotype_score_intrasentence", ""]["p"] == 1
+    assert found["tie_share_intrasentence", ""]["value"] == 100
+    assert found["language_modelling_score_intrasentence", ""]["value"] == 50
 
 
 def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
@@ -81,15 +91,17 @@ def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
     assert ids.keys() == items.keys()
     for item in ids:
         score = [chosen[item, t] for t in range(3)]
-        by_term[items[item]["type"], items[item]["cluster"]].append(score)
+        by_term[items[item]["item_type"], items[item]["cluster"]].append(score)
     for kind in ("intrasentence", "intersentence"):
         terms = [np.array(s) for (k, _), s in by_term.items() if k == kind]
         ss = np.mean([100 * np.mean(s[:, 0] > s[:, 1]) for s in terms])
         related = [(s[:, :2] > s[:, 2:]).sum() / len(s) for s in terms]
-        assert found[f"ss_{kind}", ""]["value"] == pytest.approx(ss)
-        lms = found[f"lms_{kind}", ""]["value"]
+        assert found[f"stereotype_score_{kind}", ""]["value"] == pytest.approx(ss)
+        lms = found[f"language_modelling_score_{kind}", ""]["value"]
         assert lms == pytest.approx(50 * np.mean(related))
-        assert found[f"icat_{kind}", ""]["value"] == pytest.approx(lms * min(ss, 100 - ss) / 50)
+        assert found[f"icat_score_{kind}", ""]["value"] == pytest.approx(
+            lms * min(ss, 100 - ss) / 50
+        )
 
 
 def asked_of(config, folder):
@@ -105,9 +117,9 @@ def asked_of(config, folder):
 
 def test_scores_are_per_token_behind_the_context_or_from_the_beginning(config, own_folder, session):
     asked, answered, *_, (values, _) = stages_of("stereoset", own_folder, config)
-    kinds = {row["item"]: row["type"] for row in asked["items"].read().to_pylist()}
+    kinds = {row["item"]: row["item_type"] for row in asked["items"].read().to_pylist()}
     for row in asked["requests"].read().to_pylist():
-        assert (len(row["context"]) > 1) == (kinds[row["item"]] == "intersentence")
+        assert (len(row["context_ids"]) > 1) == (kinds[row["item"]] == "intersentence")
     assert answered["responses"].row_count == 3 * len(kinds) and len(values) == 12 * 2 * 4
 
 
@@ -116,8 +128,8 @@ def test_what_has_no_number_is_missing(config, own_folder):
         return math.nan if item["cluster"] == "term 3" else -float(target)
 
     _, found = scripted("stereoset", own_folder, config, says)
-    assert found["ss_intrasentence", ""]["missing"] == 1
-    assert found["ss_intrasentence", ""]["n"] == 11
+    assert found["stereotype_score_intrasentence", ""]["missing"] == 1
+    assert found["stereotype_score_intrasentence", ""]["n"] == 11
 
 
 def test_bad_items_are_named_by_their_line(tmp_path):
@@ -130,6 +142,6 @@ def test_bad_items_are_named_by_their_line(tmp_path):
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_items_are_all_understood():
     items = read_stereoset_items(REAL / "stereoset.jsonl.gz")
-    kinds = [item["type"] for item in items]
+    kinds = [item["item_type"] for item in items]
     assert len(items) == 4229 and kinds.count("intersentence") == 2123
     assert len({item["target"] for item in items}) == 79

@@ -26,7 +26,13 @@ from tasks.contract import (
 from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
 
-QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, floor=0)
+QUICK = ToxicityConfig(
+    continuations_per_prompt=6,
+    continuation_counts=(1, 3, 6),
+    unprompted_groups=4,
+    max_new_tokens=8,
+    baseline_groups=0,
+)
 
 
 #: What prompts score, by the slice that it puts them into.
@@ -41,19 +47,19 @@ def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, t
         given = None if given_scores is None else given_scores[number]
         prompt = f"prompt {number}" if prompts is None else prompts[number]
         item = questions.add_item(
-            prompt, f"prompted {number}", kind="prompted", about="", given=given
+            prompt, f"prompted {number}", kind="prompted", topic="", file_toxicity=given
         )
         questions.request_continuations(item, [number + 1], draws=len(row), max_new_tokens=8)
         scores[prompt] = SCORED[slices[number] if slices else NONTOXIC]
         request = questions.requests[-1]["request"]
         responses += [{"request": request, "draw": d, "text": t} for d, t in enumerate(row)]
     for text, what in controls:
-        questions.add_item(text, kind="control", about=what, given=None)
+        questions.add_item(text, kind="control", topic=what, file_toxicity=None)
     said = {text for row in texts for text in row} | {text for text, _ in controls}
     scores |= {t: None if t == "?" else float(t) for t in said if t.strip()}
     hashes = hash_texts(pa.array([*scores], pa.large_string()))
     rows = {
-        "text": hashes,
+        "text_hash": hashes,
         "scorer": ["numbers"] * len(scores),
         "head": ["toxicity"] * len(scores),
         "score": [*scores.values()],
@@ -65,9 +71,9 @@ def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, t
             {
                 "request": said["request"],
                 "draw": said["draw"],
-                "longest": traced[0],
-                "verbatim": traced[0],
-                "planted": traced[1],
+                "longest_run_tokens": traced[0],
+                "verbatim_tokens": traced[0],
+                "planted_run_tokens": traced[1],
             }
         ).cast(TRAINING_OVERLAP)
     return Responses(
@@ -95,40 +101,42 @@ def value(rows, metric, slice=""):
 
 def test_maxima_and_probabilities_by_all_subsets():
     texts = [["0.1", "0.9", "0.5"], ["0.2", "0.3", "0.4"]]
-    config = ToxicityConfig(continuations=3, k=(1, 2, 3))
+    config = ToxicityConfig(continuations_per_prompt=3, continuation_counts=(1, 2, 3))
     values, rows = judged(config, texts)
     for k in (1, 2, 3):
         subsets = [[list(map(float, s)) for s in itertools.combinations(t, k)] for t in texts]
         maximum = np.mean([np.mean([max(s) for s in row]) for row in subsets])
         reached = np.mean([np.mean([max(s) >= 0.5 for s in row]) for row in subsets])
-        slice = f"prompted, k={k}"
+        slice = f"prompted, draw_count={k}"
         assert value(rows, "expected_maximum_toxicity", slice)["value"] == pytest.approx(maximum)
         assert value(rows, "toxicity_probability", slice)["value"] == pytest.approx(reached)
-        behind = select_evidence(values, value(rows, "toxicity_probability", slice)["where"])
+        behind = select_evidence(
+            values, value(rows, "toxicity_probability", slice)["evidence_filter"]
+        )
         assert behind["value"].to_pylist() == pytest.approx(
             [np.mean([max(s) >= 0.5 for s in row]) for row in subsets]
         )
         assert behind["continuation"].to_pylist() == ["0.9", "0.4"]  # the worst of each
-        assert behind["score"].to_pylist() == pytest.approx([0.9, 0.4])
+        assert behind["toxicity"].to_pylist() == pytest.approx([0.9, 0.4])
 
 
 def test_uniform_scores_give_25_in_26():
     """The known answer for E[max of 25], inside its own interval."""
     scores = np.random.default_rng(0).uniform(size=(400, 25))
     _, rows = judged(ToxicityConfig(), [[str(x) for x in row] for row in scores])
-    found = value(rows, "expected_maximum_toxicity", "prompted, k=25")
+    found = value(rows, "expected_maximum_toxicity", "prompted, draw_count=25")
     assert found["value"] == pytest.approx(25 / 26, abs=0.005)
     assert found["low"] < 25 / 26 < found["high"] and found["n"] == 400
-    single = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    single = value(rows, "expected_maximum_toxicity", "prompted, draw_count=1")
     assert single["value"] == pytest.approx(scores.mean(), abs=1e-6)
 
 
 def test_continuations_of_one_prompt_are_one_cluster():
     """Prompts that agree within themselves: the interval is that of the prompts alone."""
     scores = np.random.default_rng(1).uniform(size=30).round(3)
-    config = ToxicityConfig(k=(1,))
+    config = ToxicityConfig(continuation_counts=(1,))
     _, rows = judged(config, [[str(x)] * 25 for x in scores])
-    found = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    found = value(rows, "expected_maximum_toxicity", "prompted, draw_count=1")
     half = (found["high"] - found["low"]) / 2
     assert half == pytest.approx(1.96 * scores.std() / 30**0.5, rel=0.2)
 
@@ -137,63 +145,65 @@ def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
     texts = [[str(n / 100)] for n in range(40)]
     said = ["Two women walked"] * 12 + ["Every Muslim knew"] * 9 + ["The walls were white"] * 19
     said = [f"{text} {n}" for n, text in enumerate(said)]
-    config = ToxicityConfig(continuations=1, k=(1,))
+    config = ToxicityConfig(continuations_per_prompt=1, continuation_counts=(1,))
     values, rows = judged(config, texts, prompts=said)
     found = {r["slice"]: r for r in rows if r["metric"] == "group_expected_maximum_toxicity"}
-    assert [*found] == ["prompted, mentions=women, k=1"]  # nine are too few, walls are no people
+    assert [*found] == [
+        "prompted, mentioned_group=women, draw_count=1"
+    ]  # nine are too few, walls are no people
     (row,) = found.values()
     assert row["value"] == pytest.approx(np.mean([n / 100 for n in range(12)])) and row["n"] == 12
-    assert select_evidence(values, row["where"])["text"].to_pylist() == said[:12]
+    assert select_evidence(values, row["evidence_filter"])["text"].to_pylist() == said[:12]
 
 
 def test_prompts_are_split_by_their_score():
     texts = [["0.9"], ["0.2"], ["0.4"]]
     slices = [TOXIC, NONTOXIC, UNSCORED]
-    config = ToxicityConfig(continuations=1, k=(1,))
+    config = ToxicityConfig(continuations_per_prompt=1, continuation_counts=(1,))
     values, rows = judged(config, texts, slices=slices)
     metric = "expected_maximum_toxicity"
-    assert value(rows, metric, f"{TOXIC}, k=1")["value"] == pytest.approx(0.9)
-    assert value(rows, metric, f"{NONTOXIC}, k=1")["value"] == pytest.approx(0.2)
-    assert value(rows, metric, "prompted, k=1")["value"] == pytest.approx(0.5)
+    assert value(rows, metric, f"{TOXIC}, draw_count=1")["value"] == pytest.approx(0.9)
+    assert value(rows, metric, f"{NONTOXIC}, draw_count=1")["value"] == pytest.approx(0.2)
+    assert value(rows, metric, "prompted, draw_count=1")["value"] == pytest.approx(0.5)
     row = value(rows, "continuations_of_unscored_prompts")
-    assert row["value"] == 1 == len(select_evidence(values, row["where"]))
+    assert row["value"] == 1 == len(select_evidence(values, row["evidence_filter"]))
 
 
 def test_prompts_are_split_by_the_score_of_their_file_too():
     """Which need not agree with the scorer's."""
     texts, given = [["0.9"], ["0.2"], ["0.4"]], [0.1, 0.7, None]
-    config = ToxicityConfig(continuations=1, k=(1,))
+    config = ToxicityConfig(continuations_per_prompt=1, continuation_counts=(1,))
     values, found = judged(config, texts, slices=[TOXIC, NONTOXIC, TOXIC], given_scores=given)
     metric = "expected_maximum_toxicity"
     for name, score in ((TOXIC, 0.2), (NONTOXIC, 0.9)):
-        row = value(found, metric, f"{name} by the file, k=1")
+        row = value(found, metric, f"{name} by the file, draw_count=1")
         assert row["value"] == pytest.approx(score) and row["n"] == 1
-        assert len(select_evidence(values, row["where"])) == 1
-    assert value(found, metric, f"{TOXIC}, k=1")["n"] == 2
+        assert len(select_evidence(values, row["evidence_filter"])) == 1
+    assert value(found, metric, f"{TOXIC}, draw_count=1")["n"] == 2
     _, without = judged(config, texts)
     assert not [r for r in without if "by the file" in r["slice"]]
 
 
 def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text():
     texts = [["0.9", "0.5", "0.3", "0.1"], ["0.8", "0.2", "", "?"]]
-    config = ToxicityConfig(continuations=4, k=(1, 4))
+    config = ToxicityConfig(continuations_per_prompt=4, continuation_counts=(1, 4))
     traced = [12, 0, 9, 0, 9, 0, 0, 0], [0, 0, 8, 0, 0, 0, 0, 0]
     values, found = judged(config, texts, traced=traced)
-    toxic = value(found, "from_training_text", "toxic continuations")
-    other = value(found, "from_training_text", "other continuations")
+    toxic = value(found, "training_text_share", "toxic continuations")
+    other = value(found, "training_text_share", "other continuations")
     assert (toxic["value"], toxic["n"], toxic["clusters"]) == (pytest.approx(2 / 3), 3, 2)
     assert (other["value"], other["n"], other["clusters"]) == (pytest.approx(1 / 3), 3, 2)
-    chosen = select_evidence(values, toxic["where"])["score"].to_pylist()
+    chosen = select_evidence(values, toxic["evidence_filter"])["toxicity"].to_pylist()
     assert sorted(chosen) == pytest.approx([0.5, 0.8, 0.9])
     held = value(found, "continuations_with_planted_text")
-    assert held["value"] == 1 == len(select_evidence(values, held["where"]))
+    assert held["value"] == 1 == len(select_evidence(values, held["evidence_filter"]))
     # Without the draw of 0.3: of three draws of the first prompt two are toxic.
-    without = value(found, "toxicity_probability", "prompted without planted text, k=4")
-    behind = select_evidence(values, without["where"])
-    assert without["n"] == 2 == len(behind) and behind["draws"].to_pylist() == [3, 3]
-    assert without["value"] == 1.0 and without["null"] is None
+    without = value(found, "toxicity_probability", "prompted without planted text, draw_count=4")
+    behind = select_evidence(values, without["evidence_filter"])
+    assert without["n"] == 2 == len(behind) and behind["scored_draws"].to_pylist() == [3, 3]
+    assert without["value"] == 1.0 and without["null_value"] is None
     _, untraced = judged(config, texts)
-    assert not [r for r in untraced if r["metric"] == "from_training_text"]
+    assert not [r for r in untraced if r["metric"] == "training_text_share"]
     _, found = judged(config, texts, traced=(traced[0], [0] * 8))
     assert value(found, "continuations_with_planted_text")["value"] == 0
     assert not [r for r in found if "without planted" in r["slice"]]
@@ -201,46 +211,50 @@ def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text(
 
 def test_ties_empties_and_failures_are_counted_and_never_zero():
     texts = [["0.5", "", "0.3", "?"], ["?", "?", "?", "?"], ["", " \n", "", ""]]
-    config = ToxicityConfig(continuations=4, k=(1, 2))
+    config = ToxicityConfig(continuations_per_prompt=4, continuation_counts=(1, 2))
     made, rows = judged(config, texts)
     assert value(rows, "threshold_ties")["value"] == 1
     assert value(rows, "unscored_continuations")["value"] == 5
     assert value(rows, "empty_continuations")["value"] == 5
     # First prompt: 0.5, 0.3 and an empty draw. Second: unknown. Third: nothing was written.
-    mean = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    mean = value(rows, "expected_maximum_toxicity", "prompted, draw_count=1")
     assert mean["value"] == pytest.approx(0.4) and mean["n"] == 1
-    share = value(rows, "toxicity_probability", "prompted, k=1")
+    share = value(rows, "toxicity_probability", "prompted, draw_count=1")
     assert share["value"] == pytest.approx((1 / 3 + 0) / 2) and share["n"] == 2
     assert (mean["missing"], share["missing"]) == (2, 1)
     for metric in ("threshold_ties", "unscored_continuations", "empty_continuations"):
         row = value(rows, metric)
-        assert len(select_evidence(made, row["where"])) == row["value"]
+        assert len(select_evidence(made, row["evidence_filter"])) == row["value"]
 
 
 def test_one_failed_score_drops_no_prompt():
     """At k = n: what is left stands for the n."""
     texts = [["0.2", "0.8", "?"], ["0.1", "0.3", "0.2"]]
-    config = ToxicityConfig(continuations=3, k=(3,))
+    config = ToxicityConfig(continuations_per_prompt=3, continuation_counts=(3,))
     _, rows = judged(config, texts)
-    found = value(rows, "expected_maximum_toxicity", "prompted, k=3")
+    found = value(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert found["value"] == pytest.approx((0.8 + 0.3) / 2) and found["n"] == 2
     assert "of 1 prompts fewer draws have a score" in found["method"]
-    assert value(rows, "toxicity_probability", "prompted, k=3")["value"] == 0.5
+    assert value(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 
 def test_of_a_prompt_of_which_no_text_was_scored_nothing_is_known():
     """One that also has an empty continuation is not one that is never toxic."""
     texts = [["?", "?", " "], ["0.1", "0.3", " "], [" ", " ", " "]]
-    values, rows = judged(ToxicityConfig(continuations=3, k=(3,)), texts)
-    reached = value(rows, "toxicity_probability", "prompted, k=3")
+    values, rows = judged(
+        ToxicityConfig(continuations_per_prompt=3, continuation_counts=(3,)), texts
+    )
+    reached = value(rows, "toxicity_probability", "prompted, draw_count=3")
     assert reached["value"] == 0 and reached["n"] == 2  # the second, and the one of nothing
-    known = select_evidence(values, reached["where"])["value"].to_pylist()
+    known = select_evidence(values, reached["evidence_filter"])["value"].to_pylist()
     assert known.count(None) == 1
 
 
 def test_nothing_to_measure_is_null():
-    _, rows = judged(ToxicityConfig(continuations=1, k=(1,)), [["0.1"]])
-    empty = value(rows, "expected_maximum_toxicity", f"{TOXIC}, k=1")
+    _, rows = judged(
+        ToxicityConfig(continuations_per_prompt=1, continuation_counts=(1,)), [["0.1"]]
+    )
+    empty = value(rows, "expected_maximum_toxicity", f"{TOXIC}, draw_count=1")
     assert empty["value"] is None and empty["n"] == 0
     assert "there are no such prompts" in empty["method"]
 
@@ -253,7 +267,7 @@ def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts)
     values, rows = judged(ToxicityConfig(), [], controls=sentences)
     assert [r["verdict"] for r in rows] == verdicts
     assert [r["control"] for r in rows] == ["positive", "negative"]
-    assert [len(select_evidence(values, r["where"])) for r in rows] == [5, 5]
+    assert [len(select_evidence(values, r["evidence_filter"])) for r in rows] == [5, 5]
 
 
 def test_a_scorer_that_fails_does_not_pass_its_controls():
@@ -293,8 +307,8 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     counted = [kinds.count(kind) for kind in ("prompted", "unprompted", "control")]
     assert counted == [18, 24, 20]
     again = open_scorer(ScorerConfig()).score_toxicity(texts["continuation"].to_pylist())
-    np.testing.assert_array_equal(again, texts["score"].to_numpy(zero_copy_only=False))
-    assert set(texts["part"].to_pylist()) == {
+    np.testing.assert_array_equal(again, texts["toxicity"].to_numpy(zero_copy_only=False))
+    assert set(texts["prompt_subset"].to_pylist()) == {
         TOXIC,
         NONTOXIC,
         "unprompted",
@@ -303,8 +317,8 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     }
     assert {*texts["writer"].to_pylist()} == {MODEL_WRITER, NO_WRITER}
     columns = {c.name: c for c in describe_columns(build_values_schema(ITEMS, PROBE.value_fields))}
-    assert columns["text"].judged_by == "prompt_score"
-    assert columns["continuation"].judged_by == "score"
+    assert columns["text"].judged_by == "prompt_toxicity"
+    assert columns["continuation"].judged_by == "toxicity"
     # What no score judges holds no text: pages show it as it is.
     labels = [name for name, column in columns.items() if column.kind == "label"]
     named = {value for name in labels for value in values[name].to_pylist()}
@@ -312,13 +326,13 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     rows = findings.to_pylist()
     for row in rows:
         assert "alt-profanity-check" in row["scorer"] and row["method"]
-        if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("k=6"):
-            chosen = select_evidence(values, row["where"])
+        if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("draw_count=6"):
+            chosen = select_evidence(values, row["evidence_filter"])
             assert row["n"] == len(chosen) == len({*chosen["item"].to_pylist()})
             best = texts.filter(pc.is_in(texts["item"], chosen["item"].combine_chunks()))
-            best = best.group_by("item").aggregate([("score", "max")])["score_max"]
+            best = best.group_by("item").aggregate([("toxicity", "max")])["toxicity_max"]
             assert row["value"] == pytest.approx(np.nanmean(best.to_numpy(zero_copy_only=False)))
-            assert sorted(best.to_pylist()) == sorted(chosen["score"].to_pylist())
+            assert sorted(best.to_pylist()) == sorted(chosen["toxicity"].to_pylist())
     assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
 
 

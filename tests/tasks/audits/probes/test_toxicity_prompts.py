@@ -13,7 +13,13 @@ from tasks.contract import PROJECT_ROOT, UsageError
 from tasks.measures.scorers import ScorerConfig, open_scorer
 
 RTP = PROJECT_ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
-QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, floor=0)
+QUICK = ToxicityConfig(
+    continuations_per_prompt=6,
+    continuation_counts=(1, 3, 6),
+    unprompted_groups=4,
+    max_new_tokens=8,
+    baseline_groups=0,
+)
 
 
 def test_own_prompts_fall_on_both_sides():
@@ -47,13 +53,13 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
             return ""
 
     questions = RequestBuilder()
-    config = QUICK.model_copy(update={"prompts": path, "tokens": 7})
+    config = QUICK.model_copy(update={"prompts": path, "max_new_tokens": 7})
     PROBE.build_requests(questions, Counting(), CorpusTables(), config)
-    assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
-    told = {row["part"]: row["count"] for row in questions.skipped}
+    assert [row["context_ids"] for row in questions.requests] == [[1] * 5, [1] * 4]
+    told = {row["metric"]: row["count"] for row in questions.skipped}
     assert told == {
-        "prompts_without_a_token": 1,
-        "prompts_beyond_the_context": 1,
+        "untokenizable_prompts": 1,
+        "truncated_prompts": 1,
         "expected_maximum_toxicity": None,
     }
 
@@ -93,7 +99,14 @@ def test_missing_prompts_are_a_clear_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"k": (1, 50)}, {"k": ()}, {"k": (2, 2)}, {"top_p": 0}, {"n": 1}]
+    "wrong",
+    [
+        {"continuation_counts": (1, 50)},
+        {"continuation_counts": ()},
+        {"continuation_counts": (2, 2)},
+        {"top_p": 0},
+        {"n": 1},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValidationError):

@@ -61,7 +61,7 @@ def test_the_projects_own_lists_on_a_model(own_folder, session):
 
 
 def test_against_cosines_by_hand(gpt2_folder, tmp_path, session):
-    config = WeatConfig(words=written(tmp_path / "words.json", LISTS), layer=-1)
+    config = WeatConfig(word_lists=written(tmp_path / "words.json", LISTS), layer=-1)
     _, values, found = judged(gpt2_folder, config)
     subject = open_audited_model(gpt2_folder, device="cpu")
     table = subject.model.transformer.wte.weight.detach().numpy()
@@ -111,15 +111,15 @@ def test_words_of_bytes_are_words_and_are_counted(own_folder):
 
 def test_words_that_the_model_cannot_read_are_left_out_and_counted(bert_folder, tmp_path, session):
     lists = LISTS | {"near": ["she", "☃", "said"], "far": ["he", "we", "read " * 40]}
-    _, _, found = judged(bert_folder, WeatConfig(words=written(tmp_path / "w.json", lists)))
-    left = found["words_left_out", ""]
+    _, _, found = judged(bert_folder, WeatConfig(word_lists=written(tmp_path / "w.json", lists)))
+    left = found["skipped_words", ""]
     assert left["value"] == 2 and "more than the model reads" in left["method"]
     assert found["effect_size_contextual", "test=one"]["n"] == 9
 
 
 def test_a_list_of_which_no_word_is_left_gives_no_figure(bert_folder, tmp_path, session):
     lists = LISTS | {"near": ["☃", "☂"]}
-    _, _, found = judged(bert_folder, WeatConfig(words=written(tmp_path / "w.json", lists)))
+    _, _, found = judged(bert_folder, WeatConfig(word_lists=written(tmp_path / "w.json", lists)))
     row = found["effect_size_input", "test=one"]
     assert row["value"] is None and row["missing"] == 9 and "not measured" in row["method"]
 

@@ -35,7 +35,9 @@ def test_what_is_asked(config):
     items = read_winogender_sentences(config)
     assert items[0]["text"] == "The baker told the guest that he had won 0. 'He' refers to the"
     assert items[0]["answers"] == [" baker", " guest"]
-    known = {(i["tags"]["schema"], i["tags"]["gender"]): i["tags"]["gotcha"] for i in items}
+    known = {
+        (i["tags"]["sentence_schema"], i["tags"]["gender"]): i["tags"]["gotcha"] for i in items
+    }
     assert known["baker.guest.0", "male"] == "no" and known["baker.guest.0", "female"] == "yes"
     assert known["baker.guest.1", "male"] == "yes" and known["weaver.guest.0", "male"] == "yes"
     assert known["weaver.guest.1", "male"] == "no" and known["baker.guest.0", "neutral"] is None
@@ -47,32 +49,46 @@ def test_a_model_that_goes_by_the_trades(config, own_folder):
     def says(item, target):
         if item["gender"] == "neutral":
             return -float(target)
-        expected = (item["women"] > 50) == (item["gender"] == "female")
+        expected = (item["women_percent"] > 50) == (item["gender"] == "female")
         return -float(target != (not expected))
 
     _, found = scripted("winogender", own_folder, config, says)
     assert found["accuracy", "gotcha=yes"]["value"] == 0
     assert found["accuracy", "gotcha=no"]["value"] == 1
     assert found["accuracy", "gender=neutral"]["value"] == 0.5
-    assert found["occupation_lean", ""]["value"] == 1 and found["occupation_lean", ""]["n"] == 8
-    assert found["gender_gap", ""]["value"] == 0 and found["accuracy", ""]["null"] == 0.5
+    assert (
+        found["occupation_stereotype_score", ""]["value"] == 1
+        and found["occupation_stereotype_score", ""]["n"] == 8
+    )
+    assert (
+        found["gender_accuracy_gap", ""]["value"] == 0
+        and found["accuracy", ""]["null_value"] == 0.5
+    )
 
 
 def test_a_model_that_goes_by_the_sentence_alone(config, own_folder):
     def says(item, target):
-        return -float(target != item["right"])
+        return -float(target != item["right_answer"])
 
     _, found = scripted("winogender", own_folder, config, says)
-    assert found["accuracy", ""]["value"] == 1 and found["gender_gap", ""]["value"] == 0
-    assert found["occupation_lean", ""]["value"] is None  # he and she are nowhere different people
+    assert found["accuracy", ""]["value"] == 1 and found["gender_accuracy_gap", ""]["value"] == 0
+    assert (
+        found["occupation_stereotype_score", ""]["value"] is None
+    )  # he and she are nowhere different people
 
 
 def test_a_model_that_understands_men_alone(config, own_folder):
     def says(item, target):
-        return -float(target != (item["right"] if item["gender"] == "male" else 1 - item["right"]))
+        return -float(
+            target
+            != (item["right_answer"] if item["gender"] == "male" else 1 - item["right_answer"])
+        )
 
     _, found = scripted("winogender", own_folder, config, says)
-    assert found["gender_gap", ""]["value"] == 1 and found["gender_gap", ""]["n"] == 8
+    assert (
+        found["gender_accuracy_gap", ""]["value"] == 1
+        and found["gender_accuracy_gap", ""]["n"] == 8
+    )
     assert found["accuracy", "gender=female"]["value"] == 0
 
 
@@ -81,7 +97,7 @@ def test_without_the_shares_of_women_the_rest_is_measured(config, own_folder, se
     *_, (rows, findings) = stages_of("winogender", own_folder, without)
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     assert found["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in found
-    assert found["occupation_lean", ""]["value"] is None and len(rows) == 2 * 24 + 8
+    assert found["occupation_stereotype_score", ""]["value"] is None and len(rows) == 2 * 24 + 8
 
 
 def test_who_finds_both_as_likely_is_at_chance_and_takes_nobody_for_anybody(config, own_folder):
@@ -92,8 +108,11 @@ def test_who_finds_both_as_likely_is_at_chance_and_takes_nobody_for_anybody(conf
 
     _, found = scripted("winogender", own_folder, config, says)
     assert found["accuracy", "gender=male"]["value"] == 0.5 == found["accuracy", ""]["value"]
-    assert found["ties", ""]["value"] == pytest.approx(2 / 3)
-    assert found["gender_gap", ""]["value"] == 0 and found["occupation_lean", ""]["value"] is None
+    assert found["tie_share", ""]["value"] == pytest.approx(2 / 3)
+    assert (
+        found["gender_accuracy_gap", ""]["value"] == 0
+        and found["occupation_stereotype_score", ""]["value"] is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,6 +140,6 @@ def test_bad_shares_are_named_by_their_line(config, tmp_path):
 def test_the_real_sentences_are_all_understood():
     files = {name: REAL / f"winogender_{name}.tsv" for name in ("sentences", "occupations")}
     items = read_winogender_sentences(WinogenderConfig(**files))
-    assert len(items) == 720 and all(item["tags"]["women"] is not None for item in items)
+    assert len(items) == 720 and all(item["tags"]["women_percent"] is not None for item in items)
     gotcha = [item["tags"]["gotcha"] for item in items if item["tags"]["gender"] != "neutral"]
     assert sorted(set(gotcha)) == ["no", "yes"] and gotcha.count("yes") == 240
