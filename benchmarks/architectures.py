@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import torch
@@ -32,10 +32,10 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.auto import modeling_auto
 
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.transformers_tokenizer import detect_model_kind
-from tasks.contract import HallmarkError
-from tasks.measures.transformers_logging import silence_transformers_output
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.transformers_tokenizer import detect_model_kind
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 
 MAPPINGS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,

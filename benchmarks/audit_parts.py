@@ -12,8 +12,16 @@ import pyarrow as pa
 
 from benchmarks import audits
 from benchmarks.scoring import passages
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.probes import bbq, bias, extraction, stereoset, toxicity, winobias, winogender
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probes import (
+    bbq,
+    bias,
+    extraction,
+    stereoset,
+    toxicity,
+    winobias,
+    winogender,
+)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import itertools
@@ -35,11 +35,11 @@ import torch
 from benchmarks import audits
 from benchmarks.audit_parts import Part, parts
 from benchmarks.scoring import BATCH, make_checkpoint, passages
-from model.interchange.checkpoint import load_checkpoint
-from model.interchange.transformers_checkpoint import export_transformers
-from tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
-from tasks.audits.probes import toxicity
-from tasks.measures.scorers import DetoxifyScorer, ScorerConfig
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.model.interchange.transformers_checkpoint import export_transformers
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.probes import toxicity
+from hallmark.tasks.measures.scorers import DetoxifyScorer, ScorerConfig
 
 #: Prompts that ``generate`` continues at a time; of 2 to 32 the fastest on two cores.
 TOGETHER = 8

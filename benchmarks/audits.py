@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tasks.audits.audit_tables import (
+from hallmark.tasks.audits.audit_tables import (
     REQUESTS,
     RESPONSES,
     SCORERS,
@@ -19,14 +19,18 @@ from tasks.audits.audit_tables import (
     TOKENIZER,
     RequestBuilder,
 )
-from tasks.audits.audited_models.audited_model import AuditedModel
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.inference import generate_response_rows, split_into_chunks
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.audits.scoring import compute_score_columns, format_scorer_name, select_distinct_texts
-from tasks.contract import Table
-from tasks.measures.scorers import Scorer
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.inference import generate_response_rows, split_into_chunks
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.scoring import (
+    compute_score_columns,
+    format_scorer_name,
+    select_distinct_texts,
+)
+from hallmark.tasks.contract import Table
+from hallmark.tasks.measures.scorers import Scorer
 
 
 class Held:

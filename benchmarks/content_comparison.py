@@ -109,7 +109,15 @@ def record(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
     ids = {}
     for name, arguments in commands.items():
         done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments, "--store", str(store), "--json"],
+            [
+                sys.executable,
+                "-m",
+                "hallmark.flows.cli",
+                *arguments,
+                "--store",
+                str(store),
+                "--json",
+            ],
             cwd=checkout,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

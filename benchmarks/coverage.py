@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.coverage_draws import Line
 from benchmarks.coverage_lines import lines
 from benchmarks.coverage_texts import text_lines
-from tasks.measures.estimates import MAX_EXACT_UNITS
+from hallmark.tasks.measures.estimates import MAX_EXACT_UNITS
 
 #: The share of a label that is its cluster's.
 RHO = 0.2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 Floats = np.ndarray
 Made = Callable[[Floats, int], Estimate]

@@ -28,24 +28,24 @@ from benchmarks.coverage_draws import (
     shares_of,
 )
 from benchmarks.scoring import passages
-from tasks.audits.audit_tables import RESPONSES
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
-from tasks.audits.judging.comparison import compute_paired_change
-from tasks.audits.judging.comparison_units import AREA_UNIT, build_auc_units
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RESPONSES
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.audits.judging.comparison import compute_paired_change
+from hallmark.tasks.audits.judging.comparison_units import AREA_UNIT, build_auc_units
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import (
     SHARE_MAXIMUM_BY_UNIT,
     Measure,
     SeededConfig,
     ValueWriter,
     read_float_column,
 )
-from tasks.audits.methods.exposure import (
+from hallmark.tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
     compute_null_exposure_variance,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.probes import (
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probes import (
     associations,
     bbq,
     bias,
@@ -56,13 +56,17 @@ from tasks.audits.probes import (
     winobias,
     winogender,
 )
-from tasks.audits.responses import Responses
-from tasks.contract import CANARIES, DOCUMENTS
-from tasks.corpus.plant_canaries import ASSOCIATION_FIELDS, PlantCanariesConfig
-from tasks.measures.association_canaries import generate_association_canaries as groups
-from tasks.measures.canaries import Canary, generate_record_canaries
-from tasks.measures.estimates import Estimate, estimate_linear_slope, estimate_mean_difference
-from tasks.measures.statistics import expected_maximum_weights
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import CANARIES, DOCUMENTS
+from hallmark.tasks.corpus.plant_canaries import ASSOCIATION_FIELDS, PlantCanariesConfig
+from hallmark.tasks.measures.association_canaries import generate_association_canaries as groups
+from hallmark.tasks.measures.canaries import Canary, generate_record_canaries
+from hallmark.tasks.measures.estimates import (
+    Estimate,
+    estimate_linear_slope,
+    estimate_mean_difference,
+)
+from hallmark.tasks.measures.statistics import expected_maximum_weights
 
 
 class Pieces(AuditedTokenizer):

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
-from tasks.audits.methods.group_comparison import GroupPrompt
-from tasks.audits.methods.memorisation_ranking import estimate_precision
-from tasks.audits.probes import bold, counterfactual, honest, weat
-from tasks.measures.contrasts import estimate_group_differences
-from tasks.measures.effect_sizes import estimate_weat_effect_size
-from tasks.measures.estimates import Estimate, estimate_mean_difference
-from tasks.measures.log_odds import estimate_log_odds_slope
+from hallmark.tasks.audits.methods.group_comparison import GroupPrompt
+from hallmark.tasks.audits.methods.memorisation_ranking import estimate_precision
+from hallmark.tasks.audits.probes import bold, counterfactual, honest, weat
+from hallmark.tasks.measures.contrasts import estimate_group_differences
+from hallmark.tasks.measures.effect_sizes import estimate_weat_effect_size
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
+from hallmark.tasks.measures.log_odds import estimate_log_odds_slope
 
 #: Relabellings behind an interval of groups.
 RELABELLED = 999

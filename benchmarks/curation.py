@@ -87,9 +87,16 @@ def write_books(vocabulary: list[str], count: int, folder: Path, size: int = 5_0
 
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
-    from flows.config import load_config
-    from flows.pipeline import curate_corpus, train_model
-    from tasks.contract import Event, LastStageReached, Session, Store, make_mapper, open_session
+    from hallmark.flows.config import load_config
+    from hallmark.flows.pipeline import curate_corpus, train_model
+    from hallmark.tasks.contract import (
+        Event,
+        LastStageReached,
+        Session,
+        Store,
+        make_mapper,
+        open_session,
+    )
 
     if mapper == "processes":  # Ray's own servers hold more
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))

@@ -16,16 +16,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model
 
 # isort: split
 import numpy as np
 import torch
 
-from model.architecture import Transformer
-from model.config import ModelConfig
-from model.decoding.generation import generate
-from model.interchange.transformers_checkpoint import export_transformers
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
+from hallmark.model.decoding.generation import generate
+from hallmark.model.interchange.transformers_checkpoint import export_transformers
 
 SIZES: dict[str, dict[str, int]] = {
     "5M": {"vocab_size": 8192, "d_model": 256, "n_layers": 4, "n_heads": 8, "context": 256},

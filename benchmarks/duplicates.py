@@ -39,11 +39,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.curation import texts
-from tasks.contract import Event, ProcessMapper, Session, Store, hash_to_ids, open_session
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.contract import Event, ProcessMapper, Session, Store, hash_to_ids, open_session
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 OTHERS = Path(__file__).parent / "opponents"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-COMMAND = [sys.executable, "-m", "flows.cli", "run", "smoke", "--json"]
+COMMAND = [sys.executable, "-m", "hallmark.flows.cli", "run", "smoke", "--json"]
 
 
 def start(store: Path) -> subprocess.Popen[str]:
@@ -60,7 +60,7 @@ def trainers(store: Path) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
         if (
-            "model.training.run" in line
+            "hallmark.model.training.run" in line
             and str(store) in line
             and process.info["status"] != "zombie"
         ):

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import toy_language
-from flows import open_artifact, open_run
-from tasks.contract import Artifact
+from hallmark.flows import open_artifact, open_run
+from hallmark.tasks.contract import Artifact
 
 SENTENCES, STORIES, LABELLED = 4000, 4000, 400
 
@@ -121,7 +121,14 @@ def write_data(folder: Path) -> None:
 
 def hallmark(folder: Path, *arguments: str) -> str:
     """Run a command; returns the id of its run."""
-    command = [sys.executable, "-m", "flows.cli", *arguments, "--store", str(folder / "store")]
+    command = [
+        sys.executable,
+        "-m",
+        "hallmark.flows.cli",
+        *arguments,
+        "--store",
+        str(folder / "store"),
+    ]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -171,9 +178,9 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     from matplotlib.figure import Figure
     from tokenizers import Tokenizer
 
-    from model.decoding.activations import extract_attention_weights
-    from model.interchange.checkpoint import load_checkpoint
-    from model.special_tokens import END_OF_TEXT_ID
+    from hallmark.model.decoding.activations import extract_attention_weights
+    from hallmark.model.interchange.checkpoint import load_checkpoint
+    from hallmark.model.special_tokens import END_OF_TEXT_ID
 
     last = made["checkpoints"].read().to_pylist()[-1]
     folder = Path(open_artifact(last["artifact"], str(store)).fetch_directory())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import torch

@@ -33,14 +33,14 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmarks import audits
-from model.architecture import Transformer
-from model.config import ModelConfig
-from model.interchange.checkpoint import save_checkpoint
-from tasks.audits.audit_tables import RESPONSES
-from tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
-from tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
-from tasks.audits.inference import RequestChunk, generate_response_rows, split_into_chunks
-from tasks.measures.scorers.network import batch_by_length
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.checkpoint import save_checkpoint
+from hallmark.tasks.audits.audit_tables import RESPONSES
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
+from hallmark.tasks.audits.inference import RequestChunk, generate_response_rows, split_into_chunks
+from hallmark.tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024
 #: Of the scorer, BERT-base's; in a rehearsal.

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 
 from benchmarks.decode import exported, hallmark, hugging_face, make_model
-from model.architecture import Transformer
-from model.config import ModelConfig, Precision
-from model.decoding import generation
-from model.decoding.decode_steps import compute_next_logits
-from model.decoding.inference_mode import autocast_to_precision
-from model.decoding.token_scores import compute_token_log_probs
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, Precision
+from hallmark.model.decoding import generation
+from hallmark.model.decoding.decode_steps import compute_next_logits
+from hallmark.model.decoding.inference_mode import autocast_to_precision
+from hallmark.model.decoding.token_scores import compute_token_log_probs
 
 Texts = list[list[int]]
 

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 
 from benchmarks.train import RATE, autocast
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import ModelConfig, TrainConfig
-from model.objectives import build_causal_batch, build_mlm_batch, build_random_prefix_batch
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.optimizers import make_optimizers
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.objectives import build_causal_batch, build_mlm_batch, build_random_prefix_batch
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.optimizers import make_optimizers
 
 Step = Callable[[int], float]
 BATCHES = 4

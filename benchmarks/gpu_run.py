@@ -4,9 +4,9 @@
     python -m benchmarks.gpu_run --packed FOLDER --tokenizer FILE --work FOLDER [--steps 3000]
 
 FOLDER holds the tables train and validation of the ``pack`` stage, FILE is the tokenizer.json.
-Trains by ``model.training.run`` (bf16, compiled), which is stopped after --minutes, and goes on
-where it was stopped when called again; prints the validation losses so far and the lowest, and
-leaves the log as log.parquet in the work folder. Unlike the other GPU programs it needs the
+Trains by ``hallmark.model.training.run`` (bf16, compiled), which is stopped after --minutes, and
+goes on where it was stopped when called again; prints the validation losses so far and the lowest,
+and leaves the log as log.parquet in the work folder. Unlike the other GPU programs it needs the
 tokenizers library, as the trainer does.
 """
 
@@ -25,7 +25,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from model.training.job import TERMINATED_EXIT_CODE
+from hallmark.model.training.job import TERMINATED_EXIT_CODE
 
 
 def job_of(options: object, device: str) -> dict[str, object]:
@@ -61,7 +61,7 @@ def job_of(options: object, device: str) -> dict[str, object]:
 
 def train(job: Path, seconds: float) -> int:
     """The trainer's exit code; TERMINATED where it was stopped after so many seconds."""
-    trainer = subprocess.Popen([sys.executable, "-m", "model.training.run", str(job)])
+    trainer = subprocess.Popen([sys.executable, "-m", "hallmark.model.training.run", str(job)])
     try:
         return trainer.wait(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from benchmarks.train import RATE, ours
-from model.architecture import Transformer
-from model.config import ModelConfig
-from model.objectives import build_causal_batch
-from model.training.flops import count_training_flops
-from model.training.hardware import measure_matmul_flops_per_second
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.training.flops import count_training_flops
+from hallmark.model.training.hardware import measure_matmul_flops_per_second
 
 #: How a step is run: its precision, whether it is compiled, and whether for lengths that vary.
 BEST = "all on"

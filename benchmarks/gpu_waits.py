@@ -31,12 +31,12 @@ import torch
 from tokenizers import Tokenizer, models
 
 from benchmarks.gpu_objectives import CPU
-from model.config import ModelConfig, TrainConfig
-from model.special_tokens import PAD_ID
-from model.training.job import TrainingJob
-from model.training.parallel import DistributedWorld
-from model.training.prefetching import PreparedBatch
-from model.training.trainer import Trainer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.model.training.job import TrainingJob
+from hallmark.model.training.parallel import DistributedWorld
+from hallmark.model.training.prefetching import PreparedBatch
+from hallmark.model.training.trainer import Trainer
 
 NOTHING = "nothing"
 WAITED_FOR = ("batches", "memory", "figures", "what is kept")

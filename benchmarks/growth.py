@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.curation import texts
-from flows.config import Config, load_config
-from flows.pipeline import curate_corpus
-from tasks.contract import (
+from hallmark.flows.config import Config, load_config
+from hallmark.flows.pipeline import curate_corpus
+from hallmark.tasks.contract import (
     Artifact,
     LastStageReached,
     Session,
@@ -37,8 +37,8 @@ from tasks.contract import (
     make_mapper,
     open_session,
 )
-from tasks.corpus.copies.sketches import compute_shingle_hashes
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.corpus.copies.sketches import compute_shingle_hashes
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 Made = dict[str, Artifact]
 LEFT = ("deduplicate", "select", "deduplicate_near", "deduplicate_redacted", "select_scored")

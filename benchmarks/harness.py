@@ -27,15 +27,15 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import ModelConfig
-from model.interchange.checkpoint import save_checkpoint
-from model.interchange.transformers_checkpoint import export_transformers
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes import bbq, bias, winogender
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.checkpoint import save_checkpoint
+from hallmark.model.interchange.transformers_checkpoint import export_transformers
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes import bbq, bias, winogender
 
 OPPONENT = Path(__file__).parent / "opponents/lm_eval_answers.py"
 BEGIN = "<|endoftext|>"

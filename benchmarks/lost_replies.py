@@ -34,14 +34,14 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 from benchmarks.lossy_proxy import Fault, Kind, LossyProxy, Request
-from flows.commands.verify import verify_store
-from flows.runs import open_run
-from tasks.contract import HallmarkError, Store
+from hallmark.flows.commands.verify import verify_store
+from hallmark.flows.runs import open_run
+from hallmark.tasks.contract import HallmarkError, Store
 
 BUCKET = "hallmark"
 SECRET = b"k" * 32  # the same in all stores: ledgers hold hashes that are keyed by it
 IN_TURN: tuple[Fault, ...] = ("delay", "duplicate", "truncate", "reset")
-COMMAND = [sys.executable, "-m", "flows.cli", "run", "smoke", "--json"]
+COMMAND = [sys.executable, "-m", "hallmark.flows.cli", "run", "smoke", "--json"]
 
 ChooseFault = Callable[[Request], Fault | None]
 

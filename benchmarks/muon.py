@@ -15,20 +15,20 @@ import math
 import statistics
 import time
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flows import open_run
-from model.architecture import Transformer
-from model.config import ModelConfig, TrainConfig
-from model.keyed_randomness import make_generator
-from model.objectives import build_causal_batch
-from model.training.optimizers import clip_gradients, make_optimizers, set_learning_rate
-from tasks.contract import Table
+from hallmark.flows import open_run
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.keyed_randomness import make_generator
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.training.optimizers import clip_gradients, make_optimizers, set_learning_rate
+from hallmark.tasks.contract import Table
 
 MODEL = ModelConfig(
     d_model=128,

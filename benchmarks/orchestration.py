@@ -27,7 +27,7 @@ STAGES = 20
 
 def measure(store: str) -> None:
     """In a fresh process: run the flow twice and print the times as JSON."""
-    from flows.commands.flow_execution import (
+    from hallmark.flows.commands.flow_execution import (
         configure_prefect_environment,
         start_prefect_and_progress,
     )
@@ -42,8 +42,8 @@ def measure(store: str) -> None:
 def _run_twice(store: str) -> list[dict[str, float]]:
     from prefect import flow
 
-    from flows import run_recording
-    from tasks.contract import Session, Store, open_session
+    from hallmark.flows import run_recording
+    from hallmark.tasks.contract import Session, Store, open_session
 
     runs_store = Store(store)
     inside: dict[str, float] = {}
@@ -68,7 +68,7 @@ def _run_twice(store: str) -> list[dict[str, float]]:
 def _stages() -> tuple[object, object, type]:
     import pyarrow as pa
 
-    from tasks.contract import (
+    from hallmark.tasks.contract import (
         DOCUMENTS,
         LEDGER,
         StageConfig,
@@ -112,8 +112,8 @@ def part(number: int) -> int:
 
 def overhead(kind: str, workers: int, parts: int = 2000) -> float:
     """Milliseconds a part, once the workers are there."""
-    from tasks.contract import make_mapper
-    from tasks.contract.mappers import DEFAULT_RESOURCES
+    from hallmark.tasks.contract import make_mapper
+    from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
 
     with make_mapper(kind, workers) as mapper:
         list(mapper(part, [(0,)] * 16, DEFAULT_RESOURCES))

@@ -30,8 +30,8 @@ from typing import Any
 
 import httpx
 
-from flows import open_run
-from flows.runs import Run
+from hallmark.flows import open_run
+from hallmark.flows.runs import Run
 
 OPTIONS = {
     "pretrain.train.threads": 1,
@@ -40,7 +40,7 @@ OPTIONS = {
 }
 #: Seconds of training before the server goes away.
 BEFORE = 15
-HALLMARK = [sys.executable, "-m", "flows.cli"]
+HALLMARK = [sys.executable, "-m", "hallmark.flows.cli"]
 FINAL = ("COMPLETED", "FAILED", "CRASHED")
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import numpy as np
@@ -31,22 +31,22 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks import audits
-from model.architecture import Transformer
-from model.config import ModelConfig, TrainConfig
-from model.interchange.checkpoint import save_checkpoint
-from model.objectives import build_causal_batch
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.optimizers import clip_gradients, make_optimizers
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.probes import bias, extraction, membership, toxicity
-from tasks.contract import CANARIES, DOCUMENTS
-from tasks.corpus.plant_canaries import PlantCanariesConfig
-from tasks.corpus.town.documents import TownRates, compose_document
-from tasks.corpus.town.grammar import GrammarExpander, KeyedRandom, load_rules
-from tasks.corpus.town.personal_data import generate_personal_value
-from tasks.measures.canaries import Canary, generate_secret_canaries
-from tasks.measures.scorers import ScorerConfig, open_scorer
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.interchange.checkpoint import save_checkpoint
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.optimizers import clip_gradients, make_optimizers
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probes import bias, extraction, membership, toxicity
+from hallmark.tasks.contract import CANARIES, DOCUMENTS
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
+from hallmark.tasks.corpus.town.documents import TownRates, compose_document
+from hallmark.tasks.corpus.town.grammar import GrammarExpander, KeyedRandom, load_rules
+from hallmark.tasks.corpus.town.personal_data import generate_personal_value
+from hallmark.tasks.measures.canaries import Canary, generate_secret_canaries
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
 CONTEXT, BATCH, VOCABULARY = 128, 16, 1024
 FOUND = 0.001

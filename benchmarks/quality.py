@@ -33,10 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.curation import texts as texts_of
-from tasks.contract import read_library_versions
-from tasks.corpus.quality import QualityConfig, compute_quality_signals
-from tasks.corpus.quality_signals.c4 import CITATION_PATTERN
-from tasks.corpus.select import SelectConfig, SelectionRule
+from hallmark.tasks.contract import read_library_versions
+from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_signals
+from hallmark.tasks.corpus.quality_signals.c4 import CITATION_PATTERN
+from hallmark.tasks.corpus.select import SelectConfig, SelectionRule
 
 DATATROVE = "0.10.1"
 

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.duplicates import write_documents
-from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 SHINGLE = 5
 SETTINGS = ((14, 8), (32, 4))

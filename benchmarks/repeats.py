@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 
 from benchmarks.curation import texts
 from benchmarks.duplicates import forget_peak, peak, real
-from tasks.contract import Event, Session, Store, count_utf8_bytes, open_session
-from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.contract import Event, Session, Store, count_utf8_bytes, open_session
+from hallmark.tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 
 LENGTH, LEAST = 300, 200
 

@@ -23,15 +23,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import numpy as np
 import torch
 import transformers
 
-from tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
-from tasks.measures.scorers.network import batch_by_length
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
+from hallmark.tasks.measures.scorers.network import batch_by_length
 
 CLASSES = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
 BATCH = 32  # texts that Detoxify.predict is given at a time

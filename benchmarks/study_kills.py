@@ -20,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows.runs import Run, list_run_ids
-from tasks.contract import Store
+from hallmark.flows.runs import Run, list_run_ids
+from hallmark.tasks.contract import Store
 
 #: Worlds of a thimble of text, whose models learn next to nothing; for tests, too.
 SMALL = {
@@ -55,7 +55,7 @@ SMALL = {
 COMMAND = [
     sys.executable,
     "-m",
-    "flows.cli",
+    "hallmark.flows.cli",
     "study",
     "--name",
     "killed",

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it says how threads wait
 
 # isort: split
 import numpy as np
@@ -31,11 +31,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.decode import exported
-from model.architecture import Transformer
-from model.config import ModelConfig, TrainConfig
-from model.objectives import build_causal_batch
-from model.training.hardware import compile_function, measure_peak_memory_mb, retain_freed_memory
-from model.training.optimizers import clip_gradients, make_optimizers
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.training.hardware import (
+    compile_function,
+    measure_peak_memory_mb,
+    retain_freed_memory,
+)
+from hallmark.model.training.optimizers import clip_gradients, make_optimizers
 
 SIDES = ("nanoGPT", "transformers", "hallmark")
 SPAWN = multiprocessing.get_context("spawn")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.audits.verbatim_matching import TokenWindowIndex
+from hallmark.tasks.audits.verbatim_matching import TokenWindowIndex
 
 #: Tokens of a vocabulary, of a row and of a response; rows that are looked through together.
 VOCABULARY, WIDTH, RESPONSE, STRETCH = 4096, 256, 100, 4096

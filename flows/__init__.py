@@ -11,7 +11,7 @@ __all__ = ["open_artifact", "open_run"]
 def __getattr__(name: str) -> Any:
     """Imported when asked for, so that the command line is there at once."""
     if name in __all__:
-        from flows import runs
+        from hallmark.flows import runs
 
         return getattr(runs, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

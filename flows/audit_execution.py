@@ -10,16 +10,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from flows.checkpoint_resolution import find_checkpoint_in_folder
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, open_audited_tokenizer
-from tasks.audits.catalogue import FINDINGS_STAGES, PROBES, REQUEST_STAGES
-from tasks.audits.inference import respond, respond_untrained
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.reference_scoring import score_with_reference
-from tasks.audits.scoring import score_texts
-from tasks.audits.tracing import trace_training_text
-from tasks.contract import Artifact, HallmarkError, UsageError, iter_config_paths
+from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    open_audited_tokenizer,
+)
+from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, PROBES, REQUEST_STAGES
+from hallmark.tasks.audits.inference import respond, respond_untrained
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.reference_scoring import score_with_reference
+from hallmark.tasks.audits.scoring import score_texts
+from hallmark.tasks.audits.tracing import trace_training_text
+from hallmark.tasks.contract import Artifact, HallmarkError, UsageError, iter_config_paths
 
 log = logging.getLogger("hallmark")
 
@@ -220,7 +223,7 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
     probes = list_probes_with_user_files(config, audit_names)
     if not probes:
         return
-    from tasks.audits.audited_models.hallmark_tokenizer import (
+    from hallmark.tasks.audits.audited_models.hallmark_tokenizer import (
         HallmarkTokenizer,
         load_checkpoint_tokenizer,
     )

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.checkpoint_resolution import resolve_checkpoint
-from flows.runs import Run, open_run, read_all_runs
-from flows.site import get_site_folder
-from reports.trajectory import AuditedTraining, get_trajectory_path
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.comparison import (
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.runs import Run, open_run, read_all_runs
+from hallmark.flows.site import get_site_folder
+from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
     compare_findings,
     explain_incomparability,
     format_stage_label,
 )
-from tasks.contract import Artifact, HallmarkError, Store, UsageError
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 Row = dict[str, Any]
 

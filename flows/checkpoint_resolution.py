@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.corpus_additions import EarlierAdditions
-from flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
-from flows.runs import (
+from hallmark.flows.corpus_additions import EarlierAdditions
+from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
+from hallmark.flows.runs import (
     ARTIFACT_NAME_PATTERN,
     Run,
     find_artifact,
@@ -19,7 +19,7 @@ from flows.runs import (
     open_run,
     read_all_runs,
 )
-from tasks.contract import Artifact, Store, UsageError, folder_to_artifact
+from hallmark.tasks.contract import Artifact, Store, UsageError, folder_to_artifact
 
 #: The stages that leave checkpoints.
 TRAINING_STAGES = ("pretrain", "finetune")

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from flows.commands.flow_execution import configure_prefect_environment
+from hallmark.flows.commands.flow_execution import configure_prefect_environment
 
 app = App(
     name="hallmark",
@@ -63,7 +63,9 @@ COMMAND_DESCRIPTIONS = {
 
 for command_name, description in COMMAND_DESCRIPTIONS.items():
     app.command(
-        f"flows.commands.{command_name}:{command_name}", name=command_name, help=description
+        f"hallmark.flows.commands.{command_name}:{command_name}",
+        name=command_name,
+        help=description,
     )
 
 INTERRUPTED_MESSAGE = "stopped; what was committed stays, run again to go on"
@@ -88,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
     except CycloptsError as error:
         _exit_with_error(f"{' '.join(str(error).split())} See: hallmark --help", 2)
     except Exception as error:
-        from tasks.contract import HallmarkError  # it takes a while, and help needs none
+        from hallmark.tasks.contract import HallmarkError  # it takes a while, and help needs none
 
         if isinstance(error, HallmarkError):
             if debug:
@@ -124,7 +126,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _print_to_stderr(text: str) -> None:
-    from reports.page.redaction import (
+    from hallmark.reports.page.redaction import (
         escape_invisible,
     )  # names out of files may hold what turns a terminal
 

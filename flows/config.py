@@ -20,53 +20,53 @@ from pydantic import (
     model_validator,
 )
 
-from flows.config_errors import format_validation_error
-from flows.config_files import apply_override, read_config_tree
-from model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
-from reports.datasheet import DatasheetConfig
-from reports.model_card import ModelCardConfig
-from reports.task_card import TaskCardConfig
-from tasks.audits.ability.attention_maps import AttentionMapsConfig
-from tasks.audits.ability.capability import CapabilityConfig
-from tasks.audits.catalogue import PROBES
-from tasks.audits.inference import RespondConfig
-from tasks.audits.judging.policy import PolicyConfig
-from tasks.audits.sample_scoring import ScoreSamplesConfig
-from tasks.audits.scoring import ScoreConfig
-from tasks.audits.tracing import TraceConfig
-from tasks.contract import ExternalMarker, PathSafeName, StageConfig, UsageError
-from tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
-from tasks.corpus.contamination import ContaminationConfig
-from tasks.corpus.deduplicate import DeduplicateConfig
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.evaluate_curation import CurationEvaluationConfig
-from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.corpus.find_repeats import RepeatsConfig
-from tasks.corpus.find_toxic_spans import FindToxicSpansConfig
-from tasks.corpus.identities import SIGNALS as IDENTITY_SIGNALS
-from tasks.corpus.identities import IdentitiesConfig
-from tasks.corpus.language import SIGNALS as LANGUAGE_SIGNALS
-from tasks.corpus.language import LanguageConfig
-from tasks.corpus.leave_out import LeaveOutConfig
-from tasks.corpus.plant_canaries import PlantCanariesConfig
-from tasks.corpus.profile import ProfileConfig
-from tasks.corpus.quality import SIGNALS as QUALITY_SIGNALS
-from tasks.corpus.quality import QualityConfig
-from tasks.corpus.reading.inputs import IngestConfig, list_town_sources
-from tasks.corpus.redact_spans import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
-from tasks.corpus.removal_effects import RemovalEffectsConfig
-from tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
-from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.select import SelectConfig, SelectionRule, describe_rule_mismatch
-from tasks.corpus.signals import get_signal_types
-from tasks.corpus.split import SplitConfig
-from tasks.corpus.toxicity.actions import choose_default_action
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
-from tasks.training.finetune import FinetuneConfig
-from tasks.training.pack import PackConfig
-from tasks.training.pretrain import PretrainConfig
-from tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
+from hallmark.flows.config_errors import format_validation_error
+from hallmark.flows.config_files import apply_override, read_config_tree
+from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
+from hallmark.reports.datasheet import DatasheetConfig
+from hallmark.reports.model_card import ModelCardConfig
+from hallmark.reports.task_card import TaskCardConfig
+from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig
+from hallmark.tasks.audits.ability.capability import CapabilityConfig
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.inference import RespondConfig
+from hallmark.tasks.audits.judging.policy import PolicyConfig
+from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig
+from hallmark.tasks.audits.scoring import ScoreConfig
+from hallmark.tasks.audits.tracing import TraceConfig
+from hallmark.tasks.contract import ExternalMarker, PathSafeName, StageConfig, UsageError
+from hallmark.tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
+from hallmark.tasks.corpus.contamination import ContaminationConfig
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig
+from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
+from hallmark.tasks.corpus.find_repeats import RepeatsConfig
+from hallmark.tasks.corpus.find_toxic_spans import FindToxicSpansConfig
+from hallmark.tasks.corpus.identities import SIGNALS as IDENTITY_SIGNALS
+from hallmark.tasks.corpus.identities import IdentitiesConfig
+from hallmark.tasks.corpus.language import SIGNALS as LANGUAGE_SIGNALS
+from hallmark.tasks.corpus.language import LanguageConfig
+from hallmark.tasks.corpus.leave_out import LeaveOutConfig
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
+from hallmark.tasks.corpus.profile import ProfileConfig
+from hallmark.tasks.corpus.quality import SIGNALS as QUALITY_SIGNALS
+from hallmark.tasks.corpus.quality import QualityConfig
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_town_sources
+from hallmark.tasks.corpus.redact_spans import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig
+from hallmark.tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig
+from hallmark.tasks.corpus.select import SelectConfig, SelectionRule, describe_rule_mismatch
+from hallmark.tasks.corpus.signals import get_signal_types
+from hallmark.tasks.corpus.split import SplitConfig
+from hallmark.tasks.corpus.toxicity.actions import choose_default_action
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
+from hallmark.tasks.training.finetune import FinetuneConfig
+from hallmark.tasks.training.pack import PackConfig
+from hallmark.tasks.training.pretrain import PretrainConfig
+from hallmark.tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact, but for the corpus that is added to.
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier_run", "tensorboard")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.contract import UsageError, open_external_file
+from hallmark.tasks.contract import UsageError, open_external_file
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 

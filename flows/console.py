@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from tasks.contract import Event
+    from hallmark.tasks.contract import Event
 
 stderr = Console(file=sys.stderr, highlight=False)
 

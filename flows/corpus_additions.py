@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flows.runs import Run, check_not_purged, open_run
-from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
-from tasks.corpus.copies.duplicates import is_source_or_part
-from tasks.corpus.copies.earlier_corpora import check_earlier_compatible
+from hallmark.flows.runs import Run, check_not_purged, open_run
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
+from hallmark.tasks.corpus.copies.duplicates import is_source_or_part
+from hallmark.tasks.corpus.copies.earlier_corpora import check_earlier_compatible
 
 if TYPE_CHECKING:
-    from flows.config import Config
+    from hallmark.flows.config import Config
 
 #: The additions of a corpus, oldest first: of each its artifacts by label.
 EarlierAdditions = Sequence[dict[str, Artifact]]

@@ -1,8 +1,8 @@
 """What a served deployment refuses of a request: paths outside its roots, and parameters that its
 flow does not take or that are of another type.
 
-``tasks.contract.allowed_roots`` defines the roots. Without roots, as on a person's command line,
-no path is refused.
+``hallmark.tasks.contract.allowed_roots`` defines the roots. Without roots, as on a person's command
+line, no path is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from flows.config_errors import format_validation_error, suggest_closest_name
-from flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
-from tasks.contract import (
+from hallmark.flows.config_errors import format_validation_error, suggest_closest_name
+from hallmark.flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
+from hallmark.tasks.contract import (
     ExternalMarker,
     UsageError,
     check_external_path,
@@ -25,7 +25,7 @@ from tasks.contract import (
 )
 
 if TYPE_CHECKING:
-    from flows.config import Config
+    from hallmark.flows.config import Config
 
 #: A store and a folder of outputs are not read as a whole: links below them are not followed.
 OUTPUT_MARKER = ExternalMarker(recursive=False)
@@ -69,7 +69,7 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
     roots = read_declared_roots()
     if roots is None:
         return
-    from flows.config import ROOT_KEYS
+    from hallmark.flows.config import ROOT_KEYS
 
     sections = [section for section in type(settings).model_fields if section not in ROOT_KEYS]
     unused_sections = {*sections[: sections.index("pretrain") + 1]}

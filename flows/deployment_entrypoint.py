@@ -14,9 +14,9 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import Abort
 from prefect.states import Failed
 
-from flows.deployment_checks import check_request_parameters
-from flows.pipeline import audit, pipeline
-from tasks.contract import UsageError
+from hallmark.flows.deployment_checks import check_request_parameters
+from hallmark.flows.pipeline import audit, pipeline
+from hallmark.tasks.contract import UsageError
 
 __all__ = ["audit", "pipeline"]
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from flows.config import load_config
-from flows.deployment_checks import check_settings_allowed
-from flows.runs import resolve_store_uri
-from tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
+from hallmark.flows.config import load_config
+from hallmark.flows.deployment_checks import check_settings_allowed
+from hallmark.flows.runs import resolve_store_uri
+from hallmark.tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
 
 START_SERVER_HINT = (
     "start one with: prefect server start   (then, in this shell: export "
@@ -18,7 +18,7 @@ START_SERVER_HINT = (
 
 
 #: Where Prefect enters a run of each deployment.
-ENTRYPOINT_TEMPLATE = "flows.deployment_entrypoint.{}"
+ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
 
 
 def serve_deployments(
@@ -54,7 +54,7 @@ def serve_deployments(
 
     from prefect.types.entrypoint import EntrypointType
 
-    from flows.pipeline import audit, pipeline
+    from hallmark.flows.pipeline import audit, pipeline
 
     allowed_roots.export_to_environment()
     if config.endswith(".toml"):

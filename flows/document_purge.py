@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.quotation_removal import (
+from hallmark.flows.quotation_removal import (
     BINARY_TYPES,
     REMOVED_ID,
     QuotationFinder,
@@ -32,11 +32,11 @@ from flows.quotation_removal import (
     remove_document_content,
     remove_quotations,
 )
-from flows.runs import read_all_runs
-from reports.page.redaction import Redactor
-from reports.sections.corpus_figures import collect_planted_secrets
-from tasks.audits.experiments.source_documents import list_document_id_columns
-from tasks.contract import (
+from hallmark.flows.runs import read_all_runs
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.corpus_figures import collect_planted_secrets
+from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
+from hallmark.tasks.contract import (
     ID_TYPE,
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
@@ -48,8 +48,8 @@ from tasks.contract import (
     parse_tombstones,
     read_purged_documents,
 )
-from tasks.measures.personal_data import DEFAULT_REGIONS
-from tasks.training.document_padding import replace_spans_with_padding
+from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
+from hallmark.tasks.training.document_padding import replace_spans_with_padding
 
 #: Files that may quote documents; True: with elements. Others are weights and vocabularies.
 HAS_MARKUP_BY_SUFFIX = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}
@@ -420,7 +420,7 @@ def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
 def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[str]]:
     """Build the store's site anew from what is left and remove unmasked ones in it. Returns these
     places, and places of unmasked pages out of the store, which are left to whoever made them."""
-    from flows.site import build_store_site
+    from hallmark.flows.site import build_store_site
 
     cleared_places, external_folders = [], []
     store_folder = store.local_folder.resolve()

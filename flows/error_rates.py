@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flows.runs import find_artifact, read_all_runs
-from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
-from tasks.audits.catalogue import FINDINGS_STAGES
-from tasks.contract import Artifact, HallmarkError, Store
+from hallmark.flows.runs import find_artifact, read_all_runs
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
+from hallmark.tasks.audits.catalogue import FINDINGS_STAGES
+from hallmark.tasks.contract import Artifact, HallmarkError, Store
 
 
 def find_current_error_rates(store: Store) -> dict[str, Artifact]:

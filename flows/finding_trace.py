@@ -8,28 +8,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.checkpoint_resolution import (
+from hallmark.flows.checkpoint_resolution import (
     ResolvedCheckpoint,
     TrainingHistory,
     resolve_checkpoint,
     trace_training_history,
 )
-from flows.corpus_additions import collect_redaction_artifacts
-from flows.runs import Run
-from reports.page.redaction import (
+from hallmark.flows.corpus_additions import collect_redaction_artifacts
+from hallmark.flows.runs import Run
+from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
     find_prompt_columns,
     get_adjacent_texts,
 )
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.experiments.attribution import find_influential_documents
-from tasks.audits.experiments.source_documents import find_row_documents
-from tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.contract import Column, Table, UsageError
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.experiments.attribution import find_influential_documents
+from hallmark.tasks.audits.experiments.source_documents import find_row_documents
+from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.contract import Column, Table, UsageError
 
 Report = dict[str, Any]
 

@@ -66,7 +66,7 @@ class LocalPrefectServer:
         """Until the server answers; HallmarkError if it does not."""
         import httpx
 
-        from tasks.contract import HallmarkError
+        from hallmark.tasks.contract import HallmarkError
 
         try:
             httpx.get(f"{self.url}/health", timeout=STARTUP_TIMEOUT).raise_for_status()

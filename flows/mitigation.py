@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.checkpoint_comparison import (
+from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
     find_checkpoint_audits,
 )
-from flows.checkpoint_resolution import ResolvedCheckpoint, resolve_checkpoint
-from flows.finding_trace import find_finding_document_ids, parse_finding_audit
-from flows.runs import Run
-from tasks.audits.experiments.removal_experiment import read_last_validation
-from tasks.contract import Store, Table, UsageError
+from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, resolve_checkpoint
+from hallmark.flows.finding_trace import find_finding_document_ids, parse_finding_audit
+from hallmark.flows.runs import Run
+from hallmark.tasks.audits.experiments.removal_experiment import read_last_validation
+from hallmark.tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
 

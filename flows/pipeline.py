@@ -7,70 +7,73 @@ from typing import Any
 
 from prefect import flow
 
-from flows.audit_execution import (
+from hallmark.flows.audit_execution import (
     capture_failure,
     check_user_audit_items,
     check_user_files_exist,
     get_step_settings,
     run_probe_audits,
 )
-from flows.checkpoint_resolution import (
+from hallmark.flows.checkpoint_resolution import (
     get_permanent_name,
     resolve_checkpoint,
     trace_training_history,
 )
-from flows.config import Config
-from flows.corpus_additions import EarlierAdditions, collect_earlier_additions
-from flows.error_rates import find_current_error_rates
-from flows.policy_rule_checks import check_rule_slices
-from flows.removal_experiment import collect_source_document_inputs
-from flows.run_recording import generate_flow_run_name, start_run
-from flows.runs import Run, open_run
-from reports.datasheet import build_datasheet
-from reports.model_card import build_model_card
-from reports.removal_experiment_card import (
+from hallmark.flows.config import Config
+from hallmark.flows.corpus_additions import EarlierAdditions, collect_earlier_additions
+from hallmark.flows.error_rates import find_current_error_rates
+from hallmark.flows.policy_rule_checks import check_rule_slices
+from hallmark.flows.removal_experiment import collect_source_document_inputs
+from hallmark.flows.run_recording import generate_flow_run_name, start_run
+from hallmark.flows.runs import Run, open_run
+from hallmark.reports.datasheet import build_datasheet
+from hallmark.reports.model_card import build_model_card
+from hallmark.reports.removal_experiment_card import (
     RemovalExperimentCardConfig,
     build_removal_experiment_card,
 )
-from reports.task_card import build_task_card
-from tasks.audits.ability.attention_maps import attention_maps
-from tasks.audits.ability.capability import audit_capability
-from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.audits.ability.capability_texts import check_validation_text_exists
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.catalogue import PROBES
-from tasks.audits.experiments.removal_experiment import compare_arms
-from tasks.audits.experiments.source_documents import SourceDocumentsConfig, find_source_documents
-from tasks.audits.failures import FailuresConfig, record_failures
-from tasks.audits.judging.policy import evaluate_policy
-from tasks.audits.sample_scoring import score_samples
-from tasks.contract import Artifact, HallmarkError, Table, UsageError, get_current_session
-from tasks.corpus.contamination import find_contamination
-from tasks.corpus.deduplicate import deduplicate
-from tasks.corpus.deduplicate_near import deduplicate_near
-from tasks.corpus.evaluate_curation import evaluate_curation
-from tasks.corpus.evaluate_detectors import evaluate_detectors
-from tasks.corpus.find_personal_data import find_personal_data
-from tasks.corpus.find_repeats import find_repeats
-from tasks.corpus.find_toxic_spans import find_toxic_spans
-from tasks.corpus.identities import find_identities
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import identify_languages
-from tasks.corpus.leave_out import leave_out_documents
-from tasks.corpus.plant_canaries import plant_canaries
-from tasks.corpus.profile import profile_corpus
-from tasks.corpus.quality import measure_quality
-from tasks.corpus.reading.inputs import list_town_sources
-from tasks.corpus.redact_spans import redact_spans
-from tasks.corpus.removal_effects import measure_removal_effects
-from tasks.corpus.score_toxicity import score_toxicity
-from tasks.corpus.select import select_documents
-from tasks.corpus.split import split_corpus
-from tasks.training.document_padding import pad_removed_documents
-from tasks.training.finetune import finetune as finetune_model
-from tasks.training.pack import pack
-from tasks.training.pretrain import pretrain as pretrain_model
-from tasks.training.train_tokenizer import train_tokenizer
+from hallmark.reports.task_card import build_task_card
+from hallmark.tasks.audits.ability.attention_maps import attention_maps
+from hallmark.tasks.audits.ability.capability import audit_capability
+from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
+from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.experiments.removal_experiment import compare_arms
+from hallmark.tasks.audits.experiments.source_documents import (
+    SourceDocumentsConfig,
+    find_source_documents,
+)
+from hallmark.tasks.audits.failures import FailuresConfig, record_failures
+from hallmark.tasks.audits.judging.policy import evaluate_policy
+from hallmark.tasks.audits.sample_scoring import score_samples
+from hallmark.tasks.contract import Artifact, HallmarkError, Table, UsageError, get_current_session
+from hallmark.tasks.corpus.contamination import find_contamination
+from hallmark.tasks.corpus.deduplicate import deduplicate
+from hallmark.tasks.corpus.deduplicate_near import deduplicate_near
+from hallmark.tasks.corpus.evaluate_curation import evaluate_curation
+from hallmark.tasks.corpus.evaluate_detectors import evaluate_detectors
+from hallmark.tasks.corpus.find_personal_data import find_personal_data
+from hallmark.tasks.corpus.find_repeats import find_repeats
+from hallmark.tasks.corpus.find_toxic_spans import find_toxic_spans
+from hallmark.tasks.corpus.identities import find_identities
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import identify_languages
+from hallmark.tasks.corpus.leave_out import leave_out_documents
+from hallmark.tasks.corpus.plant_canaries import plant_canaries
+from hallmark.tasks.corpus.profile import profile_corpus
+from hallmark.tasks.corpus.quality import measure_quality
+from hallmark.tasks.corpus.reading.inputs import list_town_sources
+from hallmark.tasks.corpus.redact_spans import redact_spans
+from hallmark.tasks.corpus.removal_effects import measure_removal_effects
+from hallmark.tasks.corpus.score_toxicity import score_toxicity
+from hallmark.tasks.corpus.select import select_documents
+from hallmark.tasks.corpus.split import split_corpus
+from hallmark.tasks.training.document_padding import pad_removed_documents
+from hallmark.tasks.training.finetune import finetune as finetune_model
+from hallmark.tasks.training.pack import pack
+from hallmark.tasks.training.pretrain import pretrain as pretrain_model
+from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
 deduplicate_redacted = deduplicate.with_label(
     "deduplicate_redacted"

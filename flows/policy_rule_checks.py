@@ -13,16 +13,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.config_errors import suggest_closest_name
-from tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL, PROBES
-from tasks.audits.judging.comparison_units import CAPABILITY
-from tasks.audits.judging.policy import PolicyRule, is_exact_count
-from tasks.audits.judging.tags import parse_tags
-from tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
-from tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
-from tasks.audits.probe import Probe
-from tasks.audits.slices import AvailableSlices, find_available_slices, find_capability_slices
-from tasks.contract import Artifact, UsageError
+from hallmark.flows.config_errors import suggest_closest_name
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL, PROBES
+from hallmark.tasks.audits.judging.comparison_units import CAPABILITY
+from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
+from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
+from hallmark.tasks.audits.probe import Probe
+from hallmark.tasks.audits.slices import (
+    AvailableSlices,
+    find_available_slices,
+    find_capability_slices,
+)
+from hallmark.tasks.contract import Artifact, UsageError
 
 #: Slices that an error names at most.
 MAX_LISTED_SLICES = 20

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from reports.page.redaction import INVISIBLE_PATTERN, Redactor
-from tasks.audits.experiments.source_documents import list_document_id_columns
-from tasks.contract import ID_TYPE, Column, hash_documents, hash_to_ids
-from tasks.corpus.reading.web_pages import detect_encodings
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.reports.page.redaction import INVISIBLE_PATTERN, Redactor
+from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
+from hallmark.tasks.contract import ID_TYPE, Column, hash_documents, hash_to_ids
+from hallmark.tasks.corpus.reading.web_pages import detect_encodings
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 #: So many letters and digits in a row, whatever stands between them, are a quotation.
 WINDOW_CHARACTERS = 20

@@ -15,22 +15,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from flows.checkpoint_resolution import find_checkpoint_in_folder, resolve_checkpoint
-from flows.corpus_additions import check_preferred_sources_exist, resolve_earlier_run_id
-from flows.deployment_checks import (
+from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder, resolve_checkpoint
+from hallmark.flows.corpus_additions import check_preferred_sources_exist, resolve_earlier_run_id
+from hallmark.flows.deployment_checks import (
     check_checkpoint_allowed,
     check_settings_allowed,
     check_store_allowed,
 )
-from flows.runs import Record, Run, check_not_purged, find_artifact, open_store, resolve_store_uri
-from flows.site import try_build_site
-from flows.tensorboard_listener import TensorBoardListener
-from flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
-from tasks.contract import Artifact, HallmarkError, Store, UsageError
+from hallmark.flows.runs import (
+    Record,
+    Run,
+    check_not_purged,
+    find_artifact,
+    open_store,
+    resolve_store_uri,
+)
+from hallmark.flows.site import try_build_site
+from hallmark.flows.tensorboard_listener import TensorBoardListener
+from hallmark.flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:
-    from flows.config import Config
-    from tasks.contract import Event
+    from hallmark.flows.config import Config
+    from hallmark.tasks.contract import Event
 
 
 @dataclass
@@ -91,9 +98,9 @@ def resolve_flow_arguments(
     store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
-    from flows.config import fill_missing_sections, load_config
-    from flows.config_files import find_override, read_config_tree
-    from flows.policy_rule_checks import check_policy_rules
+    from hallmark.flows.config import fill_missing_sections, load_config
+    from hallmark.flows.config_files import find_override, read_config_tree
+    from hallmark.flows.policy_rule_checks import check_policy_rules
 
     if config is None and checkpoint is None:
         config = "demo"
@@ -174,7 +181,7 @@ def _open_store(store_name: str | None, checkpoint_names: Sequence[str]) -> Stor
 def check_last_stage(last_stage: str | None, settings: Config) -> None:
     """UsageError where there is no stage of that name to stop after, or the config leaves it
     out."""
-    from flows.config import ROOT_KEYS, Config, explain_skipped_stages
+    from hallmark.flows.config import ROOT_KEYS, Config, explain_skipped_stages
 
     if last_stage is not None and (reason := explain_skipped_stages(settings).get(last_stage)):
         raise UsageError(f"there is no stage {last_stage!r} to stop after in this config: {reason}")
@@ -199,7 +206,7 @@ def check_weat_layer(settings: Config) -> None:
 
 def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
     """The config that a checkpoint is audited with where none is named."""
-    from flows.config import load_config
+    from hallmark.flows.config import load_config
 
     source_run = resolve_checkpoint(store, checkpoint_name).source_run
     if source_run is not None:
@@ -213,7 +220,7 @@ def check_start_checkpoint(
     checkpoint_name: str, settings: Config, last_stage: str | None, store: Store
 ) -> Artifact:
     """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
-    from tasks.training.pretrain import read_start_model_settings
+    from hallmark.tasks.training.pretrain import read_start_model_settings
 
     if last_stage == "train_tokenizer":
         raise UsageError(
@@ -278,7 +285,7 @@ def record_run(
     """A session for a flow, and its run.json while it works."""
     from prefect.runtime import flow_run
 
-    from tasks.contract import (
+    from hallmark.tasks.contract import (
         BackgroundListener,
         LastStageReached,
         Session,

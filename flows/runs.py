@@ -15,12 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from flows.config import Config
+    from hallmark.flows.config import Config
 
 Record = dict[str, Any]
 
@@ -59,7 +59,7 @@ def resolve_store_uri(store_name: str | None = None) -> str:
     ``named`` is a folder, a URI, or a config's file, which may name one.
     """
     if store_name and store_name.endswith(".toml"):
-        from flows.config_files import read_config_tree
+        from hallmark.flows.config_files import read_config_tree
 
         config_file, store_name = store_name, read_config_tree(store_name).get("store")
         if not isinstance(store_name, str | None):
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def config(self) -> Config:
-        from flows.config import load_config
+        from hallmark.flows.config import load_config
 
         return load_config(self.record["config"])
 

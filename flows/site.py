@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.runs import read_all_runs
-from tasks.contract import Store, UsageError
+from hallmark.flows.runs import read_all_runs
+from hallmark.tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
 
@@ -31,9 +31,9 @@ def build_store_site(
 ) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
     page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
-    from flows.checkpoint_comparison import find_audited_trainings
-    from flows.commands.tables import list_tables
-    from reports.site import build_site
+    from hallmark.flows.checkpoint_comparison import find_audited_trainings
+    from hallmark.flows.commands.tables import list_tables
+    from hallmark.reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)
     with replace_site_folder(output_folder) as new_folder:

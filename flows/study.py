@@ -9,27 +9,30 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
-from flows.audit_execution import run_probe_audits
-from flows.mitigation import get_removal_list_folder, write_document_id_list
-from flows.run_recording import frontend, generate_flow_run_name, record_run
-from flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
-from flows.site import try_build_site
-from flows.study_config import (
+from hallmark.flows.audit_execution import run_probe_audits
+from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
+from hallmark.flows.run_recording import frontend, generate_flow_run_name, record_run
+from hallmark.flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
+from hallmark.flows.site import try_build_site
+from hallmark.flows.study_config import (
     STUDIED_PROBES,
     StudyConfig,
     expand_to_full_audits,
     iter_world_configs,
 )
-from reports.study_card import build_study_card
-from tasks.audits.experiments.attribution import attribute_texts, select_influential_documents
-from tasks.audits.experiments.candidate_verdicts import judge_candidates
-from tasks.audits.experiments.error_rates import (
+from hallmark.reports.study_card import build_study_card
+from hallmark.tasks.audits.experiments.attribution import (
+    attribute_texts,
+    select_influential_documents,
+)
+from hallmark.tasks.audits.experiments.candidate_verdicts import judge_candidates
+from hallmark.tasks.audits.experiments.error_rates import (
     ARMS,
     ErrorRatesConfig,
     compute_error_rates,
     read_effect_levels,
 )
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     EmptyConfig,
     HallmarkError,
@@ -38,12 +41,12 @@ from tasks.contract import (
     hash_file,
     make_mapper,
 )
-from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
-from tasks.corpus.synthetic_world import seal_answer_key, write_synthetic_world
-from tasks.training.document_padding import pad_removed_documents
-from tasks.training.pack import pack
-from tasks.training.pretrain import pretrain
-from tasks.training.train_tokenizer import train_tokenizer
+from hallmark.tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
+from hallmark.tasks.corpus.synthetic_world import seal_answer_key, write_synthetic_world
+from hallmark.tasks.training.document_padding import pad_removed_documents
+from hallmark.tasks.training.pack import pack
+from hallmark.tasks.training.pretrain import pretrain
+from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
 #: What the names of the stages begin with that look at all items.
 FULL_AUDIT_PREFIX = "whole_"

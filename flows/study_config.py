@@ -10,32 +10,32 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.config_errors import format_validation_error
-from flows.config_files import apply_override
-from flows.runs import open_store, read_all_runs
-from model.config import ModelConfig, TrainConfig
-from reports.study_card import StudyCardConfig
-from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
-from tasks.audits.catalogue import PROBES
-from tasks.audits.experiments.attribution import AttributionConfig
-from tasks.audits.inference import RespondConfig
-from tasks.audits.probes.associations import AssociationsConfig
-from tasks.audits.probes.counterfactual import CounterfactualConfig
-from tasks.audits.probes.extraction import ExtractionConfig
-from tasks.audits.scoring import ScoreConfig
-from tasks.audits.tracing import TraceConfig
-from tasks.contract import (
+from hallmark.flows.config_errors import format_validation_error
+from hallmark.flows.config_files import apply_override
+from hallmark.flows.runs import open_store, read_all_runs
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.reports.study_card import StudyCardConfig
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.experiments.attribution import AttributionConfig
+from hallmark.tasks.audits.inference import RespondConfig
+from hallmark.tasks.audits.probes.associations import AssociationsConfig
+from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig
+from hallmark.tasks.audits.probes.extraction import ExtractionConfig
+from hallmark.tasks.audits.scoring import ScoreConfig
+from hallmark.tasks.audits.tracing import TraceConfig
+from hallmark.tasks.contract import (
     PathSafeName,
     StageConfig,
     Store,
     UsageError,
 )
-from tasks.corpus.synthetic_world import SyntheticWorldConfig
-from tasks.measures.canaries import max_reference_secrets
-from tasks.measures.sentence_frames import SENTENCE_FRAMES
-from tasks.training.pack import PackConfig
-from tasks.training.pretrain import PretrainConfig
-from tasks.training.train_tokenizer import TokenizerConfig
+from hallmark.tasks.corpus.synthetic_world import SyntheticWorldConfig
+from hallmark.tasks.measures.canaries import max_reference_secrets
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES
+from hallmark.tasks.training.pack import PackConfig
+from hallmark.tasks.training.pretrain import PretrainConfig
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig
 
 #: The probes that judge candidates.
 STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.contract import Event, UsageError
+from hallmark.tasks.contract import Event, UsageError
 
 
 def check_tensorboard_installed() -> None:

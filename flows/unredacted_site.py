@@ -6,8 +6,8 @@ import getpass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.runs import Run
-from tasks.contract import Store, UsageError
+from hallmark.flows.runs import Run
+from hallmark.tasks.contract import Store, UsageError
 
 #: The folder of unmasked pages in a local store, or in the cache of another.
 DEFAULT_FOLDER_NAME = "site-revealed"
@@ -35,7 +35,7 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
 
     The run says when, by whom and where before anything is written: no unmasked page without it.
     """
-    from reports.unredacted_site import create_private_folder, write_unredacted_site
+    from hallmark.reports.unredacted_site import create_private_folder, write_unredacted_site
 
     if run.status == "running":
         raise UsageError(f"run {run.id} is still running; reveal it when it has ended")

@@ -16,9 +16,9 @@ same formulas in plain code. ``keyed_randomness`` holds all randomness except to
 ``precision`` decides where bf16 is used, ``special_tokens`` names the ids that every vocabulary
 has, and ``padding`` turns sequences into padded rows. ``decoding`` generates and scores text,
 ``probing`` tests what a model has learned, and ``interchange`` reads and writes checkpoints; the
-core imports none of these subpackages. ``python -m model.training.run JOB.json`` starts a training
-process. The package imports torch, numpy, pyarrow, safetensors and tokenizers, and no other package
-of this repository.
+core imports none of these subpackages. ``python -m hallmark.model.training.run JOB.json`` starts a
+training process. The package imports torch, numpy, pyarrow, safetensors and tokenizers, and no
+other package of this repository.
 """
 
 import os

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import Attention
-from model.batch import Batch
-from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, Objective
-from model.kernels import Linear
-from model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
-from model.masks import AttentionMask, MaskSpec
-from model.positions import RotaryCosSin, compute_rotary_cos_sin, compute_sinusoids
+from hallmark.model.attention import Attention
+from hallmark.model.batch import Batch
+from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, Objective
+from hallmark.model.kernels import Linear
+from hallmark.model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
+from hallmark.model.masks import AttentionMask, MaskSpec
+from hallmark.model.positions import RotaryCosSin, compute_rotary_cos_sin, compute_sinusoids
 
 #: Every activation except SwiGLU, which takes two inputs.
 ACTIVATION_MODULES: dict[str, nn.Module] = {

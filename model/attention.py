@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from model import kernels
-from model.config import ModelConfig
-from model.masks import AttentionMask
-from model.positions import RotaryCosSin, apply_rotary
+from hallmark.model import kernels
+from hallmark.model.config import ModelConfig
+from hallmark.model.masks import AttentionMask
+from hallmark.model.positions import RotaryCosSin, apply_rotary
 
 
 class Attention(nn.Module):

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from model.config_checks import Range, check_field_ranges, check_field_types
+from hallmark.model.config_checks import Range, check_field_ranges, check_field_types
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]

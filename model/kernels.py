@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from model import reference
-from model.masks import AttentionMask
+from hallmark.model import reference
+from hallmark.model.masks import AttentionMask
 
 # Up to this many keys, plain products beat the fused kernel on the CPU in bf16, by a factor of two
 # to three at head size 32: they run on the matrix units, unlike the fused kernel's small blocks.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model import kernels
+from hallmark.model import kernels
 
 # Bytes of one chunk's logits. On the CPU such a chunk stays in the cache: with a vocabulary of
 # 4,096 and bf16 the layer is about three times as fast as in one piece.

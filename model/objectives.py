@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import CORRUPTION_RATE, Objective, count_corrupted_spans
-from model.keyed_randomness import make_generator
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.model.batch import Batch
+from hallmark.model.config import CORRUPTION_RATE, Objective, count_corrupted_spans
+from hallmark.model.keyed_randomness import make_generator
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 FIRST_TEXT_ID = PAD_ID + 1  # objectives treat ids from here on as text
 TokenRows = NDArray[np.int64]

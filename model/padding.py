@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.special_tokens import PAD_ID, TokenIds
+from hallmark.model.special_tokens import PAD_ID, TokenIds
 
 
 def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

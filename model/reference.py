@@ -1,27 +1,16 @@
-"""Define the plain forms of the fast kernels, as a reference for tests and for inspection.
+"""Define attention and loss by their formulas.
 
-Within ``use_reference_kernels(model)`` attention follows its formula, the loss uses a full table of
-logits, products use ``F.linear``, and the attention weights are available.
-``generate_without_cache`` does the same as ``decoding.generation``, one text at a time and without
-a cache.
+``kernels.py`` and ``loss.py`` compute the same values faster. The formulas are used where they are
+as fast, and in ``reference_kernels.use_reference_kernels``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.masks import AttentionMask
-
-if TYPE_CHECKING:
-    from model.architecture import Transformer
-    from model.decoding.sampling import TokenSampler
+from hallmark.model.masks import AttentionMask
 
 
 def compute_attention(
@@ -90,75 +79,3 @@ def sum_cross_entropy(
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     penalty = z_loss * logits.logsumexp(-1).square().flatten()
     return ((nats + penalty) * weights.flatten()).sum()
-
-
-def generate_without_cache(
-    model: Transformer,
-    prompt: Sequence[int],
-    sampler: TokenSampler,
-    *,
-    max_new_tokens: int,
-    seed: int = 0,
-    stop: Collection[int] = (0,),
-    forbid: Collection[int] = (1,),
-) -> list[int]:
-    """Generate the first text that ``generate`` writes after a decoder's prompt.
-
-    Each token is computed from the whole window again.
-    """
-    # Imported here, because ``kernels`` imports this module.
-    from model.batch import Batch
-    from model.decoding.cache import make_prefix_lengths
-    from model.decoding.context_windows import compute_default_stride, compute_window_start
-    from model.decoding.inference_mode import evaluation_mode
-    from model.decoding.sampling import make_draw_keys
-
-    tokens, key, context = list(prompt), make_draw_keys(seed, prompt, 1), model.config.context
-    device = model.embedding.weight.device
-    with evaluation_mode(model):
-        for position in range(max_new_tokens):
-            start = compute_window_start(len(tokens), context, compute_default_stride(context))
-            prefix_lengths = make_prefix_lengths(model, [max(0, len(prompt) - start)])
-            hidden = model(
-                Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths)
-            )
-            logits = model.compute_logits(hidden[:, -1]).float()  # (1, V)
-            logits[:, list(forbid)] = -torch.inf
-            history = torch.tensor([tokens], device=device)
-            tokens += sampler.choose_tokens(logits, key, position, history, list(stop)).tolist()
-            if tokens[-1] in stop:
-                break
-    return tokens[len(prompt) :]
-
-
-@contextmanager
-def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
-    """Within the context, compute with the plain forms; values are equal apart from rounding.
-
-    Yields:
-        The weights (B, H, Tq, Tk) of the last call of each attention layer, by module.
-    """
-    from model.attention import Attention
-    from model.kernels import Linear
-
-    weights_by_layer: dict[nn.Module, Tensor] = {}
-
-    def attend_and_record(
-        layer: Attention, q: Tensor, k: Tensor, v: Tensor, *options: Any
-    ) -> Tensor:
-        weights_by_layer[layer] = compute_attention_weights(q, k, options[0]).detach()
-        return compute_attention(q, k, v, *options)
-
-    layers = [module for module in model.modules() if isinstance(module, Attention | Linear)]
-    kernels = [layer.kernel for layer in layers], model.cross_entropy
-    for layer in layers:
-        layer.kernel = F.linear
-        if isinstance(layer, Attention):
-            layer.kernel = partial(attend_and_record, layer)
-    model.cross_entropy = sum_cross_entropy
-    try:
-        yield weights_by_layer
-    finally:
-        for layer, kernel in zip(layers, kernels[0], strict=True):
-            layer.kernel = kernel
-        model.cross_entropy = kernels[1]

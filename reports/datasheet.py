@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     BulletList,
     Code,
     DataTable,
@@ -24,31 +24,34 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, FigureBook
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.composition import (
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.sections.composition import (
     build_canary_callout,
     build_composition_section,
     build_growth_callout,
     describe_licences,
     has_canaries,
 )
-from reports.sections.corpus_figures import (
+from hallmark.reports.sections.corpus_figures import (
     CARD_TABLES,
     PROFILE,
     CorpusFigures,
     build_corpus_redactor,
 )
-from reports.sections.curation_effects import (
+from hallmark.reports.sections.curation_effects import (
     build_curation_effects_section,
     build_removal_rate_summary,
 )
-from reports.sections.curation_evaluation import build_curation_evaluation_sections
-from reports.sections.personal_data import describe_personal_data_treatment
-from reports.sections.preprocessing import build_preprocessing_section, describe_toxicity_actions
-from tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
+from hallmark.reports.sections.personal_data import describe_personal_data_treatment
+from hallmark.reports.sections.preprocessing import (
+    build_preprocessing_section,
+    describe_toxicity_actions,
+)
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class DatasheetConfig(StageConfig):

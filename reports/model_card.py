@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -24,48 +24,52 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, FigureBook
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.analyses import build_analyses_section, describe_unscored_misuse
-from reports.sections.attention import build_attention_section
-from reports.sections.card_summary import build_card_summary
-from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
-from reports.sections.composition import (
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.sections.analyses import build_analyses_section, describe_unscored_misuse
+from hallmark.reports.sections.attention import build_attention_section
+from hallmark.reports.sections.card_summary import build_card_summary
+from hallmark.reports.sections.checkpoint import describe_parameter_counts, read_config_settings
+from hallmark.reports.sections.composition import (
     build_canaries_section,
     build_canary_callout,
     build_sources_section,
 )
-from reports.sections.corpus_figures import (
+from hallmark.reports.sections.corpus_figures import (
     CARD_TABLES,
     PROFILE,
     CorpusFigures,
     build_corpus_redactor,
 )
-from reports.sections.error_rates import ERROR_RATES, ErrorRates, describe_missing_error_rates
-from reports.sections.findings import (
+from hallmark.reports.sections.error_rates import (
+    ERROR_RATES,
+    ErrorRates,
+    describe_missing_error_rates,
+)
+from hallmark.reports.sections.findings import (
     Findings,
     format_metric_name,
     get_audit_title,
     natural_sort_key,
     select_findings,
 )
-from reports.sections.personal_data import describe_personal_data_treatment
-from reports.sections.tokenizer import build_tokenizer_section
-from reports.sections.training import (
+from hallmark.reports.sections.personal_data import describe_personal_data_treatment
+from hallmark.reports.sections.tokenizer import build_tokenizer_section
+from hallmark.reports.sections.training import (
     EARLIER_TRAINING_NOTE,
     build_samples_section,
     build_training_section,
     get_start_checkpoint,
 )
-from reports.sections.training_coverage import (
+from hallmark.reports.sections.training_coverage import (
     build_coverage_table,
     describe_excluded_documents,
     describe_training_coverage,
     find_checkpoint_step,
 )
-from tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class ModelCardConfig(StageConfig):

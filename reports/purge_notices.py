@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reports.page.rendering import get_template_environment
-from tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
+from hallmark.reports.page.rendering import get_template_environment
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
 
 #: What a study leaves: its worlds are the corpora of other models.
 STUDY_PREFIX = "error_rates/"

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, FigureBook
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
-from reports.sections.removal_experiment import RemovalReport
-from tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
+from hallmark.reports.sections.removal_experiment import RemovalReport
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class RemovalExperimentCardConfig(StageConfig):

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.model_card import ModelCardConfig
-from reports.page.figures import format_value
-from reports.page.redaction import RedactFunction
-from tasks.contract import Artifact, HallmarkError
+from hallmark.reports.model_card import ModelCardConfig
+from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.redaction import RedactFunction
+from hallmark.tasks.contract import Artifact, HallmarkError
 
 #: Figures of a model card that the index shows, by the start of their ids.
 KEY_FIGURE_LABELS = {

@@ -23,9 +23,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from reports.page.redaction import RedactFunction, Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES, get_template_environment
-from reports.purge_notices import (
+from hallmark.reports.page.redaction import RedactFunction, Redactor
+from hallmark.reports.page.rendering import (
+    RENDERING_LIBRARIES,
+    TEMPLATE_FILES,
+    get_template_environment,
+)
+from hallmark.reports.purge_notices import (
     PurgeRecord,
     collect_purged_documents,
     find_artifact_by_name,
@@ -33,11 +37,16 @@ from reports.purge_notices import (
     insert_purge_notice,
     read_purge_record,
 )
-from reports.run_summary import KEY_FIGURE_LABELS, summarize_run
-from reports.sections.checkpoint_comparison import TrainingCheckpoint
-from reports.tables_page import write_tables_page
-from reports.trajectory import TRAJECTORY_FOLDER, TRAJECTORY_PAGE, AuditedTraining, write_trajectory
-from tasks.contract import (
+from hallmark.reports.run_summary import KEY_FIGURE_LABELS, summarize_run
+from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
+from hallmark.reports.tables_page import write_tables_page
+from hallmark.reports.trajectory import (
+    TRAJECTORY_FOLDER,
+    TRAJECTORY_PAGE,
+    AuditedTraining,
+    write_trajectory,
+)
+from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
     Artifact,
     HallmarkError,
@@ -371,7 +380,9 @@ def _hash_site_code() -> dict[str, str]:
     page_templates = [
         f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")
     ]
-    return compute_code_digests("reports.site", Path(__file__), (*TEMPLATE_FILES, *page_templates))
+    return compute_code_digests(
+        "hallmark.reports.site", Path(__file__), (*TEMPLATE_FILES, *page_templates)
+    )
 
 
 def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:

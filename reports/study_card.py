@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from reports.page.charts import draw_interval_chart
-from reports.page.document import (
+from hallmark.reports.page.charts import draw_interval_chart
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -22,18 +22,24 @@ from reports.page.document import (
     Section,
     ShortFigure,
 )
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, SHARE_DIFFERENCE, Figure, FigureBook, format_value
-from reports.page.redaction import Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.error_rates import (
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import (
+    FIGURES,
+    SHARE_DIFFERENCE,
+    Figure,
+    FigureBook,
+    format_value,
+)
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.sections.error_rates import (
     CANDIDATE_KINDS,
     ERROR_RATES,
     ErrorRates,
     format_planted_amount,
     format_rate_with_interval,
 )
-from tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
 MIN_DETECTION_RATE, VALID_COVERAGE_RANGE = 0.95, (0.92, 0.98)

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from reports.page.rendering import get_template_environment
+from hallmark.reports.page.rendering import get_template_environment
 
 TABLES_PAGE = "tables.html"
 

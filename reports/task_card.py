@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -25,22 +25,27 @@ from reports.page.document import (
     ShortFigure,
     format_user_statement,
 )
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, Figure, FigureBook, slugify
-from reports.page.redaction import Redactor
-from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
-from reports.sections.task_scores import COUNTS_TABLE, FINETUNE, PREDICTIONS_TABLE, TaskScores
-from reports.sections.training import (
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, Figure, FigureBook, slugify
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.sections.checkpoint import describe_parameter_counts, read_config_settings
+from hallmark.reports.sections.task_scores import (
+    COUNTS_TABLE,
+    FINETUNE,
+    PREDICTIONS_TABLE,
+    TaskScores,
+)
+from hallmark.reports.sections.training import (
     build_checkpoint_table,
     build_loss_chart,
     summarize_training_log,
 )
-from reports.sections.usage_examples import (
+from hallmark.reports.sections.usage_examples import (
     build_checkpoint_usage_code,
     build_transformers_usage_code,
 )
-from tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 
 TASK_DESCRIPTIONS = {
     "pairs": "answers sources with targets",

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     Callout,
     Chart,
     DataTable,
@@ -30,11 +30,11 @@ from reports.page.document import (
     Section,
     redact_document,
 )
-from reports.page.evidence_pages import value_to_cell
-from reports.page.figures import Evidence, Figure, FigureBook, format_value, slugify
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from reports.page.rendering import get_template_environment
-from reports.sections.checkpoint_comparison import (
+from hallmark.reports.page.evidence_pages import value_to_cell
+from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_value, slugify
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from hallmark.reports.page.rendering import get_template_environment
+from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     Row,
     TrainingCheckpoint,
@@ -51,17 +51,22 @@ from reports.sections.checkpoint_comparison import (
     select_directional_findings,
     select_headline_findings,
 )
-from reports.sections.corpus_figures import build_corpus_redactor
-from reports.sections.findings import (
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.reports.sections.findings import (
     format_confidence_levels,
     format_metric_name,
     get_audit_title,
     is_about_groups,
 )
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.comparison import FindingComparison
-from tasks.audits.judging.comparison_units import AREA_UNIT, CAPABILITY, AuditUnits, average_by_item
-from tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.comparison import FindingComparison
+from hallmark.tasks.audits.judging.comparison_units import (
+    AREA_UNIT,
+    CAPABILITY,
+    AuditUnits,
+    average_by_item,
+)
+from hallmark.tasks.contract import Artifact, HallmarkError
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 

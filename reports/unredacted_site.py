@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import datasheet, model_card, removal_experiment_card, task_card
-from reports.page.redaction import PassthroughRedactor
-from reports.purge_notices import collect_purged_documents, format_purge_notice, insert_purge_notice
-from reports.site import JsonRecord, build_site
-from tasks.contract import Artifact, HallmarkError, Stage, StageContext, Store, UsageError
+from hallmark.reports import datasheet, model_card, removal_experiment_card, task_card
+from hallmark.reports.page.redaction import PassthroughRedactor
+from hallmark.reports.purge_notices import (
+    collect_purged_documents,
+    format_purge_notice,
+    insert_purge_notice,
+)
+from hallmark.reports.site import JsonRecord, build_site
+from hallmark.tasks.contract import Artifact, HallmarkError, Stage, StageContext, Store, UsageError
 
 #: Each card's stage, and its work with any masker.
 CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {

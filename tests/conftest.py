@@ -10,13 +10,13 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-import model  # noqa: F401  what it sets of threads counts only before torch is loaded
+import hallmark.model  # noqa: F401  what it sets of threads counts only before torch is loaded
 
 # isort: split
 import torch
 
-from model.training.hardware import retain_freed_memory
-from tasks.contract.mappers import FORK_CONTEXT, PRELOADED_MODULES
+from hallmark.model.training.hardware import retain_freed_memory
+from hallmark.tasks.contract.mappers import FORK_CONTEXT, PRELOADED_MODULES
 
 # Thousands of tests ask for the memory that the one before gave back: a twentieth of their time.
 retain_freed_memory()
@@ -65,7 +65,7 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture
 def session(tmp_path):
     """A session over a fresh store."""
-    from tasks.contract import Session, Store, open_session
+    from hallmark.tasks.contract import Session, Store, open_session
 
     with open_session(Session(Store(tmp_path / "store"))) as opened:
         yield opened
@@ -82,7 +82,7 @@ def shared(tmp_path_factory):
 def server(shared):
     """The API of a Prefect server, which all processes of the tests use. The one that needs it
     first starts it; it ends behind all of them, and behind what Prefect still has to tell."""
-    from flows.local_prefect_server import LocalPrefectServer
+    from hallmark.flows.local_prefect_server import LocalPrefectServer
 
     users, alone = (shared / "server").open("a+"), FileLock(shared / "server.lock")
     started = False
@@ -109,7 +109,7 @@ def forked_trainers():
 
     with pytest.MonkeyPatch.context() as patch:
         forked = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)
-        patch.setattr("tasks.training.trainer_process.subprocess", forked)
+        patch.setattr("hallmark.tasks.training.trainer_process.subprocess", forked)
         yield
 
 

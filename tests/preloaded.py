@@ -9,10 +9,10 @@ import profanity_check.profanity_check  # noqa: F401
 import torch
 import torch._dynamo
 
-import model.training.run  # noqa: F401
-from model.training.hardware import measure_matmul_flops_per_second
-from tasks.corpus.quality_signals.text_batch import _build_character_classes
-from tasks.measures.languages import _load_language_identifier
+import hallmark.model.training.run  # noqa: F401
+from hallmark.model.training.hardware import measure_matmul_flops_per_second
+from hallmark.tasks.corpus.quality_signals.text_batch import _build_character_classes
+from hallmark.tasks.measures.languages import _load_language_identifier
 
 _build_character_classes()
 _load_language_identifier()

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from benchmarks.planted_faults import FAULTS, paths
-from tasks.contract import PROJECT_ROOT
+from hallmark.tasks.contract import PROJECT_ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import FORK_CONTEXT
 from tests.tasks.audits.conftest import make_own

@@ -2,12 +2,17 @@
 
 import pytest
 
-from tasks.contract import COLUMN_KINDS, describe_columns, get_table_meaning, is_partitioned
-from tests.test_architecture import stages
+from hallmark.tasks.contract import (
+    COLUMN_KINDS,
+    describe_columns,
+    get_table_meaning,
+    is_partitioned,
+)
+from tests.test_architecture import list_project_stages
 
 SCHEMAS = {
     f"{stage.name}.{name}": schema
-    for stage in stages()
+    for stage in list_project_stages()
     for name, schema in stage.collect_table_schemas().items()
 }
 

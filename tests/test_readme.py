@@ -6,11 +6,11 @@ import tomllib
 
 import pytest
 
-from flows.cli import app
-from flows.config import fill_missing_sections, load_config
-from flows.config_files import list_bundled_configs
-from tasks.audits.catalogue import PROBES
-from tasks.contract import PROJECT_ROOT
+from hallmark.flows.cli import app
+from hallmark.flows.config import fill_missing_sections, load_config
+from hallmark.flows.config_files import list_bundled_configs
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.contract import PROJECT_ROOT
 
 README = (PROJECT_ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -36,10 +36,10 @@ def audit(
         Where the audits' settings come from; by default the config of the checkpoint's run, and of
         a checkpoint from elsewhere that of the demo.
     """
-    from flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
-    from flows.pipeline import check_audit_names
-    from flows.run_recording import resolve_flow_arguments
-    from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+    from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
+    from hallmark.flows.pipeline import check_audit_names
+    from hallmark.flows.run_recording import resolve_flow_arguments
+    from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 
     requested_audits = AUDIT_DESCRIPTIONS if only is None else only.split(",")
     audit_names = [name.strip() for name in requested_audits if name.strip()]

@@ -8,14 +8,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, print_result
-from flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
-from flows.runs import Run, open_run
-from model.training.packed_rows import select_batch_rows
-from reports.page.figures import format_count
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.contract import UsageError
+from hallmark.flows.commands.flow_execution import (
+    JsonOption,
+    StoreOption,
+    WholeNumber,
+    print_result,
+)
+from hallmark.flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
+from hallmark.flows.runs import Run, open_run
+from hallmark.model.training.packed_rows import select_batch_rows
+from hallmark.reports.page.figures import format_count
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.contract import UsageError
 
 Report = dict[str, Any]
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.checkpoint_comparison import (
+from hallmark.flows.checkpoint_comparison import (
     compare_checkpoints,
     find_audited_checkpoints,
     find_trajectory_page,
 )
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.runs import open_store
-from reports.page.figures import format_value
-from reports.page.redaction import escape_invisible
-from reports.sections.checkpoint_comparison import describe_change
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.runs import open_store
+from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.sections.checkpoint_comparison import describe_change
 
 Report = dict[str, Any]
 

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.runs import open_store, resolve_store_uri
-from tasks.contract import HallmarkError
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.runs import open_store, resolve_store_uri
+from hallmark.tasks.contract import HallmarkError
 
 CheckResult = dict[str, Any]
 
@@ -85,7 +85,11 @@ def _check_device() -> CheckResult:
 
 
 def _check_scorers() -> CheckResult:
-    from tasks.measures.scorers import ScorerConfig, list_downloaded_checkpoints, scorer_versions
+    from hallmark.tasks.measures.scorers import (
+        ScorerConfig,
+        list_downloaded_checkpoints,
+        scorer_versions,
+    )
 
     digests = scorer_versions(ScorerConfig(), "")
     message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
@@ -96,7 +100,7 @@ def _check_scorers() -> CheckResult:
 
 
 def _check_prefect() -> CheckResult:
-    from flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
+    from hallmark.flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
 
     server_url = os.environ.get("PREFECT_API_URL", "")
     if not server_url:

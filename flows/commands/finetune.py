@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,

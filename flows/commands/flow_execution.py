@@ -19,8 +19,8 @@ OverridesOption = Annotated[
     ),
 ]
 if TYPE_CHECKING:
-    from flows.runs import Run
-    from tasks.contract import HallmarkError
+    from hallmark.flows.runs import Run
+    from hallmark.tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
 
@@ -60,8 +60,8 @@ def configure_prefect_environment() -> None:
 def _check_prefect_server_answers() -> None:
     from prefect.settings import PREFECT_API_URL
 
-    from flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
-    from tasks.contract import HallmarkError
+    from hallmark.flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
+    from hallmark.tasks.contract import HallmarkError
 
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
@@ -78,7 +78,7 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
 
     ``check`` raises for what is wrong with the command, before anything waits for Prefect.
     """
-    from flows.local_prefect_server import LocalPrefectServer
+    from hallmark.flows.local_prefect_server import LocalPrefectServer
 
     # It starts on another core while this process imports the same libraries.
     server = None if os.environ.get("PREFECT_API_URL") else LocalPrefectServer()
@@ -91,10 +91,10 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
     if not (server and server.connect_prefect()):
         server = None
         _check_prefect_server_answers()
-    from flows import pipeline  # noqa: F401
-    from flows.console import RunProgressDisplay
-    from flows.run_recording import frontend
-    from tasks.contract import STAGES
+    from hallmark.flows import pipeline  # noqa: F401
+    from hallmark.flows.console import RunProgressDisplay
+    from hallmark.flows.run_recording import frontend
+    from hallmark.tasks.contract import STAGES
 
     with RunProgressDisplay() as frontend.on_event:
         if server:
@@ -110,8 +110,8 @@ def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -
     with start_prefect_and_progress(lambda: check_flow_parameters(flow_parameters)):
         run = run_flow_by_name(flow_name, flow_parameters)
     if as_json:
-        from flows.commands.removal_summary import summarize_removals
-        from flows.commands.status import build_status_report
+        from hallmark.flows.commands.removal_summary import summarize_removals
+        from hallmark.flows.commands.status import build_status_report
 
         print_result(build_status_report(run) | {"removals": summarize_removals(run)}, True, str)
         check_audits_and_policy(run)
@@ -127,8 +127,8 @@ def run_flow_for_each(
     """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
     keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
     not be done, else a GateError."""
-    from flows.console import stderr
-    from tasks.contract import HallmarkError, UsageError
+    from hallmark.flows.console import stderr
+    from hallmark.tasks.contract import HallmarkError, UsageError
 
     runs: list[Run] = []
     errors_by_name: dict[str, HallmarkError] = {}
@@ -143,7 +143,7 @@ def run_flow_for_each(
             except HallmarkError as error:
                 errors_by_name[name] = error
     if as_json:
-        from flows.commands.status import build_status_report
+        from hallmark.flows.commands.status import build_status_report
 
         print_result([build_status_report(run) for run in runs], True, str)
     else:
@@ -155,7 +155,7 @@ def run_flow_for_each(
 
 def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError:
     """What went wrong with several, by name, as one error: of a gate only where that is all."""
-    from tasks.contract import HallmarkError, PolicyViolationError
+    from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
     are_policy_violations = all(
         isinstance(error, PolicyViolationError) for error in errors_by_name.values()
@@ -166,7 +166,7 @@ def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError
 
 def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
     """UsageError for whatever is wrong with the parameters of flows."""
-    from flows.run_recording import resolve_flow_arguments
+    from hallmark.flows.run_recording import resolve_flow_arguments
 
     checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
     for parameters in parameter_sets:
@@ -176,16 +176,16 @@ def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
 
 
 def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
-    from flows import pipeline
+    from hallmark.flows import pipeline
 
     return call_flow_and_get_run(lambda: getattr(pipeline, flow_name)(**parameters))
 
 
 def print_run_summary(flow_name: str, run: Run) -> None:
     """Say on stderr what a run did, on stdout where its page is."""
-    from flows.commands.removal_summary import render_removals, summarize_removals
-    from flows.console import stderr
-    from reports.page.figures import format_count
+    from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
+    from hallmark.flows.console import stderr
+    from hallmark.reports.page.figures import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -214,10 +214,10 @@ def print_run_summary(flow_name: str, run: Run) -> None:
 def check_audits_and_policy(run: Run) -> None:
     """HallmarkError where an audit of a run failed, GateError where its findings break its
     policy."""
-    from flows.finding_trace import format_finding_name
-    from flows.runs import is_same_store, resolve_store_uri
-    from tasks.audits.audit_descriptions import SKIPPED_COUNT_METRICS
-    from tasks.contract import HallmarkError, PolicyViolationError
+    from hallmark.flows.finding_trace import format_finding_name
+    from hallmark.flows.runs import is_same_store, resolve_store_uri
+    from hallmark.tasks.audits.audit_descriptions import SKIPPED_COUNT_METRICS
+    from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
     for audit, reason in run.read_audit_failures().items():
         raise HallmarkError(
@@ -260,7 +260,7 @@ def check_audits_and_policy(run: Run) -> None:
 
 def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
     """Name the first rules that are not passed, each with its finding and why."""
-    from flows.finding_trace import format_finding_name
+    from hallmark.flows.finding_trace import format_finding_name
 
     descriptions = [
         f"{row['rule']} ({format_finding_name(row)}: {row['why']})" for row in failed_rules[:3]
@@ -276,7 +276,7 @@ def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
 def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     """The run that a flow made. Its end is what run.json says: Prefect tells its server of it too,
     which may be gone."""
-    from flows.run_recording import frontend
+    from hallmark.flows.run_recording import frontend
 
     earlier_run_ids = set(frontend.runs_by_id)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_count, format_value
 
 Report = dict[str, Any]
 

@@ -9,25 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
-from flows.checkpoint_resolution import (
+from hallmark.flows.checkpoint_resolution import (
     ResolvedCheckpoint,
     find_checkpoint_in_folder,
     resolve_checkpoint,
 )
-from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, print_result
-from flows.corpus_additions import collect_redaction_artifacts
-from flows.runs import open_store
-from reports.page.figures import format_count
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.contract import HallmarkError, UsageError
+from hallmark.flows.commands.flow_execution import (
+    JsonOption,
+    StoreOption,
+    WholeNumber,
+    print_result,
+)
+from hallmark.flows.corpus_additions import collect_redaction_artifacts
+from hallmark.flows.runs import open_store
+from hallmark.reports.page.figures import format_count
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.contract import HallmarkError, UsageError
 
 if TYPE_CHECKING:
-    from model.architecture import Transformer
-    from model.config import Precision
-    from model.decoding.method_comparison import DecodingMethods, MethodOutput
-    from tasks.audits.audited_models.audited_model import AuditedModel as Model
-    from tasks.audits.audited_models.masked_model import MaskedModel
+    from hallmark.model.architecture import Transformer
+    from hallmark.model.config import Precision
+    from hallmark.model.decoding.method_comparison import DecodingMethods, MethodOutput
+    from hallmark.tasks.audits.audited_models.audited_model import AuditedModel as Model
+    from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
 
 Report = dict[str, Any]
 
@@ -109,7 +114,7 @@ def generate(
     )
     if tokens < 1:
         raise UsageError(f"--tokens {tokens}: at least one must be written")
-    from model.decoding.method_comparison import DecodingMethods
+    from hallmark.model.decoding.method_comparison import DecodingMethods
 
     try:
         methods = DecodingMethods(
@@ -134,10 +139,10 @@ def complete_prompt(
     redact: bool = False,
 ) -> Report:
     """What the checkpoint makes of the prompt. UsageError where it cannot be asked for that."""
-    from model.decoding.inference_mode import autocast_to_precision
-    from tasks.audits.audited_models.audited_model import open_audited_model
-    from tasks.audits.audited_models.hallmark_model import HallmarkEncoder
-    from tasks.audits.audited_models.transformers_model import TransformersMaskedModel
+    from hallmark.model.decoding.inference_mode import autocast_to_precision
+    from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+    from hallmark.tasks.audits.audited_models.hallmark_model import HallmarkEncoder
+    from hallmark.tasks.audits.audited_models.transformers_model import TransformersMaskedModel
 
     model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)
     redact_text = _make_context_redactor(resolved_checkpoint) if redact else _return_unredacted
@@ -180,7 +185,7 @@ def complete_prompt(
 
 def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRedactor:
     """Masks texts as the pages do: the embedded scorer judges them."""
-    from tasks.measures.scorers import ScorerConfig, open_scorer
+    from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
     corpus_artifacts = (
         collect_redaction_artifacts(resolved_checkpoint.source_run)
@@ -251,7 +256,7 @@ def _decode_with_every_method(
     methods: DecodingMethods,
     seed: int,
 ) -> list[MethodOutput]:
-    from model.decoding.method_comparison import decode_with_every_method
+    from hallmark.model.decoding.method_comparison import decode_with_every_method
 
     context_length = network.config.context
     if (
@@ -303,10 +308,13 @@ def _prepare_decoding_input(
     model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str
 ) -> tuple[Transformer, DecodingInput]:
     """The network, and the prompt as it is given to it."""
-    from model.special_tokens import END_OF_TEXT_ID, PAD_ID
-    from model.training.examples import build_pair_inputs
-    from tasks.audits.audited_models.hallmark_model import HallmarkDecoder, HallmarkEncoderDecoder
-    from tasks.audits.audited_models.transformers_model import TransformersCausalModel
+    from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
+    from hallmark.model.training.examples import build_pair_inputs
+    from hallmark.tasks.audits.audited_models.hallmark_model import (
+        HallmarkDecoder,
+        HallmarkEncoderDecoder,
+    )
+    from hallmark.tasks.audits.audited_models.transformers_model import TransformersCausalModel
 
     if isinstance(model, TransformersCausalModel):
         return _import_transformers_model(resolved_checkpoint), DecodingInput(
@@ -342,9 +350,9 @@ def _prepare_decoding_input(
 
 def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Transformer:
     """A causal model of Hugging Face as one of ours."""
-    from model.interchange.checkpoint import CheckpointError
-    from model.interchange.transformers_checkpoint import import_transformers
-    from tasks.contract import resolve_torch_device
+    from hallmark.model.interchange.checkpoint import CheckpointError
+    from hallmark.model.interchange.transformers_checkpoint import import_transformers
+    from hallmark.tasks.contract import resolve_torch_device
 
     try:
         return import_transformers(
@@ -386,7 +394,7 @@ def _predict_masked_tokens(
     import numpy as np
     import torch
 
-    from model.padding import check_no_nan
+    from hallmark.model.padding import check_no_nan
 
     mask_name = model.get_token_name(model.mask_id)
     if mask_name not in prompt:

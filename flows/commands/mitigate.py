@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.checkpoint_comparison import find_checkpoint_audits
-from flows.commands.compare import render_comparison
-from flows.commands.flow_execution import (
+from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
+from hallmark.flows.commands.compare import render_comparison
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -19,7 +19,7 @@ from flows.commands.flow_execution import (
     print_result,
     start_prefect_and_progress,
 )
-from flows.mitigation import (
+from hallmark.flows.mitigation import (
     IS_CONTROL_BY_ARM,
     build_arm_overrides,
     build_mitigation_report,
@@ -28,10 +28,10 @@ from flows.mitigation import (
     resolve_trained_checkpoint,
     write_document_id_list,
 )
-from flows.runs import open_store
-from reports.page.figures import format_count
-from reports.page.redaction import escape_invisible
-from tasks.contract import UsageError
+from hallmark.flows.runs import open_store
+from hallmark.reports.page.figures import format_count
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.tasks.contract import UsageError
 
 Report = dict[str, Any]
 
@@ -98,7 +98,7 @@ def mitigate(
         [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)]
         for arm in IS_CONTROL_BY_ARM
     ]
-    from flows.run_recording import resolve_flow_arguments
+    from hallmark.flows.run_recording import resolve_flow_arguments
 
     with (
         chdir(resolved_checkpoint.source_run.working_folder),
@@ -108,7 +108,7 @@ def mitigate(
             ]
         ),
     ):
-        from flows import pipeline
+        from hallmark.flows import pipeline
 
         runs = [
             call_flow_and_get_run(partial(pipeline.pipeline, overrides=arm, **shared_parameters))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     StoreOption,
     WholeNumber,
@@ -13,8 +13,8 @@ from flows.commands.flow_execution import (
     print_result,
     start_prefect_and_progress,
 )
-from flows.mitigation import get_removal_list_folder
-from flows.removal_experiment import (
+from hallmark.flows.mitigation import get_removal_list_folder
+from hallmark.flows.removal_experiment import (
     build_experiment_report,
     build_overrides_by_arm,
     check_arms_comparable,
@@ -25,12 +25,12 @@ from flows.removal_experiment import (
     resolve_base_run,
     write_removal_lists,
 )
-from flows.runs import Run, open_store
-from reports.page.figures import format_count, format_value
-from reports.page.redaction import escape_invisible
-from reports.sections.removal_experiment import with_unit_of_difference
-from tasks.audits.experiments.arm_comparison import BASE
-from tasks.contract import UsageError
+from hallmark.flows.runs import Run, open_store
+from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.sections.removal_experiment import with_unit_of_difference
+from hallmark.tasks.audits.experiments.arm_comparison import BASE
+from hallmark.tasks.contract import UsageError
 
 Report = dict[str, Any]
 
@@ -74,7 +74,7 @@ def prove(
         "store": absolute_uri,
     }
     list_folder = get_removal_list_folder(opened_store).resolve()
-    from flows.run_recording import resolve_flow_arguments
+    from hallmark.flows.run_recording import resolve_flow_arguments
 
     with (
         start_prefect_and_progress(
@@ -82,7 +82,7 @@ def prove(
         ),
         chdir(base_run.working_folder),
     ):
-        from flows import pipeline
+        from hallmark.flows import pipeline
 
         def train_arm(overrides: list[str]) -> Run:
             """Whatever of it is there comes from the store."""
@@ -123,9 +123,9 @@ def prove(
 
 def trace_case_documents(base_run: Run, cases: Any) -> Any:
     """The documents behind the cases, a table; made here, for the arms are made from it."""
-    from flows.run_recording import frontend
-    from tasks.audits.experiments.source_documents import find_source_documents
-    from tasks.contract import Session, make_mapper, open_session
+    from hallmark.flows.run_recording import frontend
+    from hallmark.tasks.audits.experiments.source_documents import find_source_documents
+    from hallmark.tasks.contract import Session, make_mapper, open_session
 
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
     with open_session(Session(base_run.store, mapper, frontend.on_event)):

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.commands.trace import find_training_steps, parse_doc_id
-from flows.document_purge import (
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.trace import find_training_steps, parse_doc_id
+from hallmark.flows.document_purge import (
     DocumentPurge,
     check_store_is_idle,
     clear_rendered_pages,
@@ -20,9 +20,9 @@ from flows.document_purge import (
     remove_documents,
     remove_unfinished_work,
 )
-from flows.quotation_removal import REMOVED_ID
-from flows.runs import Run, open_store, read_all_runs
-from tasks.contract import Artifact, Store, UsageError, read_purged_documents
+from hallmark.flows.quotation_removal import REMOVED_ID
+from hallmark.flows.runs import Run, open_store, read_all_runs
+from hallmark.tasks.contract import Artifact, Store, UsageError, read_purged_documents
 
 Report = dict[str, Any]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from flows.runs import Run
-from reports.page.figures import format_count, format_value
-from tasks.corpus.toxicity.actions import explain_action
-from tasks.measures.scorers import TOXICITY_HEADS
+from hallmark.flows.runs import Run
+from hallmark.reports.page.figures import format_count, format_value
+from hallmark.tasks.corpus.toxicity.actions import explain_action
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS
 
 Report = dict[str, Any]
 Row = dict[str, Any]

@@ -8,20 +8,20 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     StoreOption,
     call_flow_and_get_run,
     print_result,
     start_prefect_and_progress,
 )
-from flows.corpus_additions import list_corpus_runs
-from flows.runs import Record, Run, check_not_purged, find_artifact, open_run
-from tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
+from hallmark.flows.corpus_additions import list_corpus_runs
+from hallmark.flows.runs import Record, Run, check_not_purged, find_artifact, open_run
+from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
 
 Report = dict[str, Any]
 
-#: The flows of ``flows.pipeline`` that make a corpus or a model.
+#: The flows of ``hallmark.flows.pipeline`` that make a corpus or a model.
 REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
 
 #: Verdicts on stages that differ and are held to nothing.
@@ -141,8 +141,8 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
 
 
 def _rerun_flow(run: Run, target_uri: str) -> str:
-    from flows import pipeline
-    from tasks.corpus.plant_canaries import plant_canaries
+    from hallmark.flows import pipeline
+    from hallmark.tasks.corpus.plant_canaries import plant_canaries
 
     record: Record = run.record
     config = {**record["config"], "earlier_run": None}

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.runs import open_run
-from flows.site import build_store_site
-from flows.unredacted_site import write_unredacted_site
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.runs import open_run
+from hallmark.flows.site import build_store_site
+from hallmark.flows.unredacted_site import write_unredacted_site
 
 
 def report(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -41,8 +41,8 @@ def run(
         and model, epochs, memory, time) and what it would fail of.
     """
     if dry_run:
-        from flows.commands.forecast_text import render_forecast
-        from flows.forecast.run_forecast import forecast_run
+        from hallmark.flows.commands.forecast_text import render_forecast
+        from hallmark.flows.forecast.run_forecast import forecast_run
 
         report = forecast_run(config, overrides or [], until, start, store)
         print_result(report, as_json, render_forecast)

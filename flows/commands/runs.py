@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
-from reports.run_summary import group_failed_rules
-from tasks.contract import HallmarkError
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
+from hallmark.reports.run_summary import group_failed_rules
+from hallmark.tasks.contract import HallmarkError
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
 RunStatus = Literal["completed", "failed", "running", "interrupted"]

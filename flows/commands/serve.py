@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import OverridesOption, StoreOption
-from flows.deployments import serve_deployments
+from hallmark.flows.commands.flow_execution import OverridesOption, StoreOption
+from hallmark.flows.deployments import serve_deployments
 
 
 def serve(

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flows.commands.flow_execution import JsonOption, print_result
-from flows.config import Config
-from flows.config_errors import list_schema_references, suggest_closest_name
-from tasks.contract import UsageError
+from hallmark.flows.commands.flow_execution import JsonOption, print_result
+from hallmark.flows.config import Config
+from hallmark.flows.config_errors import list_schema_references, suggest_closest_name
+from hallmark.tasks.contract import UsageError
 
 Row = dict[str, Any]
 Schema = dict[str, Any]
@@ -39,7 +39,7 @@ def list_settings(section: str | None = None) -> list[Row]:
     """
     schema = Config.model_json_schema()
     if section is not None and section.partition(".")[0] == "study":
-        from flows.study_config import StudyConfig
+        from hallmark.flows.study_config import StudyConfig
 
         schema, section = StudyConfig.model_json_schema(), section.partition(".")[2] or None
     rows = list(_iter_setting_rows("", False, schema, schema["$defs"], {}))

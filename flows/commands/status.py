@@ -8,12 +8,12 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.config import fill_missing_sections, load_config
-from flows.config_files import find_override, read_config_tree
-from flows.runs import Run, is_same_store, open_run, resolve_store_uri
-from reports.purge_notices import iter_artifact_names
-from tasks.contract import (
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.config import fill_missing_sections, load_config
+from hallmark.flows.config_files import find_override, read_config_tree
+from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
+from hallmark.reports.purge_notices import iter_artifact_names
+from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
     STAGES,
     STALENESS_COMPONENTS,
@@ -43,8 +43,8 @@ def build_status_report(run: Run) -> Report:
 
 
 def _build_stage_report(run: Run) -> Report:
-    from flows import pipeline, study, study_config  # noqa: F401  (registers every stage)
-    from flows.audit_execution import map_labels_to_settings
+    from hallmark.flows import pipeline, study, study_config  # noqa: F401  (registers every stage)
+    from hallmark.flows.audit_execution import map_labels_to_settings
 
     config, config_problem = _load_current_config(run)
     settings_by_stage = map_labels_to_settings(config) if config else {}
@@ -95,7 +95,7 @@ def _build_stage_report(run: Run) -> Report:
 def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
     if run.flow in STUDY_FLOWS:
-        from flows.study_config import parse_study_config
+        from hallmark.flows.study_config import parse_study_config
 
         try:
             return parse_study_config(run.record["config"]), None

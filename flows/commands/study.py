@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -14,11 +14,11 @@ from flows.commands.flow_execution import (
     print_result,
     start_prefect_and_progress,
 )
-from reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_count, format_value
 
 if TYPE_CHECKING:
-    from flows.runs import Run
-    from flows.study import WorldOutcome
+    from hallmark.flows.runs import Run
+    from hallmark.flows.study import WorldOutcome
 
 Report = dict[str, Any]
 
@@ -47,7 +47,7 @@ def study(
     parallel_worlds
         How many run at a time, a thread each, by default 2.
     """
-    from flows.study_config import check_settings_unchanged, resolve_study_arguments
+    from hallmark.flows.study_config import check_settings_unchanged, resolve_study_arguments
 
     options = {
         "name": name,
@@ -60,7 +60,7 @@ def study(
     reported_worlds: list[str] = []
 
     def print_world_outcome(world_number: str, outcome: WorldOutcome) -> None:
-        from flows.console import stderr
+        from hallmark.flows.console import stderr
 
         reported_worlds.append(world_number)
         world_count, elapsed_seconds = (
@@ -76,8 +76,8 @@ def study(
         )
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
-        from flows import study
-        from flows.run_recording import frontend
+        from hallmark.flows import study
+        from hallmark.flows.run_recording import frontend
 
         frontend.on_world_outcome = print_world_outcome
         print_study_start(study_config)
@@ -89,7 +89,7 @@ def study(
 
 def print_study_start(study_config: Any) -> None:
     """Say what is to come: a world takes minutes."""
-    from flows.console import stderr
+    from hallmark.flows.console import stderr
 
     world_count = study_config.worlds_with_effects + study_config.worlds_without_effects
     stderr.print(

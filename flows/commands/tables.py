@@ -10,10 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.commands.flow_execution import JsonOption, print_result
-from flows.config_errors import suggest_closest_name
-from tasks.audits.catalogue import PROBES
-from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, describe_columns, get_table_meaning
+from hallmark.flows.commands.flow_execution import JsonOption, print_result
+from hallmark.flows.config_errors import suggest_closest_name
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.contract import (
+    STAGES,
+    TELEMETRY,
+    Stage,
+    UsageError,
+    describe_columns,
+    get_table_meaning,
+)
 
 Row = dict[str, Any]
 
@@ -41,9 +48,9 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
     ``is_telemetry``: whether it depends on the machine, and is no part of the content. UsageError
     for a stage that there is not.
     """
-    from flows import pipeline, study  # register every stage
-    from flows.audit_execution import map_step_labels_to_stages
-    from flows.config import Config
+    from hallmark.flows import pipeline, study  # register every stage
+    from hallmark.flows.audit_execution import map_step_labels_to_stages
+    from hallmark.flows.config import Config
 
     configured_names = [name for name in Config.model_fields if name in STAGES]
     configured_names += sorted(

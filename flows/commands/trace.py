@@ -13,21 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
-from flows.finding_trace import parse_finding_audit, trace_finding
-from flows.runs import Run, open_run
-from model.training.packed_rows import select_batch_rows
-from reports.page.figures import format_count
-from reports.page.redaction import (
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
+from hallmark.flows.finding_trace import parse_finding_audit, trace_finding
+from hallmark.flows.runs import Run, open_run
+from hallmark.model.training.packed_rows import select_batch_rows
+from hallmark.reports.page.figures import format_count
+from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
     escape_invisible,
     find_prompt_columns,
     get_adjacent_texts,
 )
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 

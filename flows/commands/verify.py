@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
 
-from flows.commands.flow_execution import JsonOption, StoreOption, print_result
-from flows.runs import find_artifact, list_run_ids, open_run, open_store
-from reports.page.figures import format_count
-from reports.purge_notices import iter_artifact_names
-from tasks.contract import Artifact, HallmarkError, Store
+from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
+from hallmark.reports.page.figures import format_count
+from hallmark.reports.purge_notices import iter_artifact_names
+from hallmark.tasks.contract import Artifact, HallmarkError, Store
 
 #: Damaged files that a terminal shows.
 MAX_SHOWN_DAMAGED = 20

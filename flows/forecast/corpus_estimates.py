@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from model.special_tokens import PAD_ID
-from tasks.contract import Artifact, Table, count_utf8_bytes
-from tasks.measures.association_canaries import generate_association_canaries
-from tasks.measures.canaries import generate_record_canaries, generate_secret_canaries
-from tasks.training.encoding import load_tokenizer
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.tasks.contract import Artifact, Table, count_utf8_bytes
+from hallmark.tasks.measures.association_canaries import generate_association_canaries
+from hallmark.tasks.measures.canaries import generate_record_canaries, generate_secret_canaries
+from hallmark.tasks.training.encoding import load_tokenizer
 
 if TYPE_CHECKING:
-    from flows.config import Config
-    from flows.forecast.source_sampling import CorpusSample
-    from tasks.corpus.plant_canaries import PlantCanariesConfig
+    from hallmark.flows.config import Config
+    from hallmark.flows.forecast.source_sampling import CorpusSample
+    from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
 
 SPLITS = ("train", "validation", "holdout")
 

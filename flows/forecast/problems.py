@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.forecast.corpus_estimates import SPLITS, Estimate
+from hallmark.flows.forecast.corpus_estimates import SPLITS, Estimate
 
 if TYPE_CHECKING:
-    from flows.config import Config
+    from hallmark.flows.config import Config
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.audit_execution import check_user_audit_items, check_user_files_exist
-from flows.config import ROOT_KEYS, Config, load_config
-from flows.corpus_additions import (
+from hallmark.flows.audit_execution import check_user_audit_items, check_user_files_exist
+from hallmark.flows.config import ROOT_KEYS, Config, load_config
+from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
     collect_earlier_additions,
     resolve_earlier_run_id,
 )
-from flows.forecast import training_costs
-from flows.forecast.corpus_estimates import (
+from hallmark.flows.forecast import training_costs
+from hallmark.flows.forecast.corpus_estimates import (
     UNKNOWN_ESTIMATE,
     Estimate,
     ScaledSample,
@@ -31,26 +31,26 @@ from flows.forecast.corpus_estimates import (
     estimate_source_sizes,
     read_vocabulary_size,
 )
-from flows.forecast.problems import ForecastProblem, predict_problems
-from flows.forecast.source_sampling import MAX_SAMPLE_BYTES, CorpusSample, sample_sources
-from flows.forecast.stage_plan import (
+from hallmark.flows.forecast.problems import ForecastProblem, predict_problems
+from hallmark.flows.forecast.source_sampling import MAX_SAMPLE_BYTES, CorpusSample, sample_sources
+from hallmark.flows.forecast.stage_plan import (
     ReadOnlyStore,
     StagePlan,
     UnknownArtifact,
     find_newest_artifact,
 )
-from flows.pipeline import (
+from hallmark.flows.pipeline import (
     audit_checkpoint,
     curate_corpus,
     has_audit_stages,
     list_audits_up_to,
     train_model,
 )
-from flows.policy_rule_checks import check_policy_rules
-from flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
-from flows.runs import find_artifact, resolve_store_uri
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.contract import (
+from hallmark.flows.policy_rule_checks import check_policy_rules
+from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
+from hallmark.flows.runs import find_artifact, resolve_store_uri
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import (
     Artifact,
     Event,
     HallmarkError,
@@ -60,9 +60,9 @@ from tasks.contract import (
     UsageError,
     open_session,
 )
-from tasks.corpus.plant_canaries import PlantCanariesConfig
-from tasks.corpus.toxicity.actions import explain_action
-from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_checkpoint_download
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
+from hallmark.tasks.corpus.toxicity.actions import explain_action
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_checkpoint_download
 
 Report = dict[str, Any]
 

@@ -18,20 +18,25 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.contract import HallmarkError
-from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
-from tasks.corpus.reading.documentation import (
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
+from hallmark.tasks.corpus.reading.documentation import (
     DocumentationSource,
     find_prose_files,
     read_prose_files,
 )
-from tasks.corpus.reading.hub_datasets import DatasetsSource
-from tasks.corpus.reading.inputs import IngestConfig, Input, list_inputs, read_input_records
-from tasks.corpus.reading.object_storage import is_remote_uri
-from tasks.corpus.reading.readers import JsonlSource, Record
-from tasks.corpus.reading.sources import FileSource, Source
-from tasks.corpus.reading.town_source import TYPICAL_DOCUMENT_BYTES, TownSource
-from tasks.corpus.town.documents import list_document_numbers
+from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
+from hallmark.tasks.corpus.reading.inputs import (
+    IngestConfig,
+    Input,
+    list_inputs,
+    read_input_records,
+)
+from hallmark.tasks.corpus.reading.object_storage import is_remote_uri
+from hallmark.tasks.corpus.reading.readers import JsonlSource, Record
+from hallmark.tasks.corpus.reading.sources import FileSource, Source
+from hallmark.tasks.corpus.reading.town_source import TYPICAL_DOCUMENT_BYTES, TownSource
+from hallmark.tasks.corpus.town.documents import list_document_numbers
 
 #: Bytes of text and seconds that a sample takes at most.
 MAX_SAMPLE_BYTES, MAX_SAMPLE_SECONDS = 2_000_000, 5.0

@@ -12,10 +12,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.contract import Artifact, BoundStage, HallmarkError, Session, Stage, StageConfig, Store
-from tasks.corpus.reading.hub_datasets import DatasetsSource
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
+from hallmark.tasks.contract import (
+    Artifact,
+    BoundStage,
+    HallmarkError,
+    Session,
+    Stage,
+    StageConfig,
+    Store,
+)
+from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
 
 MEASURED_IN_TRIAL = "measured: the whole corpus went through it, in a temporary store"
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
-from tasks.contract import Artifact, HallmarkError
-from tasks.measures import machine
-from tasks.training.trainer_process import parse_event, start_trainer
+from hallmark.model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
+from hallmark.tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.measures import machine
+from hallmark.tasks.training.trainer_process import parse_event, start_trainer
 
 #: Seconds that steps are made for, and after which a trainer that still is not done is ended.
 TRIAL_SECONDS, TRIAL_TIMEOUT = 6.0, 60.0
@@ -45,7 +45,7 @@ def build_model_config(
 
 def count_parameters(model_config: ModelConfig) -> dict[str, int]:
     """Parameters by group and in total, and those that Muon would train; no memory is taken."""
-    from model.interchange.uninitialised import make_uninitialised_model
+    from hallmark.model.interchange.uninitialised import make_uninitialised_model
 
     meta_model = make_uninitialised_model(model_config)
     matrices = sum(
@@ -179,6 +179,6 @@ def get_device_memory_bytes(device: str) -> int:
 
 def read_checkpoint_model_config(checkpoint_folder: Path) -> ModelConfig:
     """The model of a checkpoint that training goes on from."""
-    from model.interchange.checkpoint import read_model_config
+    from hallmark.model.interchange.checkpoint import read_model_config
 
     return config_from_dict(ModelConfig, config_to_dict(read_model_config(checkpoint_folder)))

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.architecture import Stack, Transformer
-from model.batch import Batch
-from model.decoding.cache import make_prefix_lengths
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.padding import batch_indices_by_length, check_token_ids, pad_rows
-from model.reference import use_reference_kernels
+from hallmark.model.architecture import Stack, Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from hallmark.model.reference_kernels import use_reference_kernels
 
 Float32 = NDArray[np.float32]
 

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.decoding.cache import allocate_cache
-from model.decoding.decode_steps import compute_next_logits
-from model.decoding.inference_mode import evaluation_mode, run_in_evaluation_mode
-from model.decoding.prompts import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.cache import allocate_cache
+from hallmark.model.decoding.decode_steps import compute_next_logits
+from hallmark.model.decoding.inference_mode import evaluation_mode, run_in_evaluation_mode
+from hallmark.model.decoding.prompts import (
     PromptWindow,
     check_prompts,
     check_prompts_fit_context,
     prefill_windows,
 )
-from model.padding import check_no_nan, check_token_ids
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.model.padding import check_no_nan, check_token_ids
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 LengthNormalisation = Literal["none", "mean", "gnmt"]
 StoppingRule = Literal["textbook", "transformers"]

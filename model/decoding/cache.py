@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from model.architecture import Block, Transformer
-from model.attention import Attention
-from model.batch import Batch
-from model.masks import AttentionMask, MaskSpec
-from model.positions import RotaryCosSin
+from hallmark.model.architecture import Block, Transformer
+from hallmark.model.attention import Attention
+from hallmark.model.batch import Batch
+from hallmark.model.masks import AttentionMask, MaskSpec
+from hallmark.model.positions import RotaryCosSin
 
 
 class LayerCache:

@@ -12,10 +12,10 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from model import kernels
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.cache import KeyValueCache, forward_with_cache
+from hallmark.model import kernels
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.cache import KeyValueCache, forward_with_cache
 
 #: (ids (n,), positions (n,), cache) -> logits (n, V) float32; the next step may overwrite them.
 DecodeStep = Callable[[Tensor, Tensor, KeyValueCache], Tensor]

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model.architecture import Transformer
-from model.decoding.cache import KeyValueCache, allocate_cache
-from model.decoding.context_windows import compute_default_stride, compute_window_start
-from model.decoding.decode_steps import DecodeStep, make_decode_step
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.decoding.prompts import PromptWindow, check_prompts, prefill_windows
-from model.decoding.sampling import TokenSampler, make_draw_keys
-from model.padding import check_no_nan, check_token_ids
-from model.special_tokens import PAD_ID
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.cache import KeyValueCache, allocate_cache
+from hallmark.model.decoding.context_windows import compute_default_stride, compute_window_start
+from hallmark.model.decoding.decode_steps import DecodeStep, make_decode_step
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.decoding.prompts import PromptWindow, check_prompts, prefill_windows
+from hallmark.model.decoding.sampling import TokenSampler, make_draw_keys
+from hallmark.model.padding import check_no_nan, check_token_ids
+from hallmark.model.special_tokens import PAD_ID
 
 #: Stopped rows are removed from the cache, by copying it, when at most this share is active.
 COMPACTION_THRESHOLD = 0.75

@@ -10,8 +10,8 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from model.config import Precision
-from model.precision import choose_dtype
+from hallmark.model.config import Precision
+from hallmark.model.precision import choose_dtype
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")

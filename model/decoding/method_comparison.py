@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.architecture import Transformer
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.generation import generate
-from model.decoding.sampling import TokenSampler
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.sampling import TokenSampler
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 
 @dataclass(frozen=True)

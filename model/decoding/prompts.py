@@ -8,11 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.cache import KeyValueCache, LayerCache, forward_with_cache, make_prefix_lengths
-from model.padding import check_token_ids, pad_rows
-from model.special_tokens import TokenIds
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.cache import (
+    KeyValueCache,
+    LayerCache,
+    forward_with_cache,
+    make_prefix_lengths,
+)
+from hallmark.model.padding import check_token_ids, pad_rows
+from hallmark.model.special_tokens import TokenIds
 
 
 def check_prompts(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.keyed_randomness import UInt64, combine_into_key
+from hallmark.model.keyed_randomness import UInt64, combine_into_key
 
 
 @dataclass(frozen=True)

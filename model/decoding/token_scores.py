@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.cache import make_prefix_lengths
-from model.decoding.context_windows import compute_default_stride, compute_window_start
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.loss import count_chunk_rows
-from model.padding import batch_indices_by_length, check_token_ids, pad_rows
-from model.special_tokens import PAD_ID, TokenIds
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.context_windows import compute_default_stride, compute_window_start
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.loss import count_chunk_rows
+from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from hallmark.model.special_tokens import PAD_ID, TokenIds
 
 Float32 = NDArray[np.float32]
 

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.config import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import (
     ARCHITECTURE_BY_OBJECTIVE,
     Architecture,
     ModelConfig,
@@ -23,8 +23,8 @@ from model.config import (
     config_from_dict,
     config_to_dict,
 )
-from model.interchange.atomic_files import write_folder_atomically, write_safetensors
-from model.interchange.uninitialised import make_uninitialised_model
+from hallmark.model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from hallmark.model.interchange.uninitialised import make_uninitialised_model
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.config import ModelConfig
-from model.interchange.model_families import (
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.model_families import (
     BERT_SUPPORTED_SETTINGS,
     GPT2_SUPPORTED_SETTINGS,
     LLAMA_SUPPORTED_SETTINGS,
@@ -19,7 +19,11 @@ from model.interchange.model_families import (
     parse_gpt2_config,
     parse_llama_config,
 )
-from model.interchange.tensor_mappings import ModelFamily, TensorMapping, map_weight_and_bias
+from hallmark.model.interchange.tensor_mappings import (
+    ModelFamily,
+    TensorMapping,
+    map_weight_and_bias,
+)
 
 _UNTIED = {"tie_embeddings": (False,)}
 _BERT_SUPPORTED = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.config import ModelConfig
-from model.interchange.tensor_mappings import (
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.tensor_mappings import (
     TRANSFORMERS_ACTIVATIONS,
     ModelFamily,
     TensorMapping,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from model.config import Activation, ModelConfig
+from hallmark.model.config import Activation, ModelConfig
 
 TRANSFORMERS_ACTIVATIONS: dict[Activation, str] = {
     "gelu_tanh": "gelu_new",

@@ -16,25 +16,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.config import ModelConfig
-from model.interchange.atomic_files import write_folder_atomically, write_safetensors
-from model.interchange.checkpoint import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from hallmark.model.interchange.checkpoint import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     CheckpointError,
     load_matching_tokenizer,
 )
-from model.interchange.classifier_families import CLASSIFIER_FAMILIES
-from model.interchange.model_families import (
+from hallmark.model.interchange.classifier_families import CLASSIFIER_FAMILIES
+from hallmark.model.interchange.model_families import (
     MARIAN_BIAS,
     MODEL_FAMILIES,
     TIED_TENSOR_NAMES,
     TYPE_EMBEDDINGS,
 )
-from model.interchange.tensor_mappings import ModelFamily
-from model.interchange.uninitialised import make_uninitialised_model
-from model.interchange.weight_files import list_weight_files
+from hallmark.model.interchange.tensor_mappings import ModelFamily
+from hallmark.model.interchange.uninitialised import make_uninitialised_model
+from hallmark.model.interchange.weight_files import list_weight_files
 
 
 def find_matching_family(config: ModelConfig) -> ModelFamily:

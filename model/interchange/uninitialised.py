@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from model.architecture import Transformer
-from model.config import ModelConfig
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
 
 
 class _SkipInitialisation(TorchFunctionMode):

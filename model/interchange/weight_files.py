@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
+from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
 
 WEIGHTS_INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 

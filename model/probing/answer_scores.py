@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.architecture import Transformer
-from model.decoding.token_scores import compute_target_log_probs, compute_token_log_probs
-from model.special_tokens import END_OF_TEXT_ID, TokenIds
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.token_scores import compute_target_log_probs, compute_token_log_probs
+from hallmark.model.special_tokens import END_OF_TEXT_ID, TokenIds
 
 Float64 = NDArray[np.float64]
 

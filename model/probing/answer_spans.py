@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.cache import make_prefix_lengths
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.padding import batch_indices_by_length, check_token_ids, pad_rows
-from model.special_tokens import TokenIds
-from model.training.optimizers import clip_gradients
-from model.training.packed_rows import select_batch_rows
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from hallmark.model.special_tokens import TokenIds
+from hallmark.model.training.optimizers import clip_gradients
+from hallmark.model.training.packed_rows import select_batch_rows
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.padding import batch_indices_by_length, check_no_nan, check_token_ids, pad_rows
-from model.special_tokens import TokenIds
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.padding import batch_indices_by_length, check_no_nan, check_token_ids, pad_rows
+from hallmark.model.special_tokens import TokenIds
 
 Float32 = NDArray[np.float32]
 

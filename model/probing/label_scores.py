@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.architecture import Transformer
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.decoding.token_scores import Float32
-from model.padding import batch_indices_by_length, check_no_nan
-from model.training.example_batches import make_example_objective
-from model.training.examples import Example
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.decoding.token_scores import Float32
+from hallmark.model.padding import batch_indices_by_length, check_no_nan
+from hallmark.model.training.example_batches import make_example_objective
+from hallmark.model.training.examples import Example
 
 
 @run_in_evaluation_mode

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model.architecture import Transformer
-from model.decoding.activations import compute_layer_states
-from model.decoding.inference_mode import run_in_evaluation_mode
-from model.padding import batch_indices_by_length, check_token_ids, pad_rows
-from model.special_tokens import TokenIds
+from hallmark.model.architecture import Transformer
+from hallmark.model.decoding.activations import compute_layer_states
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from hallmark.model.special_tokens import TokenIds
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

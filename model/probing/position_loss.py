@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.inference_mode import run_in_evaluation_mode
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
 
 
 @run_in_evaluation_mode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from model.architecture import Transformer
-from model.config import ModelConfig, config_to_dict
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, config_to_dict
 
 #: Settings in which a fine-tuned model may differ from the model it started from.
 TASK_SPECIFIC_SETTINGS = {

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model.architecture import Transformer
-from model.config import TrainConfig
-from model.interchange import checkpoint
-from model.interchange.atomic_files import write_file_atomically
-from model.training.job import emit_event
-from model.training.samples import SAMPLES_SCHEMA
-from model.training.state import TrainingSnapshot
-from model.training.step_metrics import LOG_SCHEMA
-from model.training.validation import VALIDATION_SCHEMA
-from model.training.work_folder import format_step_name, remove_old_states
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import TrainConfig
+from hallmark.model.interchange import checkpoint
+from hallmark.model.interchange.atomic_files import write_file_atomically
+from hallmark.model.training.job import emit_event
+from hallmark.model.training.samples import SAMPLES_SCHEMA
+from hallmark.model.training.state import TrainingSnapshot
+from hallmark.model.training.step_metrics import LOG_SCHEMA
+from hallmark.model.training.validation import VALIDATION_SCHEMA
+from hallmark.model.training.work_folder import format_step_name, remove_old_states
 
 TABLE_SCHEMAS = {"log": LOG_SCHEMA, "validation": VALIDATION_SCHEMA, "samples": SAMPLES_SCHEMA}
 RowsByTable = dict[str, list[dict[str, Any]]]

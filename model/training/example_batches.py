@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from model.batch import Batch
-from model.config import ModelConfig, Objective
-from model.objectives import build_prefix_batch, build_seq2seq_batch
-from model.padding import pad_rows
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.examples import NO_LABEL, Example, build_pair_prompt
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig, Objective
+from hallmark.model.objectives import build_prefix_batch, build_seq2seq_batch
+from hallmark.model.padding import pad_rows
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.examples import NO_LABEL, Example, build_pair_prompt
 
 
 def build_pair_batch(examples: Sequence[Example], architecture: str) -> Batch:

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from model.config import Architecture, ModelConfig
-from model.interchange.atomic_files import write_file_atomically
-from model.keyed_randomness import Int64, combine_into_key, permute_indices
-from model.special_tokens import END_OF_TEXT_ID, TokenIds
-from model.training.packed_rows import PackedRows, open_packed_rows
+from hallmark.model.config import Architecture, ModelConfig
+from hallmark.model.interchange.atomic_files import write_file_atomically
+from hallmark.model.keyed_randomness import Int64, combine_into_key, permute_indices
+from hallmark.model.special_tokens import END_OF_TEXT_ID, TokenIds
+from hallmark.model.training.packed_rows import PackedRows, open_packed_rows
 
 #: Label of a token that has none.
 NO_LABEL = -1

@@ -9,10 +9,10 @@ token, where N is the number of matrix parameters.
 
 from __future__ import annotations
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import ModelConfig
-from model.training.adaptation import is_body_trainable
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.training.adaptation import is_body_trainable
 
 
 def count_training_flops(model: Transformer, batch: Batch) -> int:

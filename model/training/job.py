@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, TrainConfig, config_from_dict
+from hallmark.model.config import (
+    ARCHITECTURE_BY_OBJECTIVE,
+    ModelConfig,
+    TrainConfig,
+    config_from_dict,
+)
 
 TERMINATED_EXIT_CODE = 143
 #: Option after the job's path: exit when standard input ends.

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from model.batch import Batch
-from model.keyed_randomness import make_generator
-from model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
-from model.padding import batch_indices_by_length, pad_rows
+from hallmark.model.batch import Batch
+from hallmark.model.keyed_randomness import make_generator
+from hallmark.model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
+from hallmark.model.padding import batch_indices_by_length, pad_rows
 
 Float64 = NDArray[np.float64]
 

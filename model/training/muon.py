@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from model.precision import choose_dtype
+from hallmark.model.precision import choose_dtype
 
 #: Jordan's quintic; five iterations map singular values from (0.002, 1] to 0.68 ... 1.13.
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model.architecture import FeedForward
-from model.attention import Attention
-from model.config import TrainConfig
-from model.training.muon import Muon
-from model.training.parallel import gather_full_tensor
+from hallmark.model.architecture import FeedForward
+from hallmark.model.attention import Attention
+from hallmark.model.config import TrainConfig
+from hallmark.model.training.muon import Muon
+from hallmark.model.training.parallel import gather_full_tensor
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:

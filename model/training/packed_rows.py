@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from model.interchange.atomic_files import write_file_atomically
-from model.keyed_randomness import Int64, combine_into_key, permute_indices
+from hallmark.model.interchange.atomic_files import write_file_atomically
+from hallmark.model.keyed_randomness import Int64, combine_into_key, permute_indices
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

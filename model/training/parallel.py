@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import ParallelMode
-from model.training.hardware import compile_function
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ParallelMode
+from hallmark.model.training.hardware import compile_function
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from model.batch import Batch
-from model.keyed_randomness import combine_into_key
-from model.training.examples import ExampleRows
-from model.training.packed_rows import PackedRows, select_batch_rows
+from hallmark.model.batch import Batch
+from hallmark.model.keyed_randomness import combine_into_key
+from hallmark.model.training.examples import ExampleRows
+from hallmark.model.training.packed_rows import PackedRows, select_batch_rows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Run a training in its own process: ``python -m model.training.run JOB.json [--watch-stdin]``.
+"""Run a training in its own process: ``python -m hallmark.model.training.run JOB.json
+[--watch-stdin]``.
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
 or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
@@ -21,9 +22,9 @@ import sys
 
 import torch
 
-from model.training import parallel
-from model.training.hardware import retain_freed_memory
-from model.training.job import (
+from hallmark.model.training import parallel
+from hallmark.model.training.hardware import retain_freed_memory
+from hallmark.model.training.job import (
     WATCH_STDIN_OPTION,
     TrainingJob,
     emit_event,
@@ -31,7 +32,7 @@ from model.training.job import (
     lock_work_folder,
     read_job,
 )
-from model.training.trainer import Trainer, TrainingError
+from hallmark.model.training.trainer import Trainer, TrainingError
 
 
 def count_processes(job: TrainingJob) -> int:
@@ -53,7 +54,7 @@ def run_job(job_path: str, is_watched: bool) -> int:
     if not parallel.is_under_torchrun() and count_processes(job) > 1:
         return parallel.launch_with_torchrun(
             count_processes(job),
-            "model.training.run",
+            "hallmark.model.training.run",
             [job_path, *[WATCH_STDIN_OPTION] * is_watched],
         )
     retain_freed_memory()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import Precision
-from model.decoding.generation import generate
-from model.decoding.inference_mode import autocast_to_precision
-from model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import Precision
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.inference_mode import autocast_to_precision
+from hallmark.model.special_tokens import END_OF_TEXT_ID
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

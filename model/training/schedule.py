@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from model.config import SCHEDULE_SETTINGS, TrainConfig
+from hallmark.model.config import SCHEDULE_SETTINGS, TrainConfig
 
 
 def compute_learning_rate(config: TrainConfig, step: int) -> float:

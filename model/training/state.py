@@ -18,10 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.interchange.atomic_files import write_folder_atomically, write_safetensors
-from model.training.optimizers import SpikeGuard
-from model.training.parallel import DistributedWorld, shard_like
-from model.training.work_folder import (
+from hallmark.model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from hallmark.model.training.optimizers import SpikeGuard
+from hallmark.model.training.parallel import DistributedWorld, shard_like
+from hallmark.model.training.work_folder import (
     STATE_FORMAT,
     STATES_FOLDER,
     DamagedStateError,

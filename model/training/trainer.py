@@ -19,43 +19,48 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, config_to_dict
-from model.interchange import checkpoint
-from model.objectives import make_objective_function
-from model.precision import choose_dtype
-from model.training import parallel, state
-from model.training.adaptation import adapt_model_to_config, freeze_all_but_output_layer
-from model.training.background_writer import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, config_to_dict
+from hallmark.model.interchange import checkpoint
+from hallmark.model.objectives import make_objective_function
+from hallmark.model.precision import choose_dtype
+from hallmark.model.training import parallel, state
+from hallmark.model.training.adaptation import adapt_model_to_config, freeze_all_but_output_layer
+from hallmark.model.training.background_writer import (
     TABLE_SCHEMAS,
     BackgroundWriter,
     RowsByTable,
     emit_checkpoint_event,
 )
-from model.training.example_batches import make_example_objective
-from model.training.examples import open_dataset_rows
-from model.training.flops import count_training_flops
-from model.training.hardware import (
+from hallmark.model.training.example_batches import make_example_objective
+from hallmark.model.training.examples import open_dataset_rows
+from hallmark.model.training.flops import count_training_flops
+from hallmark.model.training.hardware import (
     choose_device,
     measure_matmul_flops_per_second,
     measure_peak_memory_mb,
     should_compile,
 )
-from model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
-from model.training.optimizers import SpikeGuard, clip_gradients, make_optimizers, set_learning_rate
-from model.training.packed_rows import count_token_bytes
-from model.training.prefetching import BatchBuilder, Prefetcher
-from model.training.samples import generate_samples
-from model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
-from model.training.step_metrics import (
+from hallmark.model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
+from hallmark.model.training.optimizers import (
+    SpikeGuard,
+    clip_gradients,
+    make_optimizers,
+    set_learning_rate,
+)
+from hallmark.model.training.packed_rows import count_token_bytes
+from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
+from hallmark.model.training.samples import generate_samples
+from hallmark.model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
+from hallmark.model.training.step_metrics import (
     PROGRESS_COLUMNS,
     DeviceTimestamp,
     PendingValues,
     StepMetrics,
 )
-from model.training.validation import TARGET_OFFSETS, Validator
-from model.training.work_folder import find_resumable_state, remove_newer_outputs
+from hallmark.model.training.validation import TARGET_OFFSETS, Validator
+from hallmark.model.training.work_folder import find_resumable_state, remove_newer_outputs
 
 #: Objectives that used to draw for a whole batch: states from that time belong to another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")

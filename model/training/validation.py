@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import Objective
-from model.keyed_randomness import Int64
-from model.training.examples import ExampleRows
-from model.training.packed_rows import PackedRows
-from model.training.parallel import DistributedWorld
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import Objective
+from hallmark.model.keyed_randomness import Int64
+from hallmark.model.training.examples import ExampleRows
+from hallmark.model.training.packed_rows import PackedRows
+from hallmark.model.training.parallel import DistributedWorld
 
 #: Spans of the validation rows: positions row_start ... row_end - 1 of row ``sequence`` belong to
 #: the group ``name`` of a ``kind``. A position may belong to several groups, or to none.

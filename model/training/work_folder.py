@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model.config import TrainConfig, config_from_dict
-from model.interchange.atomic_files import remove_unfinished_writes
-from model.training.schedule import find_last_step_before_decay, have_same_rates_until
+from hallmark.model.config import TrainConfig, config_from_dict
+from hallmark.model.interchange.atomic_files import remove_unfinished_writes
+from hallmark.model.training.schedule import find_last_step_before_decay, have_same_rates_until
 
 STATE_FORMAT = 7
 STATES_FOLDER = "state"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.sax.saxutils import escape
 
-from reports.page.redaction import RedactFunction, escape_invisible
+from hallmark.reports.page.redaction import RedactFunction, escape_invisible
 
 #: Colours are drawn as these marks and become CSS variables, with the light one as fallback.
 _THEME_COLOURS = {

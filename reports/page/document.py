@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from reports.page.figures import Figure, slugify
-from reports.page.redaction import RedactFunction
+from hallmark.reports.page.figures import Figure, slugify
+from hallmark.reports.page.redaction import RedactFunction
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from reports.page.document import Callout, Document, redact_document
-from reports.page.figures import FIGURES, Evidence, Figure, FigureBook
-from reports.page.redaction import Redactor, find_prompt_columns, get_adjacent_texts
-from reports.page.rendering import get_template_environment, render_html, render_markdown
-from tasks.contract import Artifact, Column, StageContext
+from hallmark.reports.page.document import Callout, Document, redact_document
+from hallmark.reports.page.figures import FIGURES, Evidence, Figure, FigureBook
+from hallmark.reports.page.redaction import Redactor, find_prompt_columns, get_adjacent_texts
+from hallmark.reports.page.rendering import get_template_environment, render_html, render_markdown
+from hallmark.tasks.contract import Artifact, Column, StageContext
 
 #: Of the ids in a page's rows so many are looked up, and so many documents shown.
 _MAX_LOOKUP_IDS, _MAX_DOCUMENTS_PER_PAGE = 100, 20

@@ -19,13 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.audits.judging.evidence_filters import (
+from hallmark.tasks.audits.judging.evidence_filters import (
     build_row_filter,
     convert_to_column_type,
     locate_evidence,
     sort_worst_first,
 )
-from tasks.contract import Artifact, Column, HallmarkError, column, describe_columns, table_schema
+from hallmark.tasks.contract import (
+    Artifact,
+    Column,
+    HallmarkError,
+    column,
+    describe_columns,
+    table_schema,
+)
 
 FIGURES = table_schema(
     "The figures of the card, each with the rows and the computation behind it.",

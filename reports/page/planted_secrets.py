@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tasks.measures.personal.folding import fold_digits_and_separators
+from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 
 RUN_LENGTH = 6
 MIN_EDGE_LENGTH = 4

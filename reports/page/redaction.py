@@ -2,11 +2,12 @@
 
 The kind of a column decides what may be shown (tasks/contract/columns.py). Text of the corpus or of
 a model is shown only if a scorer found it harmless; ``personal`` is never shown. In all text that
-is shown, personal data and credentials (found as ``tasks.corpus.redact_spans`` finds them, even
-with invisible characters inside) and the secrets of canaries are redacted. So are fragments of them
-at the end of a truncated text or across two texts (``reports.page.planted_secrets``,
-``tasks.measures.personal.truncated_values``), and keys with a vendor's prefix that are shorter than
-complete ones. Characters that are invisible or change the direction of text are written out.
+is shown, personal data and credentials (found as ``hallmark.tasks.corpus.redact_spans`` finds them,
+even with invisible characters inside) and the secrets of canaries are redacted. So are fragments of
+them at the end of a truncated text or across two texts (``hallmark.reports.page.planted_secrets``,
+``hallmark.tasks.measures.personal.truncated_values``), and keys with a vendor's prefix that are
+shorter than complete ones. Characters that are invisible or change the direction of text are
+written out.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from reports.page.planted_secrets import PlantedSecret, SecretFinder
-from tasks.contract import Column
+from hallmark.reports.page.planted_secrets import PlantedSecret, SecretFinder
+from hallmark.tasks.contract import Column
 
 #: A text whose stored toxicity is at or above this is shown as blocks.
 OFFENSIVE_TOXICITY = 0.5
@@ -257,8 +258,8 @@ class Redactor:
 
     @cached_property
     def _truncated_data_finder(self) -> Callable[[str], Any]:
-        from tasks.measures.personal.truncated_values import find_truncated_values
-        from tasks.measures.personal_data import DEFAULT_REGIONS
+        from hallmark.tasks.measures.personal.truncated_values import find_truncated_values
+        from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 
         return partial(
             find_truncated_values, regions=sorted(self.phone_regions.union(DEFAULT_REGIONS))
@@ -266,8 +267,8 @@ class Redactor:
 
     @cached_property
     def _personal_data_finder(self) -> Callable[[str], Any]:
-        from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-        from tasks.measures.personal_data import (
+        from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
+        from hallmark.tasks.measures.personal_data import (
             DEFAULT_REGIONS,
             find_personal_data_spans,
         )  # they take a while to import
@@ -281,7 +282,8 @@ class Redactor:
 
 
 class PassthroughRedactor(Redactor):
-    """Shows everything: for ``reports.unredacted_site`` alone, whose pages nobody else may see."""
+    """Shows everything: for ``hallmark.reports.unredacted_site`` alone, whose pages nobody else may
+    see."""
 
     notice = (
         "Unmasked, for local eyes: this page shows personal data, planted secrets and offensive "

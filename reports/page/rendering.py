@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -26,8 +26,8 @@ from reports.page.document import (
     Section,
     ShortFigure,
 )
-from reports.page.figures import Figure
-from reports.page.redaction import escape_invisible
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.redaction import escape_invisible
 
 #: Data files of every card, for ``@stage(code=...)``.
 TEMPLATE_FILES = tuple(

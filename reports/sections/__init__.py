@@ -1,4 +1,4 @@
-"""The parts of cards, each from the tables of its artifacts; built on ``reports.page``.
+"""The parts of cards, each from the tables of its artifacts; built on ``hallmark.reports.page``.
 
 Imports that, the contract, of the measures corrections and the types of personal data, and what
 audits say of themselves: their titles, levels and comparisons; figures are read from rows, not

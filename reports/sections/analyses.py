@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     Block,
     Callout,
     Chart,
@@ -15,10 +15,10 @@ from reports.page.document import (
     Paragraph,
     Section,
 )
-from reports.page.figures import Figure, format_value
-from reports.page.redaction import RedactFunction
-from reports.sections.error_rates import ErrorRates
-from reports.sections.findings import (
+from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.page.redaction import RedactFunction
+from hallmark.reports.sections.error_rates import ErrorRates
+from hallmark.reports.sections.findings import (
     BASELINES,
     Finding,
     Findings,
@@ -29,8 +29,8 @@ from reports.sections.findings import (
     natural_sort_key,
     select_findings,
 )
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.tags import parse_tags
 
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit
 #: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the

@@ -13,11 +13,19 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
-from reports.page import charts
-from reports.page.document import Block, Chart, Code, DataTable, InlineElement, Paragraph, Section
-from reports.page.figures import FigureBook
-from reports.page.redaction import RedactFunction, Redactor, escape_invisible
-from tasks.contract import Artifact
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
+    Block,
+    Chart,
+    Code,
+    DataTable,
+    InlineElement,
+    Paragraph,
+    Section,
+)
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import RedactFunction, Redactor, escape_invisible
+from hallmark.tasks.contract import Artifact
 
 ATTENTION_STAGE = "attention_maps"
 MAX_TEXTS, MAX_LAYERS, MAX_TOKENS_PER_LAYER = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -16,14 +16,19 @@ from reports.page.document import (
     InlineElement,
     Paragraph,
 )
-from reports.page.figures import Figure
-from reports.sections.findings import Finding, Findings, format_metric_name, get_audit_title
-from tasks.audits.audit_descriptions import (
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.findings import (
+    Finding,
+    Findings,
+    format_metric_name,
+    get_audit_title,
+)
+from hallmark.tasks.audits.audit_descriptions import (
     AUDIT_DESCRIPTIONS,
     SIGNIFICANCE_LEVEL,
     SKIPPED_COUNT_METRICS,
 )
-from tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact
 
 #: What controls test whose answer does not depend on the model.
 INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from reports.page.document import Code, InlineContent, InlineElement
-from reports.page.figures import FigureBook
-from tasks.contract import Artifact, HallmarkError, column, table_schema
+from hallmark.reports.page.document import Code, InlineContent, InlineElement
+from hallmark.reports.page.figures import FigureBook
+from hallmark.tasks.contract import Artifact, HallmarkError, column, table_schema
 
 TENSOR_SCHEMA = table_schema(
     "The tensors of a safetensors file.",

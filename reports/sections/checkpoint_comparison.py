@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.page.document import DataTable, InlineElement, Paragraph
-from reports.page.figures import format_count, format_value
-from reports.sections.card_summary import compute_scaled_harm_beyond_null
-from reports.sections.findings import format_metric_name, get_audit_title
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.comparison import (
+from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
+from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
+from hallmark.reports.sections.findings import format_metric_name, get_audit_title
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
     compare_findings,
     explain_incomparability,
     format_stage_label,
     read_findings_by_slice,
 )
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]
 

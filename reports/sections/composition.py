@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     Callout,
     Code,
@@ -18,10 +18,13 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.figures import Figure
-from reports.sections.corpus_breakdown import build_breakdown_section, build_occupations_section
-from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.personal_data import build_personal_data_section
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.corpus_breakdown import (
+    build_breakdown_section,
+    build_occupations_section,
+)
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.sections.personal_data import build_personal_data_section
 
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:

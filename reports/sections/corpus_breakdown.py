@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reports.page.document import DataTable, InlineElement, Paragraph, Section
-from reports.page.figures import Figure
-from reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 
 #: Beside sources and their bytes, which have a table of their own.
 COMPOSITION_DIMENSIONS = ("licence", "domain", "language", "length", "year")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.figures import Figure, FigureBook
-from reports.page.planted_secrets import PlantedSecret
-from reports.page.redaction import Redactor
-from tasks.contract import Artifact
-from tasks.corpus.selection_rules import read_tagging_rule_names
-from tasks.corpus.toxicity.actions import explain_action
-from tasks.measures.canaries import locate_record_identifiers
-from tasks.measures.toxicity_heads import TOXICITY_HEADS
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.page.planted_secrets import PlantedSecret
+from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
+from hallmark.tasks.corpus.toxicity.actions import explain_action
+from hallmark.tasks.measures.canaries import locate_record_identifiers
+from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 PROFILE = "profile"
 

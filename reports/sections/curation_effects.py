@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reports.page.document import Block, BulletList, DataTable, InlineElement, Paragraph, Section
-from reports.page.figures import Figure, format_value
-from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.row_selection import (
+from hallmark.reports.page.document import (
+    Block,
+    BulletList,
+    DataTable,
+    InlineElement,
+    Paragraph,
+    Section,
+)
+from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.row_selection import (
     SELECTION_NOTE,
     select_pairs_covering_groups,
     select_rows_with_all_groups,
 )
-from tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 
 EFFECTS = "removal_effects"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import DataTable, InlineElement, Paragraph, Section
-from reports.page.figures import Figure
-from reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.corpus_figures import CorpusFigures
 
 CURATION_EVALUATION = "evaluate_curation"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reports.page.document import Block, InlineElement, Paragraph, ShortFigure
-from reports.page.figures import Figure, FigureBook
-from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
-from tasks.contract import Artifact
+from hallmark.reports.page.document import Block, InlineElement, Paragraph, ShortFigure
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from hallmark.tasks.contract import Artifact
 
 ERROR_RATES = "error_rates"
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
-from reports.page.figures import Figure, FigureBook
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import Artifact
-from tasks.measures.multiple_testing import adjust_p_values_fdr
+from hallmark.reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_fdr
 
 BASELINES = {
     "model": "this model",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Block, DataTable, InlineElement, Paragraph
-from reports.page.figures import Figure, FigureBook
-from tasks.contract import Artifact
+from hallmark.reports.page.document import Block, DataTable, InlineElement, Paragraph
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.tasks.contract import Artifact
 
 #: What the groups of a kind are called, in the order of the card.
 GROUP_KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.page.document import Block, DataTable, InlineElement, Paragraph, Section
-from reports.sections.corpus_figures import CorpusFigures
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
+from hallmark.reports.page.document import Block, DataTable, InlineElement, Paragraph, Section
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
 FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "redact_spans"
 

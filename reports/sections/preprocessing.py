@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     BulletList,
     Chart,
     DataTable,
@@ -14,10 +14,10 @@ from reports.page.document import (
     Paragraph,
     Section,
 )
-from reports.page.figures import Figure, format_value
-from reports.page.redaction import RedactFunction
-from reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
-from tasks.contract import ACCOUNT_TERMS
+from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.page.redaction import RedactFunction
+from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
+from hallmark.tasks.contract import ACCOUNT_TERMS
 
 #: Sources of which is told what the toxicity filter took: those of which it took most.
 MAX_SOURCES = 15

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -23,7 +23,7 @@ from reports.page.document import (
     ShortFigure,
     build_unique_slugs,
 )
-from reports.page.figures import (
+from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
     Figure,
     FigureBook,
@@ -31,10 +31,10 @@ from reports.page.figures import (
     format_value,
     slugify,
 )
-from reports.page.redaction import RedactFunction, Redactor
-from reports.sections.findings import format_metric_name
-from reports.sections.remaining_effect import describe_remaining_effect
-from reports.sections.training_arms import (
+from hallmark.reports.page.redaction import RedactFunction, Redactor
+from hallmark.reports.sections.findings import format_metric_name
+from hallmark.reports.sections.remaining_effect import describe_remaining_effect
+from hallmark.reports.sections.training_arms import (
     ARM_NAMES,
     build_heldout_loss_section,
     build_training_arms_section,
@@ -42,8 +42,13 @@ from reports.sections.training_arms import (
     describe_seed_arms,
     explain_unknown_noise,
 )
-from tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, distance_from_zero
-from tasks.audits.experiments.source_documents import MAX_WORST_ROWS
+from hallmark.tasks.audits.experiments.arm_comparison import (
+    BASE,
+    RANDOM,
+    REMOVED,
+    distance_from_zero,
+)
+from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
 
 Row = Mapping[str, Any]
 

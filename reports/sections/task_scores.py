@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     Callout,
     DataTable,
@@ -14,8 +14,8 @@ from reports.page.document import (
     Section,
     ShortFigure,
 )
-from reports.page.figures import Figure, FigureBook
-from reports.page.redaction import Redactor
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.page.redaction import Redactor
 
 FINETUNE = "finetune"
 SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (

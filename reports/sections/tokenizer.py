@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reports.page.document import DefinitionList, InlineElement, Paragraph, Section
-from reports.page.figures import FigureBook
-from reports.sections.checkpoint import read_vocabulary
-from reports.sections.group_metrics import build_fertility_blocks
-from tasks.contract import Artifact
+from hallmark.reports.page.document import DefinitionList, InlineElement, Paragraph, Section
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.checkpoint import read_vocabulary
+from hallmark.reports.sections.group_metrics import build_fertility_blocks
+from hallmark.tasks.contract import Artifact
 
 
 def build_tokenizer_section(

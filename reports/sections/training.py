@@ -6,8 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     Block,
     Chart,
     Code,
@@ -18,11 +18,16 @@ from reports.page.document import (
     Paragraph,
     Section,
 )
-from reports.page.figures import Figure, FigureBook
-from reports.page.redaction import RedactFunction, Redactor, find_prompt_columns, get_adjacent_texts
-from reports.sections.findings import format_metric_name
-from reports.sections.group_metrics import build_heldout_loss_blocks
-from tasks.contract import Artifact, Table
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.page.redaction import (
+    RedactFunction,
+    Redactor,
+    find_prompt_columns,
+    get_adjacent_texts,
+)
+from hallmark.reports.sections.findings import format_metric_name
+from hallmark.reports.sections.group_metrics import build_heldout_loss_blocks
+from hallmark.tasks.contract import Artifact, Table
 
 MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300  # of a step, and how much of each is shown
 

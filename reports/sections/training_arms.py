@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.page.document import Code, DataTable, InlineElement, Section, ShortFigure
-from reports.page.figures import FigureBook
-from reports.page.redaction import Redactor
-from tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
+from hallmark.reports.page.document import Code, DataTable, InlineElement, Section, ShortFigure
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
 
 #: What an arm is called in a chart and a table, and what it lacks.
 ARM_NAMES = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Code, DataTable, InlineContent, InlineElement, Paragraph
-from reports.page.figures import AggregateKind, Figure, FigureBook
-from reports.sections.training import EARLIER_TRAINING_NOTE
-from tasks.contract import Artifact
+from hallmark.reports.page.document import Code, DataTable, InlineContent, InlineElement, Paragraph
+from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
+from hallmark.reports.sections.training import EARLIER_TRAINING_NOTE
+from hallmark.tasks.contract import Artifact
 
 COVERAGE_TABLE = ("pretrain", "coverage")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact
 
 Task = Mapping[str, Any]
 
@@ -36,9 +36,9 @@ def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
     return f"""\
 from flows import open_artifact
 from model.interchange.checkpoint import load_checkpoint
-from tasks.training.encoding import load_tokenizer
-from tasks.training.task_predictions import {predict_function}
-from tasks.training.task_rows import {task_class}, TaskRow, encode_rows
+from hallmark.tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.task_predictions import {predict_function}
+from hallmark.tasks.training.task_rows import {task_class}, TaskRow, encode_rows
 
 folder = open_artifact("{checkpoint_name}").fetch_directory()
 model, tokenizer = load_checkpoint(folder), load_tokenizer(folder / "tokenizer.json")

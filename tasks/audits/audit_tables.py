@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.contract import ID_TYPE, column, table_schema, to_canonical_json
+from hallmark.tasks.contract import ID_TYPE, column, table_schema, to_canonical_json
 
 #: Token ids of several texts.
 TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))

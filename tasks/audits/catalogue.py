@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from tasks.audits.judging.comparison_units import CAPABILITY
-from tasks.audits.probe import Probe, make_findings_stage, make_request_stage
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
+from hallmark.tasks.audits.judging.comparison_units import CAPABILITY
+from hallmark.tasks.audits.probe import Probe, make_findings_stage, make_request_stage
 
 PROBES: tuple[Probe, ...] = tuple(
-    import_module(f"tasks.audits.probes.{name}").PROBE
+    import_module(f"hallmark.tasks.audits.probes.{name}").PROBE
     for name in AUDIT_DESCRIPTIONS
     if name != CAPABILITY
 )

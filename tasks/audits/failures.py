@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.contract import StageConfig, StageContext, column, stage, table_schema
 
 FAILURES = table_schema(
     "What could not be made, and why.",

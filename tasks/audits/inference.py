@@ -17,14 +17,20 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import EMBEDDINGS, MODEL, REQUEST_SETTINGS, REQUESTS, RESPONSES
-from tasks.audits.audited_models.audited_model import (
+from hallmark.tasks.audits.audit_tables import (
+    EMBEDDINGS,
+    MODEL,
+    REQUEST_SETTINGS,
+    REQUESTS,
+    RESPONSES,
+)
+from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     ScoredContinuation,
     open_audited_model,
 )
-from tasks.audits.audited_models.audited_tokenizer import METADATA_FILES
-from tasks.contract import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES
+from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
     ExternalFiles,
@@ -249,7 +255,7 @@ def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]
     """Of each target of each request, one behind the other, what is said of its tokens; requests
     are alike in settings."""
     if model.model_kind == "masked":
-        from tasks.audits.audited_models.masked_model import MaskedModel
+        from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
 
         assert isinstance(model, MaskedModel)
         targets = [target for row in requests for target in row["target_ids"]]

@@ -17,25 +17,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
-from tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from hallmark.tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     METADATA_FILES,
     AuditedTokenizer,
     open_audited_tokenizer,
 )
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     ValueWriter,
     build_values_schema,
     compute_measure_findings,
 )
-from tasks.audits.judging.tags import SliceTags, parse_tags
-from tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
-from tasks.audits.methods.instrument_controls import evaluate_instrument_control
-from tasks.audits.responses import Responses
-from tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
+from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
+from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
+from hallmark.tasks.audits.methods.instrument_controls import evaluate_instrument_control
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 
 #: Clusters of items in which a large effect cannot be overlooked: where all agree, chance agrees as
 #: well in 1 of 1,024 draws, which is below the 0.001 that a control asks for.

@@ -15,9 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.audit_tables import REFERENCE_SCORES
-from tasks.audits.inference import RespondConfig, open_cached_model
-from tasks.contract import Artifact, SerialMapper, StageContext, TableWriters, UsageError, stage
+from hallmark.tasks.audits.audit_tables import REFERENCE_SCORES
+from hallmark.tasks.audits.inference import RespondConfig, open_cached_model
+from hallmark.tasks.contract import (
+    Artifact,
+    SerialMapper,
+    StageContext,
+    TableWriters,
+    UsageError,
+    stage,
+)
 
 #: Texts between two moments from which a killed stage goes on.
 TEXTS_PER_BATCH = 1024

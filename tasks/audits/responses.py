@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.audit_tables import (
+from hallmark.tasks.audits.audit_tables import (
     EMBEDDINGS,
     OVERLAP_COLUMNS,
     REFERENCE_SCORES,
     TRAINING_OVERLAP,
 )
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.contract import hash_texts
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.contract import hash_texts
 
 
 class Responses:

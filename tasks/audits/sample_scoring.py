@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, StageContext, Table, column, stage, table_schema
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions
+from hallmark.tasks.contract import StageConfig, StageContext, Table, column, stage, table_schema
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions
 
 
 class ScoreSamplesConfig(StageConfig):

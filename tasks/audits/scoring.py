@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator
 
-from tasks.audits.audit_tables import SCORERS, SCORES
-from tasks.audits.responses import build_masked_texts
-from tasks.contract import (
+from hallmark.tasks.audits.audit_tables import SCORERS, SCORES
+from hallmark.tasks.audits.responses import build_masked_texts
+from hallmark.tasks.contract import (
     Artifact,
     SerialMapper,
     StageConfig,
@@ -27,7 +27,7 @@ from tasks.contract import (
     hash_texts,
     stage,
 )
-from tasks.measures.scorers import (
+from hallmark.tasks.measures.scorers import (
     AnyScorerConfig,
     Scorer,
     ScorerConfig,

@@ -16,10 +16,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tasks.audits.ability.minimal_pairs import generate_agreement_pairs, generate_garden_path_pairs
-from tasks.audits.judging.measures import Measure, SliceFinder
-from tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
-from tasks.audits.methods.continuations import slice_by_part_and_k
+from hallmark.tasks.audits.ability.minimal_pairs import (
+    generate_agreement_pairs,
+    generate_garden_path_pairs,
+)
+from hallmark.tasks.audits.judging.measures import Measure, SliceFinder
+from hallmark.tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
+from hallmark.tasks.audits.methods.continuations import slice_by_part_and_k
 
 #: The slice of what stands in no training text, which measures may have where that is looked for.
 UNSEEN_TAGS = {"in_training_text": False}

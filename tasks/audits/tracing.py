@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from model.training.packed_rows import compute_read_steps, count_reads_per_row
-from tasks.audits.audit_tables import OCCURRENCE_COUNTS, TRAINING_OVERLAP
-from tasks.audits.judging.training_exposure import find_checkpoint_step
-from tasks.audits.verbatim_matching import Int32, Int64, TokenWindowIndex, VerbatimRuns
-from tasks.contract import (
+from hallmark.model.training.packed_rows import compute_read_steps, count_reads_per_row
+from hallmark.tasks.audits.audit_tables import OCCURRENCE_COUNTS, TRAINING_OVERLAP
+from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
+from hallmark.tasks.audits.verbatim_matching import Int32, Int64, TokenWindowIndex, VerbatimRuns
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     StageConfig,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.keyed_randomness import combine_into_key
+from hallmark.model.keyed_randomness import combine_into_key
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

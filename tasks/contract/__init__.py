@@ -4,10 +4,10 @@ Stages, reports and flows import from here and nowhere deeper. The contract impo
 ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs inside a flow.
 """
 
-from tasks.contract import accounts
-from tasks.contract.accounts import ACCOUNT_TERMS, ACCOUNTS, CHECKSUMS
-from tasks.contract.alignment import align_parts, lookup_column_by_doc_id
-from tasks.contract.allowed_roots import (
+from hallmark.tasks.contract import accounts
+from hallmark.tasks.contract.accounts import ACCOUNT_TERMS, ACCOUNTS, CHECKSUMS
+from hallmark.tasks.contract.alignment import align_parts, lookup_column_by_doc_id
+from hallmark.tasks.contract.allowed_roots import (
     AllowedRoots,
     ConfigPath,
     ExternalMarker,
@@ -19,8 +19,14 @@ from tasks.contract.allowed_roots import (
     open_external_file,
     read_declared_roots,
 )
-from tasks.contract.artifact import Artifact, ManifestEntry, Table, TablePart, doc_id_to_part_index
-from tasks.contract.columns import (
+from hallmark.tasks.contract.artifact import (
+    Artifact,
+    ManifestEntry,
+    Table,
+    TablePart,
+    doc_id_to_part_index,
+)
+from hallmark.tasks.contract.columns import (
     COLUMN_KINDS,
     Column,
     column,
@@ -29,8 +35,8 @@ from tasks.contract.columns import (
     is_partitioned,
     table_schema,
 )
-from tasks.contract.commit import TELEMETRY
-from tasks.contract.corpus_tables import (
+from hallmark.tasks.contract.commit import TELEMETRY
+from hallmark.tasks.contract.corpus_tables import (
     CANARIES,
     DOCUMENTS,
     ID_TYPE,
@@ -47,8 +53,13 @@ from tasks.contract.corpus_tables import (
     hash_to_ids,
     replace_columns,
 )
-from tasks.contract.errors import FileChangedError, HallmarkError, PolicyViolationError, UsageError
-from tasks.contract.external_files import (
+from hallmark.tasks.contract.errors import (
+    FileChangedError,
+    HallmarkError,
+    PolicyViolationError,
+    UsageError,
+)
+from hallmark.tasks.contract.external_files import (
     ExternalFiles,
     FileStamp,
     FileState,
@@ -59,17 +70,23 @@ from tasks.contract.external_files import (
     record_file_state,
     stat_to_file_stamp,
 )
-from tasks.contract.external_inputs import folder_to_artifact, record_folder_files
-from tasks.contract.fingerprint import (
+from hallmark.tasks.contract.external_inputs import folder_to_artifact, record_folder_files
+from hallmark.tasks.contract.fingerprint import (
     PROJECT_ROOT,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
 )
-from tasks.contract.import_closure import compute_code_digests
-from tasks.contract.mappers import Mapper, ProcessMapper, Resources, SerialMapper, make_mapper
-from tasks.contract.object_store import is_store_folder
-from tasks.contract.session import (
+from hallmark.tasks.contract.import_closure import compute_code_digests
+from hallmark.tasks.contract.mappers import (
+    Mapper,
+    ProcessMapper,
+    Resources,
+    SerialMapper,
+    make_mapper,
+)
+from hallmark.tasks.contract.object_store import is_store_folder
+from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
     LastStageReached,
@@ -77,7 +94,7 @@ from tasks.contract.session import (
     get_current_session,
     open_session,
 )
-from tasks.contract.settings import (
+from hallmark.tasks.contract.settings import (
     DeviceName,
     EmptyConfig,
     PathSafeName,
@@ -86,11 +103,11 @@ from tasks.contract.settings import (
     expand_home,
     resolve_torch_device,
 )
-from tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
-from tasks.contract.stages import STAGES, BoundStage, Stage, stage
-from tasks.contract.store import STALENESS_COMPONENTS, Store
-from tasks.contract.table_writers import TableWriters
-from tasks.contract.tombstones import (
+from hallmark.tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
+from hallmark.tasks.contract.stages import STAGES, BoundStage, Stage, stage
+from hallmark.tasks.contract.store import STALENESS_COMPONENTS, Store
+from hallmark.tasks.contract.table_writers import TableWriters
+from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     parse_tombstones,

@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.contract.columns import column, table_schema
-from tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.columns import column, table_schema
+from hallmark.tasks.contract.errors import HallmarkError
 
 ACCOUNT_TERMS = (
     "input",

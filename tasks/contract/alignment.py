@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.artifact import Table, TablePart
-from tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.artifact import Table, TablePart
+from hallmark.tasks.contract.errors import HallmarkError
 
 
 def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel
 
-from tasks.contract.errors import UsageError
+from hallmark.tasks.contract.errors import UsageError
 
 #: The environment variable that holds the declared roots, as a JSON list.
 ROOTS_ENVIRONMENT_VARIABLE = "HALLMARK_SERVE_ROOTS"

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tasks.contract.accounts import SourceCounts, merge_counts
-from tasks.contract.columns import Column, columns_from_json
-from tasks.contract.errors import FileChangedError, HallmarkError
-from tasks.contract.external_files import (
+from hallmark.tasks.contract.accounts import SourceCounts, merge_counts
+from hallmark.tasks.contract.columns import Column, columns_from_json
+from hallmark.tasks.contract.errors import FileChangedError, HallmarkError
+from hallmark.tasks.contract.external_files import (
     TIMESTAMP_TICK_NS,
     FileStamp,
     FileState,
@@ -29,13 +29,13 @@ from tasks.contract.external_files import (
     record_file_state,
     stat_to_file_stamp,
 )
-from tasks.contract.fingerprint import sha256_hex, to_canonical_json
-from tasks.contract.tombstones import iter_file_entries
+from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract.tombstones import iter_file_entries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tasks.contract.store import Store
+    from hallmark.tasks.contract.store import Store
 
 Manifest = dict[str, Any]
 ManifestEntry = dict[str, Any]

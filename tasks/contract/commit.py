@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.contract import accounts
-from tasks.contract.artifact import Artifact, Manifest, build_file_entry, compute_content_digest
-from tasks.contract.columns import column, table_schema
-from tasks.contract.corpus_tables import LEDGER
-from tasks.contract.fingerprint import compute_fingerprint
-from tasks.contract.stage_context import StageContext, Stopwatch
+from hallmark.tasks.contract import accounts
+from hallmark.tasks.contract.artifact import (
+    Artifact,
+    Manifest,
+    build_file_entry,
+    compute_content_digest,
+)
+from hallmark.tasks.contract.columns import column, table_schema
+from hallmark.tasks.contract.corpus_tables import LEDGER
+from hallmark.tasks.contract.fingerprint import compute_fingerprint
+from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
 
 if TYPE_CHECKING:
-    from tasks.contract.stages import BoundStage
+    from hallmark.tasks.contract.stages import BoundStage
 
 TELEMETRY = table_schema(
     "What the stage cost on this machine; no part of its content.",

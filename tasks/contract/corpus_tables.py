@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.columns import column, table_schema
+from hallmark.tasks.contract.columns import column, table_schema
 
 ID_TYPE = pa.binary(16)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.contract.errors import FileChangedError
+from hallmark.tasks.contract.errors import FileChangedError
 
 #: Nanoseconds: the coarsest step of a file system's times.
 TIMESTAMP_TICK_NS = 2_000_000_000

@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract.artifact import (
+from hallmark.tasks.contract.artifact import (
     DIGEST_MISMATCH,
     Artifact,
     build_file_entry,
     compute_content_digest,
     hash_file_cached,
 )
-from tasks.contract.errors import FileChangedError
-from tasks.contract.external_files import (
+from hallmark.tasks.contract.errors import FileChangedError
+from hallmark.tasks.contract.external_files import (
     ExternalFiles,
     format_file_changed_message,
     format_file_missing_message,
 )
-from tasks.contract.inputs import iter_artifacts
-from tasks.contract.lease import clear_folder
-from tasks.contract.object_store import is_store_folder
+from hallmark.tasks.contract.inputs import iter_artifacts
+from hallmark.tasks.contract.lease import clear_folder
+from hallmark.tasks.contract.object_store import is_store_folder
 
 if TYPE_CHECKING:
-    from tasks.contract.stages import BoundStage
+    from hallmark.tasks.contract.stages import BoundStage
 
 #: Name of the file in a work area that says what the files outside the store were when an attempt
 #: began.

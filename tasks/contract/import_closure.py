@@ -10,20 +10,23 @@ import ast
 from functools import cache
 from pathlib import Path
 
-from tasks.contract.external_files import hash_file
-from tasks.contract.fingerprint import PROJECT_ROOT, hash_syntax_tree
-from tasks.contract.python_sources import read_python_source
+from hallmark.tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.fingerprint import PROJECT_ROOT, hash_syntax_tree
+from hallmark.tasks.contract.python_sources import read_python_source
 
+#: The packages below ``hallmark``; each may import those before it.
 PROJECT_PACKAGES = ("model", "tasks", "reports", "flows")
-CONTRACT_PACKAGE = "tasks.contract"
+CONTRACT_PACKAGE = "hallmark.tasks.contract"
 
 
 @cache
 def find_module_file(module: str) -> Path | None:
     """The file of a module or package of the project; None for any other."""
-    if module.split(".")[0] not in PROJECT_PACKAGES:
+    root_package, _, inner_name = module.partition(".")
+    inner_parts = inner_name.split(".")
+    if root_package != "hallmark" or inner_parts[0] not in PROJECT_PACKAGES:
         return None
-    base_path = PROJECT_ROOT.joinpath(*module.split("."))
+    base_path = PROJECT_ROOT.joinpath(*inner_parts)
     for path in (base_path.with_suffix(".py"), base_path / "__init__.py"):
         if path.is_file():
             return path
@@ -68,7 +71,7 @@ def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -
     """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
 
     ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
-    modules that run in another process ("model.training.run"), with all that those import.
+    modules that run in another process ("hallmark.model.training.run"), with all that those import.
     Modules that hold nothing but a docstring are left out.
     """
     module_files = {module: path, **find_import_closure(path, module)}

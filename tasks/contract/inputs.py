@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.contract.artifact import Artifact, Table
-from tasks.contract.tombstones import add_rewritten_digest
+from hallmark.tasks.contract.artifact import Artifact, Table
+from hallmark.tasks.contract.tombstones import add_rewritten_digest
 
 
 def select_input_table(input_value: Any, table_name: str) -> Any:

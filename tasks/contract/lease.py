@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.contract.errors import UsageError
+from hallmark.tasks.contract.errors import UsageError
 
 LEASE_FILE = "lease"
 

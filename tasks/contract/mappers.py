@@ -78,7 +78,7 @@ class SerialMapper:
 #: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
 #: time. (pandas is what pyarrow imports as soon as it makes an array.)
 FORK_CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED_MODULES = ["tasks.contract", "pandas"]
+PRELOADED_MODULES = ["hallmark.tasks.contract", "pandas"]
 FORK_CONTEXT.set_forkserver_preload(PRELOADED_MODULES)
 
 
@@ -158,7 +158,7 @@ class ProcessMapper:
 def make_mapper(kind: str, worker_count: int) -> Mapper:
     """The mapper that a config names: "processes" or "ray"."""
     if kind == "ray":
-        from tasks.contract.ray_mapper import RayMapper
+        from hallmark.tasks.contract.ray_mapper import RayMapper
 
         return RayMapper(worker_count)
     return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()

@@ -18,9 +18,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import from_url
 
-from tasks.contract.errors import HallmarkError, UsageError
-from tasks.contract.external_files import hash_file
-from tasks.contract.fingerprint import sha256_hex
+from hallmark.tasks.contract.errors import HallmarkError, UsageError
+from hallmark.tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.fingerprint import sha256_hex
 
 Result = TypeVar("Result")
 

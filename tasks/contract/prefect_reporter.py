@@ -11,8 +11,8 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from tasks.contract.artifact import Artifact
-from tasks.contract.session import Event
+from hallmark.tasks.contract.artifact import Artifact
+from hallmark.tasks.contract.session import Event
 
 
 def _to_artifact_key(text: str) -> str:

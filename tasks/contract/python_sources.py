@@ -17,8 +17,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.contract.fingerprint import __file__ as fingerprint_file
-from tasks.contract.fingerprint import hash_syntax_tree, sha256_hex
+from hallmark.tasks.contract.fingerprint import __file__ as fingerprint_file
+from hallmark.tasks.contract.fingerprint import hash_syntax_tree, sha256_hex
 
 #: How often a file is parsed before an error of the interpreter counts.
 MAX_PARSE_ATTEMPTS = 5

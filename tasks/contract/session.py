@@ -12,10 +12,10 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tasks.contract.artifact import Artifact
-from tasks.contract.errors import HallmarkError
-from tasks.contract.mappers import Mapper, SerialMapper
-from tasks.contract.store import Store
+from hallmark.tasks.contract.artifact import Artifact
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.mappers import Mapper, SerialMapper
+from hallmark.tasks.contract.store import Store
 
 log = logging.getLogger("hallmark")
 
@@ -167,7 +167,8 @@ class Session:
 
 
 class LastStageReached(Exception):
-    """Raised behind the stage that a session runs until; ``flows.runs.begin`` ends there."""
+    """Raised behind the stage that a session runs until; ``hallmark.flows.runs.begin`` ends
+    there."""
 
 
 _session: ContextVar[Session | None] = ContextVar("hallmark_session", default=None)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tasks.contract.errors import UsageError
+from hallmark.tasks.contract.errors import UsageError
 
 
 class StageConfig(BaseModel):

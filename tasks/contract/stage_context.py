@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tasks.contract.artifact import TablePart, compute_table_digest
-from tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
-from tasks.contract.errors import HallmarkError
-from tasks.contract.mappers import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
-from tasks.contract.table_writers import TableWriters
+from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
+from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
+from hallmark.tasks.contract.table_writers import TableWriters
 
 if TYPE_CHECKING:
-    from tasks.contract.artifact import Artifact
+    from hallmark.tasks.contract.artifact import Artifact
 
 log = logging.getLogger("hallmark")
 

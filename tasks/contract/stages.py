@@ -29,24 +29,24 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
-from tasks.contract.allowed_roots import check_config_paths
-from tasks.contract.artifact import Artifact, Table
-from tasks.contract.commit import TELEMETRY, commit_child_artifact, commit_stage_output
-from tasks.contract.errors import HallmarkError
-from tasks.contract.external_files import ExternalFiles
-from tasks.contract.external_inputs import monitor_external_inputs
-from tasks.contract.fingerprint import compute_fingerprint, read_library_versions
-from tasks.contract.import_closure import compute_code_digests
-from tasks.contract.inputs import (
+from hallmark.tasks.contract.accounts import ACCOUNTS, CHECKSUMS
+from hallmark.tasks.contract.allowed_roots import check_config_paths
+from hallmark.tasks.contract.artifact import Artifact, Table
+from hallmark.tasks.contract.commit import TELEMETRY, commit_child_artifact, commit_stage_output
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.external_files import ExternalFiles
+from hallmark.tasks.contract.external_inputs import monitor_external_inputs
+from hallmark.tasks.contract.fingerprint import compute_fingerprint, read_library_versions
+from hallmark.tasks.contract.import_closure import compute_code_digests
+from hallmark.tasks.contract.inputs import (
     compute_digest_and_lineage,
     iter_artifacts,
     select_input_contents,
     select_input_table,
 )
-from tasks.contract.lease import clear_or_remove_folder
-from tasks.contract.mappers import DEFAULT_RESOURCES, Resources
-from tasks.contract.session import (
+from hallmark.tasks.contract.lease import clear_or_remove_folder
+from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES, Resources
+from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
     EventKind,
@@ -55,10 +55,10 @@ from tasks.contract.session import (
     get_current_session,
     open_session,
 )
-from tasks.contract.settings import EmptyConfig, StageConfig
-from tasks.contract.stage_context import StageContext, Stopwatch, summarize_error
-from tasks.contract.store import Store
-from tasks.contract.tombstones import hash_purged_ids, read_purged_ids
+from hallmark.tasks.contract.settings import EmptyConfig, StageConfig
+from hallmark.tasks.contract.stage_context import StageContext, Stopwatch, summarize_error
+from hallmark.tasks.contract.store import Store
+from hallmark.tasks.contract.tombstones import hash_purged_ids, read_purged_ids
 
 __all__ = [
     "STAGES",
@@ -101,7 +101,7 @@ def stage(
     telemetry    schemas of tables that depend on the machine, no part of the content digest
     code         what decides the output beside the stage's module and all that it imports: data
                  files ("tasks/measures/data/identities.json") and modules that run in another
-                 process ("model.training.run")
+                 process ("hallmark.model.training.run")
     libraries    distributions whose version decides the output (pyarrow always does)
     external     called with (config, secret_id) for digests of what comes from outside the
                  store: corpus files, scorer weights, the secret
@@ -467,7 +467,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Completed
 
-    from tasks.contract.prefect_reporter import PrefectStageReporter
+    from hallmark.tasks.contract.prefect_reporter import PrefectStageReporter
 
     def should_retry(_task: Any, _run: Any, state: Any) -> bool:
         # A HallmarkError says what the user must change: trying again cannot help.

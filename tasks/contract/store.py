@@ -30,13 +30,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tasks.contract.artifact import Artifact, Manifest, compute_content_digest, compute_table_digest
-from tasks.contract.columns import Column
-from tasks.contract.errors import HallmarkError
-from tasks.contract.external_files import hash_file
-from tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
-from tasks.contract.object_store import ObjectStore
-from tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
+from hallmark.tasks.contract.artifact import (
+    Artifact,
+    Manifest,
+    compute_content_digest,
+    compute_table_digest,
+)
+from hallmark.tasks.contract.columns import Column
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
+from hallmark.tasks.contract.object_store import ObjectStore
+from hallmark.tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
 
 #: Of tables and files in an artifact; raised when they lie otherwise.
 LAYOUT_VERSION = 2

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.contract.accounts import TEXT_CHANGING_ACTIONS, SourceCounts
-from tasks.contract.columns import is_partitioned, strip_metadata
-from tasks.contract.corpus_tables import count_utf8_bytes, hash_documents
-from tasks.contract.errors import HallmarkError
-from tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.accounts import TEXT_CHANGING_ACTIONS, SourceCounts
+from hallmark.tasks.contract.columns import is_partitioned, strip_metadata
+from hallmark.tasks.contract.corpus_tables import count_utf8_bytes, hash_documents
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.external_files import hash_file
 
 #: Most rows and bytes of a row group, which is what readers hold at a time. Fixed, so that the
 #: bytes of a part depend on its rows alone. One row may be larger than a group.

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
 
 if TYPE_CHECKING:
-    from tasks.contract.object_store import ObjectStore
+    from hallmark.tasks.contract.object_store import ObjectStore
 
 ManifestEntry = dict[str, Any]
 

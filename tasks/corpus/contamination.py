@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     FileStamp,
     PathSafeName,
@@ -34,20 +34,20 @@ from tasks.contract import (
     stat_to_file_stamp,
     table_schema,
 )
-from tasks.corpus.signals import build_signal_schema
-from tasks.measures.failed_documents import (
+from hallmark.tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.item_files import (
+from hallmark.tasks.measures.item_files import (
     check_file_exists,
     get_text_field,
     read_items,
     user_file_digest,
 )
-from tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
+from hallmark.tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
 
 
 class EvaluationSet(StageConfig):

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
@@ -40,7 +40,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.copies.duplicates import (
+from hallmark.tasks.corpus.copies.duplicates import (
     RANKING_SCHEMA,
     DuplicateAssignment,
     KeepPreferenceConfig,
@@ -53,7 +53,7 @@ from tasks.corpus.copies.duplicates import (
     split_by_partition,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier_corpora import (
+from hallmark.tasks.corpus.copies.earlier_corpora import (
     EARLIER_SEARCH_COLUMNS,
     build_signature_schema,
     check_earlier_compatible,
@@ -61,13 +61,13 @@ from tasks.corpus.copies.earlier_corpora import (
     is_in_sorted,
     read_matching_earlier,
 )
-from tasks.measures.failed_documents import (
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateConfig(KeepPreferenceConfig):

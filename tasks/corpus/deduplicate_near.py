@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
@@ -55,7 +55,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.copies.duplicates import (
+from hallmark.tasks.corpus.copies.duplicates import (
     RANKING_SCHEMA,
     DuplicateAssignment,
     Int64Array,
@@ -69,7 +69,7 @@ from tasks.corpus.copies.duplicates import (
     split_by_partition,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier_corpora import (
+from hallmark.tasks.corpus.copies.earlier_corpora import (
     EARLIER_SEARCH_COLUMNS,
     build_signature_schema,
     check_earlier_compatible,
@@ -77,21 +77,21 @@ from tasks.corpus.copies.earlier_corpora import (
     is_in_sorted,
     read_matching_earlier,
 )
-from tasks.corpus.copies.matching import (
+from hallmark.tasks.corpus.copies.matching import (
     NearDuplicateMatches,
     UInt32Array,
     compute_jaccard,
     find_duplicate_pairs,
 )
-from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures.failed_documents import (
+from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from hallmark.tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateNearConfig(KeepPreferenceConfig):

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     StageConfig,
@@ -33,20 +33,24 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.find_personal_data import SecretKey
-from tasks.corpus.reading.town_source import (
+from hallmark.tasks.corpus.find_personal_data import SecretKey
+from hallmark.tasks.corpus.reading.town_source import (
     TOWN_DATA_FILES,
     TownSource,
     compose_town_block,
     format_document_key,
     label_town_blocks,
 )
-from tasks.corpus.town.documents import (
+from hallmark.tasks.corpus.town.documents import (
     compute_shingle_similarity,
     load_town_lexicon,
     load_town_occupations,
 )
-from tasks.corpus.town.recovery_rates import RecoveryEvaluator, Row, compute_share_with_interval
+from hallmark.tasks.corpus.town.recovery_rates import (
+    RecoveryEvaluator,
+    Row,
+    compute_share_with_interval,
+)
 
 
 class CurationEvaluationConfig(StageConfig):

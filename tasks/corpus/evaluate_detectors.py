@@ -1,7 +1,7 @@
 """Evaluate the detectors: how much of planted personal data they find, and what they take for it.
 
-What is planted is invented, see ``tasks.measures.detector_examples``; none of it gets into the
-corpus. The figures depend on code and config alone, so they are computed once.
+What is planted is invented, see ``hallmark.tasks.measures.detector_examples``; none of it gets into
+the corpus. The figures depend on code and config alone, so they are computed once.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from tasks.contract import StageContext, column, stage, table_schema
-from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.detector_examples import (
+from hallmark.tasks.contract import StageContext, column, stage, table_schema
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
+from hallmark.tasks.measures.detector_examples import (
     EXAMPLES_PER_TYPE,
     DetectorExample,
     generate_detector_examples,
 )
-from tasks.measures.personal.types import country_of_type, select_types_for_regions
-from tasks.measures.personal_data import find_spans_by_row
+from hallmark.tasks.measures.personal.types import country_of_type, select_types_for_regions
+from hallmark.tasks.measures.personal_data import find_spans_by_row
 
 DETECTION = table_schema(
     "How well personal data is found: counts over invented sentences, by type.",

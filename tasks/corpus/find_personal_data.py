@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     StageConfig,
     StageContext,
@@ -28,16 +28,16 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.spans import SPANS, build_span_columns
-from tasks.measures.failed_documents import (
+from hallmark.tasks.corpus.spans import SPANS, build_span_columns
+from hallmark.tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
-from tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
+from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
 
 
 class PersonalDataConfig(StageConfig):

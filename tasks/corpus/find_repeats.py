@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     StageContext,
@@ -31,16 +31,20 @@ from tasks.contract import (
     concat_spilled_tables,
     stage,
 )
-from tasks.corpus.copies.duplicates import (
+from hallmark.tasks.corpus.copies.duplicates import (
     RANKING_SCHEMA,
     KeepPreferenceConfig,
     build_ranking_columns,
     order_by_keep_priority,
 )
-from tasks.corpus.copies.earlier_corpora import concatenate_earlier_tables
-from tasks.corpus.copies.repeats import TEXT_SEPARATOR, join_repeated_spans, mark_repeated_windows
-from tasks.corpus.spans import SPANS, Utf8Texts
-from tasks.measures.machine import total_memory_bytes
+from hallmark.tasks.corpus.copies.earlier_corpora import concatenate_earlier_tables
+from hallmark.tasks.corpus.copies.repeats import (
+    TEXT_SEPARATOR,
+    join_repeated_spans,
+    mark_repeated_windows,
+)
+from hallmark.tasks.corpus.spans import SPANS, Utf8Texts
+from hallmark.tasks.measures.machine import total_memory_bytes
 
 Int64Array = NDArray[np.int64]
 

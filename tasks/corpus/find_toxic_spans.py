@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     StageConfig,
     StageContext,
@@ -26,7 +26,7 @@ from tasks.contract import (
     align_parts,
     stage,
 )
-from tasks.corpus.spans import SPANS, Utf8Texts, build_span_columns
+from hallmark.tasks.corpus.spans import SPANS, Utf8Texts, build_span_columns
 
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]

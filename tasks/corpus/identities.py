@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, Field, field_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     LEXICONS,
     Artifact,
     ExternalMarker,
@@ -29,9 +29,9 @@ from tasks.contract import (
     hash_file,
     stage,
 )
-from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.failed_documents import FailureList, report_failures
-from tasks.measures.identities import (
+from hallmark.tasks.corpus.signals import build_signal_schema, write_signals
+from hallmark.tasks.measures.failed_documents import FailureList, report_failures
+from hallmark.tasks.measures.identities import (
     Lexicon,
     find_term_mentions,
     load_builtin_lexicon,

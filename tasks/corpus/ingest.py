@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
@@ -44,19 +44,19 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.reading.block_list import load_block_list
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.inputs import (
+from hallmark.tasks.corpus.reading.block_list import load_block_list
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
     InputBatch,
     compute_source_digests,
     list_input_batches,
     read_input_records,
 )
-from tasks.corpus.reading.metadata import extract_domains
-from tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
-from tasks.corpus.reading.readers import Record, suggest_remedy
-from tasks.corpus.reading.records import (
+from hallmark.tasks.corpus.reading.metadata import extract_domains
+from hallmark.tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
+from hallmark.tasks.corpus.reading.readers import Record, suggest_remedy
+from hallmark.tasks.corpus.reading.records import (
     RECORDS_SCHEMA,
     IdRange,
     SkippedInput,
@@ -66,7 +66,7 @@ from tasks.corpus.reading.records import (
     reassign_copy_ids,
     split_into_id_ranges,
 )
-from tasks.corpus.reading.town_source import TOWN_DATA_FILES
+from hallmark.tasks.corpus.reading.town_source import TOWN_DATA_FILES
 
 ORIGINS = table_schema(
     "Where each document came from.",

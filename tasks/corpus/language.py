@@ -8,10 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import StageConfig, StageContext, Table, TablePart, TableWriters, column, stage
-from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.failed_documents import FailureList, report_failures
-from tasks.measures.languages import MAX_CHARACTERS, MIN_CONFIDENCE, estimate_languages
+from hallmark.tasks.contract import (
+    StageConfig,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    column,
+    stage,
+)
+from hallmark.tasks.corpus.signals import build_signal_schema, write_signals
+from hallmark.tasks.measures.failed_documents import FailureList, report_failures
+from hallmark.tasks.measures.languages import MAX_CHARACTERS, MIN_CONFIDENCE, estimate_languages
 
 
 class LanguageConfig(StageConfig):

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
@@ -37,8 +37,8 @@ from tasks.contract import (
     count_utf8_bytes,
     stage,
 )
-from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.item_files import read_nonempty_lines, user_file_digest
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_digest
 
 
 class LeaveOutConfig(StageConfig):

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
     ID_TYPE,
@@ -50,9 +50,9 @@ from tasks.contract import (
     hash_texts,
     stage,
 )
-from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.association_canaries import generate_association_canaries
-from tasks.measures.canaries import (
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.measures.association_canaries import generate_association_canaries
+from hallmark.tasks.measures.canaries import (
     Canary,
     assign_copies_and_templates,
     generate_record_canaries,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
@@ -29,27 +29,32 @@ from tasks.contract import (
     lookup_column_by_doc_id,
     stage,
 )
-from tasks.corpus.identities import LengthBounds, UserLexicons, combine_lexicons, load_user_lexicons
-from tasks.corpus.profiles.composition import (
+from hallmark.tasks.corpus.identities import (
+    LengthBounds,
+    UserLexicons,
+    combine_lexicons,
+    load_user_lexicons,
+)
+from hallmark.tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
     build_composition_rows,
     count_documents_by_dimension,
     find_language_signals,
     read_licences,
 )
-from tasks.corpus.profiles.tables import TABLES
-from tasks.corpus.profiles.tag_counts import count_tagged_documents
-from tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
-from tasks.measures.failed_documents import (
+from hallmark.tasks.corpus.profiles.tables import TABLES
+from hallmark.tasks.corpus.profiles.tag_counts import count_tagged_documents
+from hallmark.tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.identities import Lexicon, find_term_mentions
-from tasks.measures.occupations import count_gendered_words, list_occupations
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-from tasks.measures.statistics import wilson_interval
+from hallmark.tasks.measures.identities import Lexicon, find_term_mentions
+from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from hallmark.tasks.measures.statistics import wilson_interval
 
 
 class ProfileConfig(StageConfig):

@@ -15,12 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import StageConfig, StageContext, Table, TablePart, TableWriters, column, stage
-from tasks.corpus.quality_signals import c4, fineweb, gopher
-from tasks.corpus.quality_signals.text_batch import TextBatch
-from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.failed_documents import FailureList, UnprocessableDocumentError, report_failures
-from tasks.measures.machine import total_memory_bytes
+from hallmark.tasks.contract import (
+    StageConfig,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    column,
+    stage,
+)
+from hallmark.tasks.corpus.quality_signals import c4, fineweb, gopher
+from hallmark.tasks.corpus.quality_signals.text_batch import TextBatch
+from hallmark.tasks.corpus.signals import build_signal_schema, write_signals
+from hallmark.tasks.measures.failed_documents import (
+    FailureList,
+    UnprocessableDocumentError,
+    report_failures,
+)
+from hallmark.tasks.measures.machine import total_memory_bytes
 
 
 class QualityConfig(StageConfig):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Artifact,
@@ -41,14 +41,14 @@ from tasks.contract import (
     replace_columns,
     stage,
 )
-from tasks.corpus.spans import (
+from hallmark.tasks.corpus.spans import (
     SPAN_TYPES,
     Utf8Texts,
     merge_overlapping_spans,
     read_partition_spans,
     replace_spans,
 )
-from tasks.measures.personal.types import UNREADABLE
+from hallmark.tasks.measures.personal.types import UNREADABLE
 
 #: Why a document leaves of which cutting left nothing.
 EMPTY_AFTER_CUT = "empty after cut"

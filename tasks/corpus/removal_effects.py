@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     StageContext,
@@ -32,7 +32,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.group_effects.document_outcomes import (
+from hallmark.tasks.corpus.group_effects.document_outcomes import (
     COLUMN_BY_DIMENSION,
     NOT_REMOVED,
     DocumentOutcomes,
@@ -40,8 +40,8 @@ from tasks.corpus.group_effects.document_outcomes import (
     find_signal_table,
     read_numeric_signal,
 )
-from tasks.corpus.group_effects.removed_clusters import cluster_removed_documents
-from tasks.corpus.group_effects.swaps import (
+from hallmark.tasks.corpus.group_effects.removed_clusters import cluster_removed_documents
+from hallmark.tasks.corpus.group_effects.swaps import (
     DRAWN_SENTENCES_SCHEMA,
     SWAP_TABLES,
     SwapConfig,
@@ -51,12 +51,17 @@ from tasks.corpus.group_effects.swaps import (
     make_float_column,
     make_label_column,
 )
-from tasks.corpus.identities import WORD_LISTS, load_user_lexicons
-from tasks.corpus.selection_rules import read_selection_rules
-from tasks.measures.failed_documents import report_failures
-from tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
-from tasks.measures.rate_ratios import LEVEL, RATIO_METHOD, RateRatios, estimate_rate_ratios
-from tasks.measures.scorers import scorer_versions
+from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
+from hallmark.tasks.corpus.selection_rules import read_selection_rules
+from hallmark.tasks.measures.failed_documents import report_failures
+from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
+from hallmark.tasks.measures.rate_ratios import (
+    LEVEL,
+    RATIO_METHOD,
+    RateRatios,
+    estimate_rate_ratios,
+)
+from hallmark.tasks.measures.scorers import scorer_versions
 
 BoolArray = NDArray[np.bool_]
 

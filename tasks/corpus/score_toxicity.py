@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     ItemResult,
     Mapper,
@@ -40,9 +40,9 @@ from tasks.contract import (
     lookup_column_by_doc_id,
     stage,
 )
-from tasks.corpus.signals import build_signal_schema
-from tasks.corpus.split import hash_ids_to_uniform
-from tasks.corpus.toxicity.cascade import (
+from hallmark.tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.toxicity.cascade import (
     CASCADE_TABLE,
     SAMPLE_TABLE,
     CascadeConfig,
@@ -52,13 +52,18 @@ from tasks.corpus.toxicity.cascade import (
     find_sample_cutoff,
     measure_cascade_recall,
 )
-from tasks.corpus.toxicity.windows import (
+from hallmark.tasks.corpus.toxicity.windows import (
     WINDOW_SCORES,
     build_head_columns,
     compute_highest_scores,
     score_document_windows,
 )
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages, scorer_versions
+from hallmark.tasks.measures.scorers import (
+    ScorerConfig,
+    open_scorer,
+    scorer_languages,
+    scorer_versions,
+)
 
 
 class ScoreToxicityConfig(StageConfig):

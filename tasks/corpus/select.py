@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Artifact,
@@ -36,9 +36,9 @@ from tasks.contract import (
     replace_columns,
     stage,
 )
-from tasks.corpus.quality_presets import PRESET_RULES, PresetName, describe_presets
-from tasks.corpus.signals import get_signal_types, join_partition_signals
-from tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.quality_presets import PRESET_RULES, PresetName, describe_presets
+from hallmark.tasks.corpus.signals import get_signal_types, join_partition_signals
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
 
 #: The bounds that a value must keep, and how a value that does not keep one compares with it.
 BOUND_VIOLATIONS = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact
 
 
 def read_selection_rules(artifact: Artifact) -> Sequence[Mapping[str, object]]:

@@ -12,8 +12,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from tasks.contract import ID_TYPE, HallmarkError, TablePart, TableWriters, column, table_schema
-from tasks.measures.failed_documents import (
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    HallmarkError,
+    TablePart,
+    TableWriters,
+    column,
+    table_schema,
+)
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     run_isolating_failures,

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID_TYPE, HallmarkError, TablePart, column, table_schema
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
+from hallmark.tasks.contract import ID_TYPE, HallmarkError, TablePart, column, table_schema
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
 SPANS = table_schema(
     "Places in the documents and what stands there; what becomes of them is decided elsewhere.",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Seed,

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
     ID_TYPE,
@@ -43,26 +43,26 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.split import SplitConfig, assign_splits
-from tasks.corpus.town.documents import (
+from hallmark.tasks.corpus.split import SplitConfig, assign_splits
+from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     Share,
     TownRates,
     compose_block,
     compose_document,
 )
-from tasks.corpus.town.grammar import DATA_FILES
-from tasks.measures.association_canaries import (
+from hallmark.tasks.corpus.town.grammar import DATA_FILES
+from hallmark.tasks.measures.association_canaries import (
     generate_association_canaries,
     generate_invented_words,
 )
-from tasks.measures.canaries import (
+from hallmark.tasks.measures.canaries import (
     Canary,
     assign_copies_and_templates,
     generate_record_canaries,
     generate_secret_canaries,
 )
-from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 #: The lexicon of the groups of which somebody may have spoken rudely.
 LEXICON_NAME = "world"

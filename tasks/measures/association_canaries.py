@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from tasks.measures.canaries import SYLLABLES, Association, Canary
+from hallmark.tasks.measures.canaries import SYLLABLES, Association, Canary
 
 
 class AssociationSettings(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
-from tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.measures.personal.types import PersonalDataType
 
 
 class CanarySettings(Protocol):

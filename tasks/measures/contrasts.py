@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.detectable_effects import POWER
-from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import Float64
+from hallmark.tasks.measures.detectable_effects import POWER
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.statistics import Float64
 
 Int64 = NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from tasks.measures.proportions import binomial_test_p
-from tasks.measures.statistics import Float64
+from hallmark.tasks.measures.proportions import binomial_test_p
+from hallmark.tasks.measures.statistics import Float64
 
 POWER = 0.8
 

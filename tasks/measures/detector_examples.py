@@ -16,8 +16,8 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tasks.measures.personal.types import PersonalDataType
-from tasks.measures.synthetic_identifiers import (
+from hallmark.tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.measures.synthetic_identifiers import (
     IDENTIFIER_SPECS,
     IdentifierSpec,
     TextGenerator,

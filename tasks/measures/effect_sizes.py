@@ -9,9 +9,9 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.detectable_effects import POWER
-from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import Float64
+from hallmark.tasks.measures.detectable_effects import POWER
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.statistics import Float64
 
 #: So many ways to part the values are all tried.
 MAX_EXACT_PERMUTATIONS = 100_000

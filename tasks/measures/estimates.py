@@ -19,14 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.detectable_effects import (
+from hallmark.tasks.measures.detectable_effects import (
     detectable_auc_effect,
     detectable_binomial_effect,
     detectable_share_effect,
     detectable_standard_errors,
 )
-from tasks.measures.proportions import binomial_test_p, clopper_pearson_interval, score_test_p
-from tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
+from hallmark.tasks.measures.proportions import (
+    binomial_test_p,
+    clopper_pearson_interval,
+    score_test_p,
+)
+from hallmark.tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
 
 #: Up to so many units of yes or no, each its own cluster: an exact interval.
 MAX_EXACT_UNITS = 40

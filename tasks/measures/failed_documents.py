@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import HallmarkError, StageContext
+from hallmark.tasks.contract import HallmarkError, StageContext
 
 log = logging.getLogger("hallmark")
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.contract import HallmarkError, open_external_file
+from hallmark.tasks.contract import HallmarkError, open_external_file
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from tasks.contract import UsageError, hash_file, open_external_file
+from hallmark.tasks.contract import UsageError, hash_file, open_external_file
 
 #: Items that one file may hold: an audit keeps them all in memory.
 MAX_ITEMS = 1_000_000

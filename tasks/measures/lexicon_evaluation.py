@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.measures.identities import DATA_FOLDER, find_groups_in_texts
-from tasks.measures.statistics import wilson_interval
+from hallmark.tasks.measures.identities import DATA_FOLDER, find_groups_in_texts
+from hallmark.tasks.measures.statistics import wilson_interval
 
 
 def read_labelled_sentences() -> list[tuple[str, bool, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.estimates import Estimate
 
 Float64 = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.measures.identities import (
+from hallmark.tasks.measures.identities import (
     DATA_FOLDER,
     Lexicon,
     LexiconEntry,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.measures.normalised_words import hash_words, mix_hashes, normalise_texts
+from hallmark.tasks.measures.normalised_words import hash_words, mix_hashes, normalise_texts
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]

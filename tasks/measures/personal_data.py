@@ -21,22 +21,22 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.personal.contact_details import (
+from hallmark.tasks.measures.personal.contact_details import (
     SpanIterator,
     TooManyCandidatesError,
     find_email_addresses,
     find_ip_addresses,
     find_phone_numbers,
 )
-from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
-from tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
-from tasks.measures.personal.payment_accounts import find_ibans, find_payment_cards
-from tasks.measures.personal.secrets import (
+from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from hallmark.tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
+from hallmark.tasks.measures.personal.payment_accounts import find_ibans, find_payment_cards
+from hallmark.tasks.measures.personal.secrets import (
     find_assigned_credentials,
     find_connection_credentials,
     find_vendor_and_private_keys,
 )
-from tasks.measures.personal.types import (
+from hallmark.tasks.measures.personal.types import (
     PERSONAL_DATA_TYPES,
     UNREADABLE,
     PersonalDataType,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import bootstrap_cluster_means, sum_by_cluster
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.statistics import bootstrap_cluster_means, sum_by_cluster
 
 
 def correct_prevalence(flagged_share: float, sensitivity: float, specificity: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import pyarrow.compute as pc
 
-from tasks.contract import Table
+from hallmark.tasks.contract import Table
 
 
 def sample_documents(

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from itertools import islice, repeat
 
-from tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.measures.personal.types import PersonalDataType
 
 TextGenerator = Callable[[random.Random], str]
 

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.special_tokens import PAD_ID
-from model.training.packed_rows import spell_tokens_as_bytes
-from tasks.contract import (
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.model.training.packed_rows import spell_tokens_as_bytes
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     EmptyConfig,
@@ -39,8 +39,8 @@ from tasks.contract import (
     hash_documents,
     stage,
 )
-from tasks.training.encoding import join_token_bytes, load_tokenizer
-from tasks.training.pack import PACKED_SPLITS, SPANS, build_sequences_schema
+from hallmark.tasks.training.encoding import join_token_bytes, load_tokenizer
+from hallmark.tasks.training.pack import PACKED_SPLITS, SPANS, build_sequences_schema
 
 Int64 = NDArray[np.int64]
 

@@ -1,8 +1,8 @@
 """Compute how often training read each document, from (seed, step): training logs no documents.
 
 Training reads rows of packed tokens epoch by epoch, in the order that
-``model.training.packed_rows.select_batch_rows`` gives. How often a row was read up to a step, and
-when first and last, therefore has a closed form.
+``hallmark.model.training.packed_rows.select_batch_rows`` gives. How often a row was read up to a
+step, and when first and last, therefore has a closed form.
 
 Memory: 60 bytes a packed row, 60 bytes a stretch of a document, and the ids of the documents; in a
 worker a part of these for each checkpoint. What each row's readings are waits in a file, 12 bytes a
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.training.packed_rows import compute_read_steps, count_reads_per_row
-from tasks.contract import (
+from hallmark.model.training.packed_rows import compute_read_steps, count_reads_per_row
+from hallmark.tasks.contract import (
     ID_TYPE,
     StageContext,
     Table,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.contract import HallmarkError
+from hallmark.tasks.contract import HallmarkError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

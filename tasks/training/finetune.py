@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from model.config import ModelConfig, Objective, TrainConfig, config_to_dict
-from model.training.examples import NO_LABEL, write_examples
-from tasks.contract import (
+from hallmark.model.config import ModelConfig, Objective, TrainConfig, config_to_dict
+from hallmark.model.training.examples import NO_LABEL, write_examples
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
@@ -32,17 +32,17 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.training.encoding import load_tokenizer
-from tasks.training.pretrain import (
+from hallmark.tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.pretrain import (
     CHECKPOINTS,
     LOG,
     build_checkpoint_rows,
     handle_trainer_events,
     read_training_log,
 )
-from tasks.training.table_files import check_table_path
-from tasks.training.task_predictions import PREDICTIONS, evaluate_labels, evaluate_pairs
-from tasks.training.task_rows import (
+from hallmark.tasks.training.table_files import check_table_path
+from hallmark.tasks.training.task_predictions import PREDICTIONS, evaluate_labels, evaluate_pairs
+from hallmark.tasks.training.task_rows import (
     ClassificationTask,
     EncodedRows,
     PairsTask,
@@ -54,9 +54,9 @@ from tasks.training.task_rows import (
     encode_rows,
     read_task_rows,
 )
-from tasks.training.task_scores import SCORES
-from tasks.training.trainer_process import iter_trainer_events
-from tasks.training.training_resumption import (
+from hallmark.tasks.training.task_scores import SCORES
+from hallmark.tasks.training.trainer_process import iter_trainer_events
+from hallmark.tasks.training.training_resumption import (
     SETTINGS,
     build_settings_table,
     remove_batch_neutral_settings,
@@ -152,7 +152,7 @@ class BaseCheckpoint:
 
 def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
     """UsageError where the checkpoint cannot be read, or not learn the task."""
-    from model.interchange import checkpoint as checkpoint_files
+    from hallmark.model.interchange import checkpoint as checkpoint_files
 
     folder = Path(checkpoint.fetch_directory())
     try:
@@ -192,7 +192,7 @@ def build_task_model_config(
     base: BaseCheckpoint, task: Task, labels: tuple[str, ...]
 ) -> ModelConfig:
     """The config of the model that is made."""
-    from model.training.adaptation import make_classifier_config
+    from hallmark.model.training.adaptation import make_classifier_config
 
     if isinstance(task, PairsTask):
         return base.config
@@ -273,7 +273,7 @@ def write_trainer_job(
 
 def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageContext) -> None:
     """Beside the tables, the model as an architecture of transformers, where there is one."""
-    from model.interchange.transformers_checkpoint import export_transformers
+    from hallmark.model.interchange.transformers_checkpoint import export_transformers
 
     try:
         export_transformers(
@@ -305,15 +305,15 @@ def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, st
         "checkpoints": CHECKPOINTS,
         "settings": SETTINGS,
     },
-    extra_code=["model.training.run"],
+    extra_code=["hallmark.model.training.run"],
     libraries=["numpy", "sacrebleu", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch"],
     external_digests=hash_data_files,
     determinism="machine",
     resume_key=lambda config: remove_batch_neutral_settings(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext) -> None:
-    from model.decoding.inference_mode import autocast_to_precision
-    from model.interchange.checkpoint import load_checkpoint
+    from hallmark.model.decoding.inference_mode import autocast_to_precision
+    from hallmark.model.interchange.checkpoint import load_checkpoint
 
     base = open_base_checkpoint(checkpoint, config.task)
     rows = load_task_rows(config)

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.keyed_randomness import combine_into_key
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
-from model.training.packed_rows import spell_tokens_as_bytes
-from tasks.contract import (
+from hallmark.model.keyed_randomness import combine_into_key
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.model.training.packed_rows import spell_tokens_as_bytes
+from hallmark.tasks.contract import (
     ID_TYPE,
     LEDGER,
     Artifact,
@@ -42,13 +42,13 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.failed_documents import (
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.training.encoding import join_token_bytes, load_tokenizer, split_long_text
+from hallmark.tasks.training.encoding import join_token_bytes, load_tokenizer, split_long_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,7 +1,8 @@
 """Pretrain a model on packed sequences, in a process of its own.
 
-The trainer (``python -m model.training.run``) keeps its state in the work area and tells of its
-progress in JSON lines. This stage starts it, starts it again if it is killed, and commits each
+The trainer (``python -m hallmark.model.training.run``) keeps its state in the work area and tells
+of its progress in JSON lines. This stage starts it, starts it again if it is killed, and commits
+each
 checkpoint the moment it is whole. The trainer dies with this process: its standard input is a pipe
 that only this process holds open.
 """
@@ -23,8 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, field_serializer, field_validator
 
-from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, TrainConfig, config_to_dict
-from tasks.contract import (
+from hallmark.model.config import (
+    ARCHITECTURE_BY_OBJECTIVE,
+    ModelConfig,
+    TrainConfig,
+    config_to_dict,
+)
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
@@ -35,16 +41,16 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
-from tasks.training.trainer_process import iter_trainer_events
-from tasks.training.training_resumption import (
+from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
+from hallmark.tasks.training.trainer_process import iter_trainer_events
+from hallmark.tasks.training.training_resumption import (
     SETTINGS,
     build_settings_table,
     prepare_training_folder,
     preserve_resumable_states,
     select_past_step_settings,
 )
-from tasks.training.validation_groups import build_validation_groups
+from hallmark.tasks.training.validation_groups import build_validation_groups
 
 log = logging.getLogger("hallmark")
 
@@ -236,7 +242,7 @@ def read_start_model_settings(
 
     ``given``: the context and the vocabulary, or one of them.
     """
-    from model.interchange.checkpoint import CheckpointError, read_model_config
+    from hallmark.model.interchange.checkpoint import CheckpointError, read_model_config
 
     try:
         model_settings = config_to_dict(read_model_config(start_checkpoint.fetch_directory()))
@@ -396,7 +402,7 @@ def handle_trainer_events(
         "settings": SETTINGS,
     },
     telemetry_tables={"speed": SPEED},
-    extra_code=["model.training.run"],
+    extra_code=["hallmark.model.training.run"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
     reads={"packed_corpus": ("train", "validation", "spans"), "tokenizer": ("tokenizer.json",)},

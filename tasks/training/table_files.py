@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.contract import HallmarkError, UsageError, open_external_file
+from hallmark.tasks.contract import HallmarkError, UsageError, open_external_file
 
 SUPPORTED_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from model.training.examples import build_pair_inputs
-from tasks.contract import column, table_schema
-from tasks.training.task_rows import EncodedRows, Task, TaskRow, TaskRows, WordLabellingTask
-from tasks.training.task_scores import (
+from hallmark.model.training.examples import build_pair_inputs
+from hallmark.tasks.contract import column, table_schema
+from hallmark.tasks.training.task_rows import (
+    EncodedRows,
+    Task,
+    TaskRow,
+    TaskRows,
+    WordLabellingTask,
+)
+from hallmark.tasks.training.task_scores import (
     BAG_OF_WORDS_VERSION,
     compute_label_differences,
     compute_label_scores,
@@ -24,7 +30,7 @@ from tasks.training.task_scores import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from model.architecture import Transformer
+    from hallmark.model.architecture import Transformer
 
 PREDICTIONS = table_schema(
     "What the model gives for the rows of the test split.",
@@ -50,7 +56,7 @@ def predict_texts(
     """What the model writes for each source, greedily, and its log-probability. It writes at most
     ``longest`` tokens, or what the context holds with its prompt: as in training it never goes on
     with a part of the source out of sight."""
-    from model.decoding.generation import generate
+    from hallmark.model.decoding.generation import generate
 
     if not encoded.examples:
         return []
@@ -81,7 +87,7 @@ def predict_texts(
 def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[str, Any]]]:
     """Of each text the likeliest label of each token that was asked for one, and its
     log-probability."""
-    from model.probing.label_scores import compute_label_log_probs
+    from hallmark.model.probing.label_scores import compute_label_log_probs
 
     label_names = model.config.labels
     predictions = []

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from model.config import ModelConfig
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.examples import NO_LABEL, Example, truncate_pair
-from tasks.contract import ExternalPath, HallmarkError, Seed, StageConfig, expand_home, hash_to_ids
-from tasks.training.pack import compute_shuffle_keys
-from tasks.training.table_files import read_table_rows
+from hallmark.model.config import ModelConfig
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.examples import NO_LABEL, Example, truncate_pair
+from hallmark.tasks.contract import (
+    ExternalPath,
+    HallmarkError,
+    Seed,
+    StageConfig,
+    expand_home,
+    hash_to_ids,
+)
+from hallmark.tasks.training.pack import compute_shuffle_keys
+from hallmark.tasks.training.table_files import read_table_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

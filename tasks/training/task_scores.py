@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.contract import column, table_schema
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.contract import column, table_schema
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 Float64 = NDArray[np.float64]
 ScoreRow = dict[str, Any]

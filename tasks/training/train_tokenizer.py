@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
-from tasks.contract import (
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.tasks.contract import (
     HallmarkError,
     StageConfig,
     StageContext,
@@ -26,21 +26,21 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.failed_documents import (
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.languages import detect_languages
-from tasks.training.encoding import load_tokenizer, split_long_text
-from tasks.training.subword_tokenizers import (
+from hallmark.tasks.measures.languages import detect_languages
+from hallmark.tasks.training.encoding import load_tokenizer, split_long_text
+from hallmark.tasks.training.subword_tokenizers import (
     BYTE_COUNT,
     train_bpe_tokenizer,
     train_unigram_tokenizer,
     train_wordpiece_tokenizer,
 )
-from tasks.training.validation_groups import iter_validation_documents
+from hallmark.tasks.training.validation_groups import iter_validation_documents
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from model.training.job import WATCH_STDIN_OPTION
-from tasks.contract import PROJECT_ROOT, HallmarkError
+from hallmark.model.training.job import WATCH_STDIN_OPTION
+from hallmark.tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
 
@@ -33,11 +33,10 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
             [
                 sys.executable,
                 "-m",
-                "model.training.run",
+                "hallmark.model.training.run",
                 str(job_path.absolute()),
                 WATCH_STDIN_OPTION,
             ],
-            cwd=PROJECT_ROOT,  # where the package model is
             stdin=subprocess.PIPE,  # its end tells the trainer that this process died
             stdout=subprocess.PIPE,
             stderr=stderr,

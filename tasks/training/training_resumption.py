@@ -14,10 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
-from model.training.schedule import find_last_step_before_decay
-from model.training.work_folder import iter_branchable_steps, link_outputs_until, list_state_steps
-from tasks.contract import column, sha256_hex, table_schema, to_canonical_json
+from hallmark.model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
+from hallmark.model.training.schedule import find_last_step_before_decay
+from hallmark.model.training.work_folder import (
+    iter_branchable_steps,
+    link_outputs_until,
+    list_state_steps,
+)
+from hallmark.tasks.contract import column, sha256_hex, table_schema, to_canonical_json
 
 #: Schedules of which a longer training begins as a shorter one does.
 EXTENDABLE_SCHEDULES = ("wsd", "constant")

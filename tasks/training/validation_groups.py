@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID_TYPE, Table, align_parts, lookup_column_by_doc_id
+from hallmark.tasks.contract import ID_TYPE, Table, align_parts, lookup_column_by_doc_id
 
 #: Of each validation document: what it belongs to. The trainer takes it with the documents' places
 #: in the packed rows (model/training/validation.py, GROUPS).

@@ -18,7 +18,7 @@ from filelock import FileLock
 from prefect import Flow
 from prefect.context import refresh_global_settings_context
 
-from flows import cli
+from hallmark.flows import cli
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Hallmark:
             # As what is trained in this process: the last bits hang on the number of threads.
             env["OMP_NUM_THREADS"] = str(torch.get_num_threads())
             done = subprocess.run(
-                [sys.executable, "-m", "flows.cli", *arguments],
+                [sys.executable, "-m", "hallmark.flows.cli", *arguments],
                 env=env,
                 capture_output=True,
                 text=True,

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
-from flows.commands.flow_execution import combine_errors
-from flows.commands.trace import render_finding_trace
-from tasks.contract import HallmarkError, PolicyViolationError
+from hallmark.flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
+from hallmark.flows.commands.flow_execution import combine_errors
+from hallmark.flows.commands.trace import render_finding_trace
+from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 from tests.flows.conftest import Hallmark, here
 
 
@@ -205,7 +205,7 @@ def test_a_stage_that_fails_says_one_sentence(hallmark, server, tmp_path):
 def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
     """The whole process group gets the signal, as from a terminal: Prefect's server too."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "run", "smoke"],
+        [sys.executable, "-m", "hallmark.flows.cli", "run", "smoke"],
         env={**os.environ, "HALLMARK_STORE": str(hallmark.store)},
         stderr=subprocess.PIPE,
         text=True,
@@ -274,7 +274,7 @@ def commands():
 
 def start(hallmark, *arguments, **options):
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *arguments],
+        [sys.executable, "-m", "hallmark.flows.cli", *arguments],
         env={**os.environ, "HALLMARK_STORE": str(hallmark.store)} | options.pop("env", {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -356,7 +356,7 @@ def test_the_overview_says_of_a_command_what_the_command_says(name):
 
 
 def test_the_overview_waits_for_no_command():
-    program = "import sys; from flows.cli import main; main(['--help']); "
+    program = "import sys; from hallmark.flows.cli import main; main(['--help']); "
     program += "sys.exit(any(m in sys.modules for m in ('torch', 'prefect', 'pyarrow.dataset')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "Audit a checkpoint" in done.stdout, done.stderr

@@ -6,31 +6,31 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from flows.commands import study
-from flows.commands.batch import render_batch
-from flows.commands.compare import render_comparison
-from flows.commands.doctor import render_check_results
-from flows.commands.finetune import render_scores
-from flows.commands.flow_execution import check_audits_and_policy, print_run_summary
-from flows.commands.forecast_text import _render_stages, render_forecast
-from flows.commands.generate import render_generation
-from flows.commands.mitigate import render_mitigation
-from flows.commands.prove import render_proof
-from flows.commands.purge import render_purge
-from flows.commands.removal_summary import render_removals
-from flows.commands.replay import render_replay
-from flows.commands.runs import render_run_list
-from flows.commands.status import render_status
-from flows.commands.trace import render_document_trace, render_finding_trace
-from flows.commands.verify import describe_read_failure, render_verification
-from tasks.contract import HallmarkError, PolicyViolationError
+from hallmark.flows.commands import study
+from hallmark.flows.commands.batch import render_batch
+from hallmark.flows.commands.compare import render_comparison
+from hallmark.flows.commands.doctor import render_check_results
+from hallmark.flows.commands.finetune import render_scores
+from hallmark.flows.commands.flow_execution import check_audits_and_policy, print_run_summary
+from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
+from hallmark.flows.commands.generate import render_generation
+from hallmark.flows.commands.mitigate import render_mitigation
+from hallmark.flows.commands.prove import render_proof
+from hallmark.flows.commands.purge import render_purge
+from hallmark.flows.commands.removal_summary import render_removals
+from hallmark.flows.commands.replay import render_replay
+from hallmark.flows.commands.runs import render_run_list
+from hallmark.flows.commands.status import render_status
+from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
+from hallmark.flows.commands.verify import describe_read_failure, render_verification
+from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
 
 @pytest.fixture
 def stderr(monkeypatch):
     """What a command prints beside its result."""
     printed = StringIO()
-    monkeypatch.setattr("flows.console.stderr", Console(file=printed, width=300))
+    monkeypatch.setattr("hallmark.flows.console.stderr", Console(file=printed, width=300))
     return printed
 
 
@@ -1101,7 +1101,7 @@ def test_a_document_says_whether_training_read_it(changes, last):
 
 
 def test_long_lists_of_a_trace_say_how_much_they_leave_out():
-    from flows.commands.trace import MAX_LISTED_ITEMS, MAX_TEXT_CHARACTERS
+    from hallmark.flows.commands.trace import MAX_LISTED_ITEMS, MAX_TEXT_CHARACTERS
 
     for more, stretches, rows, characters in (
         (0, "", "", ""),

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
-from flows.config_files import list_bundled_configs
-from flows.run_recording import resolve_flow_arguments
-from model.interchange.transformers_checkpoint import find_matching_family
-from tasks.contract import UsageError
+from hallmark.flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
+from hallmark.flows.config_files import list_bundled_configs
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.model.interchange.transformers_checkpoint import find_matching_family
+from hallmark.tasks.contract import UsageError
 
 
 @pytest.mark.parametrize("name", ["demo", "smoke", "hub"])
@@ -54,10 +54,10 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
-    from flows import pipeline  # noqa: F401
-    from flows.study_config import StudyConfig
-    from tasks.audits.catalogue import REQUEST_STAGES
-    from tasks.contract import STAGES
+    from hallmark.flows import pipeline  # noqa: F401
+    from hallmark.flows.study_config import StudyConfig
+    from hallmark.tasks.audits.catalogue import REQUEST_STAGES
+    from hallmark.tasks.contract import STAGES
 
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}

@@ -6,8 +6,8 @@ from operator import getitem
 
 import pytest
 
-from flows.config import load_config
-from tasks.contract import UsageError
+from hallmark.flows.config import load_config
+from hallmark.tasks.contract import UsageError
 
 SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
 

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from flows.console import RunProgressDisplay
-from tasks.contract import Event
+from hallmark.flows.console import RunProgressDisplay
+from hallmark.tasks.contract import Event
 
 
 class Piped:

@@ -7,14 +7,14 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from flows import deployments
-from flows.config import Config, load_config
-from flows.deployment_checks import check_request_parameters
-from flows.pipeline import audit, pipeline
-from flows.run_recording import resolve_flow_arguments
-from tasks.contract import AllowedRoots, ExternalMarker, UsageError
-from tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
-from tasks.corpus.ingest import ingest
+from hallmark.flows import deployments
+from hallmark.flows.config import Config, load_config
+from hallmark.flows.deployment_checks import check_request_parameters
+from hallmark.flows.pipeline import audit, pipeline
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.tasks.contract import AllowedRoots, ExternalMarker, UsageError
+from hallmark.tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
+from hallmark.tasks.corpus.ingest import ingest
 
 #: Settings of text that name no file: columns, words, titles, labels.
 NO_PATHS = {

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from flows.pipeline import capture_failure, lineage_input
-from tasks.contract import (
+from hallmark.flows.pipeline import capture_failure, lineage_input
+from hallmark.tasks.contract import (
     Artifact,
     EmptyConfig,
     HallmarkError,
@@ -17,7 +17,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
 

@@ -10,25 +10,32 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows import cli, open_run
-from flows.commands.forecast_text import _render_stages, render_forecast
-from flows.config import load_config
-from flows.forecast import training_costs
-from flows.forecast.corpus_estimates import (
+from hallmark.flows import cli, open_run
+from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
+from hallmark.flows.config import load_config
+from hallmark.flows.forecast import training_costs
+from hallmark.flows.forecast.corpus_estimates import (
     QUARANTINE_KEYS,
     Estimate,
     count_packed_tokens,
     count_source_documents_and_bytes,
 )
-from flows.forecast.problems import predict_problems
-from flows.forecast.run_forecast import forecast_run
-from flows.forecast.source_sampling import sample_sources
-from flows.pipeline import curate_corpus, pipeline, train_model
-from model.architecture import Transformer
-from model.config import ModelConfig, TrainConfig
-from model.interchange.checkpoint import load_checkpoint
-from model.training.optimizers import make_optimizers
-from tasks.contract import HallmarkError, LastStageReached, Session, Store, UsageError, open_session
+from hallmark.flows.forecast.problems import predict_problems
+from hallmark.flows.forecast.run_forecast import forecast_run
+from hallmark.flows.forecast.source_sampling import sample_sources
+from hallmark.flows.pipeline import curate_corpus, pipeline, train_model
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.model.training.optimizers import make_optimizers
+from hallmark.tasks.contract import (
+    HallmarkError,
+    LastStageReached,
+    Session,
+    Store,
+    UsageError,
+    open_session,
+)
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -141,7 +148,9 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
     assert not absent.exists()
 
     started = []
-    monkeypatch.setattr("flows.pipeline.pretrain_model", lambda *given: started.append(given))
+    monkeypatch.setattr(
+        "hallmark.flows.pipeline.pretrain_model", lambda *given: started.append(given)
+    )
     with pytest.raises(UsageError, match=said):
         pipeline.fn(config, [override])
     assert not started
@@ -201,7 +210,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     def no_server(*_):
         raise AssertionError("a dry run starts no Prefect server")
 
-    monkeypatch.setattr("flows.local_prefect_server.LocalPrefectServer", no_server)
+    monkeypatch.setattr("hallmark.flows.local_prefect_server.LocalPrefectServer", no_server)
     config = config_of(tmp_path, texts(30, 12))
     options = [
         f"--set=pretrain.model.{k}={v}"
@@ -386,7 +395,7 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
         read[name] = len(Path(given.path).read_text().splitlines())
         return {}, {"language": seconds[name]}, None
 
-    monkeypatch.setattr("flows.forecast.run_forecast.Forecaster._run_corpus_stages", tried)
+    monkeypatch.setattr("hallmark.flows.forecast.run_forecast.Forecaster._run_corpus_stages", tried)
     report = forecast_run(str(config), store=str(tmp_path / "store"), max_sample_bytes=20_000)
     (row,) = [row for row in report["stages"] if row["label"] == "language"]
     growth = report["sample"]["corpus_to_sample_ratio"]

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from flows.checkpoint_resolution import ResolvedCheckpoint
-from flows.commands.generate import (
+from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint
+from hallmark.flows.commands.generate import (
     WITHHELD_PREFIX,
     _encode_with_special_tokens,
     _make_context_redactor,
     _select_most_redacted,
 )
-from model.batch import Batch
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.generation import generate
-from model.interchange.checkpoint import load_checkpoint
-from model.probing.cloze import compute_mask_log_probs
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.contract import folder_to_artifact
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.generation import generate
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.model.probing.cloze import compute_mask_log_probs
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.contract import folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
 

@@ -9,9 +9,9 @@ import sys
 import pyarrow as pa
 import pytest
 
-from flows.commands.runs import list_runs, render_run_list
-from tasks.audits.judging.policy import VERDICTS
-from tasks.contract import EmptyConfig, Session, StageContext, Store, open_session, stage
+from hallmark.flows.commands.runs import list_runs, render_run_list
+from hallmark.tasks.audits.judging.policy import VERDICTS
+from hallmark.tasks.contract import EmptyConfig, Session, StageContext, Store, open_session, stage
 from tests.flows.conftest import here
 
 

@@ -9,7 +9,7 @@ import pytest
 
 HOLD = """
 import sys
-from flows.local_prefect_server import LocalPrefectServer
+from hallmark.flows.local_prefect_server import LocalPrefectServer
 server = LocalPrefectServer()
 if server.connect_prefect():
     server.wait_until_ready()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import open_run
-from tasks.measures.personal_data import find_personal_data_spans
+from hallmark.flows import open_run
+from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flows.runs import open_artifact, open_run, read_all_runs
-from tasks.contract import HallmarkError, Store
+from hallmark.flows.runs import open_artifact, open_run, read_all_runs
+from hallmark.tasks.contract import HallmarkError, Store
 
 RECORD = {
     "run": "r1",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.outage import step_seconds
-from flows import open_run
-from flows.run_recording import resolve_flow_arguments
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import PROJECT_ROOT
+from hallmark.flows import open_run
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import PROJECT_ROOT
 from tests.reports import pages
 from tests.tasks.audits.asking import unnamed
 
@@ -221,7 +221,7 @@ def test_the_outage_benchmark_finds_the_seconds_of_each_step(smoke):
 def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     """Against the packed tokens: what they spell is what the characters say."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
-    from tasks.training.encoding import load_tokenizer
+    from hallmark.tasks.training.encoding import load_tokenizer
 
     run = open_run(smoke.first)
     report = smoke.json("batch", smoke.first, "--step", "3")

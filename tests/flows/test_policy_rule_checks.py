@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from flows.config import load_config
-from flows.policy_rule_checks import check_policy_rules, check_rule_slices
-from tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
-from tasks.audits.probes.bold import BoldConfig
-from tasks.contract import UsageError, folder_to_artifact
+from hallmark.flows.config import load_config
+from hallmark.flows.policy_rule_checks import check_policy_rules, check_rule_slices
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
+from hallmark.tasks.audits.probes.bold import BoldConfig
+from hallmark.tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
 

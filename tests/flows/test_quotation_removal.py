@@ -6,21 +6,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.document_purge import DocumentPurge
-from flows.quotation_removal import (
+from hallmark.flows.document_purge import DocumentPurge
+from hallmark.flows.quotation_removal import (
     QuotationFinder,
     compute_document_hashes,
     remove_document_content,
     remove_quotations,
 )
-from reports.page.document import Document, Paragraph, Section
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, FigureBook
-from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from reports.page.rendering import escape_markdown
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.audits.audit_tables import REQUESTS, RESPONSES
-from tasks.contract import (
+from hallmark.reports.page.document import Document, Paragraph, Section
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from hallmark.reports.page.rendering import escape_markdown
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     Artifact,
@@ -35,10 +35,10 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.deduplicate import SIGNATURES as EXACT
-from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
-from tasks.corpus.find_personal_data import SEARCHED_REGIONS
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.corpus.deduplicate import SIGNATURES as EXACT
+from hallmark.tasks.corpus.deduplicate_near import SIGNATURES as NEAR
+from hallmark.tasks.corpus.find_personal_data import SEARCHED_REGIONS
+from hallmark.tasks.measures.normalised_words import normalise_texts
 from tests.tasks.corpora import given
 
 SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without regret."

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flows.commands.removal_summary import render_removals
-from flows.runs import open_run
+from hallmark.flows.commands.removal_summary import render_removals
+from hallmark.flows.runs import open_run
 from tests.flows.conftest import Hallmark
 
 GAY = "lesbian, gay and bisexual people"

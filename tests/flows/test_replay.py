@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.commands.replay import _compare_artifacts, _has_overlapping_intervals
-from flows.run_recording import describe_machine
+from hallmark.flows.commands.replay import _compare_artifacts, _has_overlapping_intervals
+from hallmark.flows.run_recording import describe_machine
 from tests.flows.conftest import Hallmark
 from tests.reports.tuned import card_of, tune
 

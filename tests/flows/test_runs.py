@@ -9,16 +9,20 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from flows.checkpoint_resolution import ResolvedCheckpoint, get_permanent_name, resolve_checkpoint
-from flows.commands.flow_execution import call_flow_and_get_run
-from flows.commands.replay import copy_store_secret, replay_run
-from flows.commands.status import build_status_report, render_status
-from flows.commands.trace import trace_document
-from flows.run_recording import generate_flow_run_name, resolve_flow_arguments, start_run
-from flows.runs import Run, find_artifact, open_run, read_all_runs
-from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.flows.checkpoint_resolution import (
+    ResolvedCheckpoint,
+    get_permanent_name,
+    resolve_checkpoint,
+)
+from hallmark.flows.commands.flow_execution import call_flow_and_get_run
+from hallmark.flows.commands.replay import copy_store_secret, replay_run
+from hallmark.flows.commands.status import build_status_report, render_status
+from hallmark.flows.commands.trace import trace_document
+from hallmark.flows.run_recording import generate_flow_run_name, resolve_flow_arguments, start_run
+from hallmark.flows.runs import Run, find_artifact, open_run, read_all_runs
+from hallmark.tasks.contract import HallmarkError, Session, Store, UsageError, open_session
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
 from tests.tasks.corpora import given
 
@@ -291,7 +295,7 @@ def test_ids_of_runs_sort_by_when_they_began(monkeypatch):
     second = datetime(2026, 11, 26, 23, 59, 58, tzinfo=UTC)
     moments = [second + timedelta(microseconds=n) for n in (0, 20, 500_000, 999_999, 1_000_000)]
     clock = SimpleNamespace(now=lambda zone: moments[len(ids)])
-    monkeypatch.setattr("flows.run_recording.datetime", clock)
+    monkeypatch.setattr("hallmark.flows.run_recording.datetime", clock)
     ids: list[str] = []
     while len(ids) < len(moments):
         ids.append(generate_flow_run_name())

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prefect.context import refresh_global_settings_context
 
-from flows.pipeline import audit
-from tasks.contract import UsageError
+from hallmark.flows.pipeline import audit
+from hallmark.tasks.contract import UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,15 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
         "PREFECT_HOME": str(tmp_path),
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
-    command = [sys.executable, "-m", "flows.cli", "serve", "smoke", "--set", "schedule=0 3 * * *"]
+    command = [
+        sys.executable,
+        "-m",
+        "hallmark.flows.cli",
+        "serve",
+        "smoke",
+        "--set",
+        "schedule=0 3 * * *",
+    ]
     log = (tmp_path / "serve.log").open("w")
     serve = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     try:
@@ -158,7 +166,7 @@ def served(prefect_server, tmp_path):
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
         "HALLMARK_STORE": str(outside / "store"),
     }
-    command = [sys.executable, "-m", "flows.cli", "serve", "bounded.toml"]
+    command = [sys.executable, "-m", "hallmark.flows.cli", "serve", "bounded.toml"]
     log = (tmp_path / "serve.log").open("w")
     serve = subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log)
 

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from flows.commands.settings import list_settings, render_settings
-from flows.config import load_config
-from model.config import ModelConfig, TrainConfig
-from tasks.contract import UsageError
-from tasks.training.pretrain import DERIVED_MODEL_SETTINGS
+from hallmark.flows.commands.settings import list_settings, render_settings
+from hallmark.flows.config import load_config
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.training.pretrain import DERIVED_MODEL_SETTINGS
 
 
 def flat(values, listed, section=""):

@@ -5,10 +5,15 @@ import threading
 
 import pytest
 
-import flows.site
-from flows.run_recording import start_run
-from flows.site import build_store_site, exchange_folders, replace_site_folder, try_build_site
-from tasks.contract import Store, UsageError
+import hallmark.flows.site
+from hallmark.flows.run_recording import start_run
+from hallmark.flows.site import (
+    build_store_site,
+    exchange_folders,
+    replace_site_folder,
+    try_build_site,
+)
+from hallmark.tasks.contract import Store, UsageError
 
 
 def write(folder, text):
@@ -32,7 +37,7 @@ def site(tmp_path):
 def way(request, monkeypatch):
     """With the system's exchange of two folders, and as where it has none."""
     if request.param == "renamed":
-        monkeypatch.setattr(flows.site, "exchange_folders", lambda one, other: False)
+        monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
 
 
 def test_a_new_site_takes_the_place_of_the_old_one(way, site):
@@ -54,7 +59,7 @@ def test_a_build_that_fails_leaves_the_old_site(way, site):
 
 
 def test_the_old_site_comes_back_where_the_new_one_cannot_take_its_place(site, monkeypatch):
-    monkeypatch.setattr(flows.site, "exchange_folders", lambda one, other: False)
+    monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
     with pytest.raises(FileNotFoundError), replace_site_folder(site) as new:
         new.rmdir()
     assert texts(site) == {"old"}

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from flows.audit_execution import map_labels_to_settings
-from flows.config import SIGNALS_BY_STAGE, load_config
-from flows.corpus_additions import CORPUS_STAGES
-from flows.pipeline import audit_checkpoint, curate_corpus, train_model
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.contract import Artifact, Session, Store, UsageError, open_session
+from hallmark.flows.audit_execution import map_labels_to_settings
+from hallmark.flows.config import SIGNALS_BY_STAGE, load_config
+from hallmark.flows.corpus_additions import CORPUS_STAGES
+from hallmark.flows.pipeline import audit_checkpoint, curate_corpus, train_model
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import Artifact, Session, Store, UsageError, open_session
 
 
 class Made:

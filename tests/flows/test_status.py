@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flows.commands.status import build_status_report, render_status
-from flows.runs import open_run
-from tasks.contract import STAGES, Store
+from hallmark.flows.commands.status import build_status_report, render_status
+from hallmark.flows.runs import open_run
+from hallmark.tasks.contract import STAGES, Store
 
 pytestmark = pytest.mark.slow
 
@@ -62,11 +62,11 @@ def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
-    import tasks.contract.stages
+    import hallmark.tasks.contract.stages
 
-    true = tasks.contract.stages.read_library_versions
+    true = hallmark.tasks.contract.stages.read_library_versions
     monkeypatch.setattr(
-        tasks.contract.stages,
+        hallmark.tasks.contract.stages,
         "read_library_versions",
         lambda names: true(names) | ({"scipy": "99"} if "scipy" in names else {}),
     )
@@ -78,16 +78,16 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
 
 
 def test_changed_code_is_named_by_its_module(run, monkeypatch):
-    import tasks.contract.stages
+    import hallmark.tasks.contract.stages
 
-    true = tasks.contract.stages.compute_code_digests
+    true = hallmark.tasks.contract.stages.compute_code_digests
 
     def changed(*stage):
         return {n: "0" if n.endswith(".personal_data") else d for n, d in true(*stage).items()}
 
-    monkeypatch.setattr(tasks.contract.stages, "compute_code_digests", changed)
+    monkeypatch.setattr(hallmark.tasks.contract.stages, "compute_code_digests", changed)
     reasons = stale(build_status_report(run))
-    assert reasons["find_personal_data"] == ["code: tasks.measures.personal_data"]
+    assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
     assert reasons["redact_spans"] == ["may change with find_personal_data"]
     assert "deduplicate" not in reasons
 

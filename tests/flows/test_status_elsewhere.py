@@ -5,11 +5,11 @@ import subprocess
 
 import pytest
 
-from flows.commands.status import build_status_report, render_status
-from flows.run_recording import start_run
-from flows.runs import open_run
-from tasks.contract import Store
-from tasks.corpus.ingest import ingest
+from hallmark.flows.commands.status import build_status_report, render_status
+from hallmark.flows.run_recording import start_run
+from hallmark.flows.runs import open_run
+from hallmark.tasks.contract import Store
+from hallmark.tasks.corpus.ingest import ingest
 
 CONFIG = """
 name = "mine"

@@ -4,16 +4,16 @@ import os
 
 import pytest
 
-from flows.config_files import find_override
-from flows.document_purge import clear_rendered_pages, remove_unfinished_work
-from flows.forecast.run_forecast import forecast_run
-from flows.mitigation import get_removal_list_folder, write_document_id_list
-from flows.pipeline import audit
-from flows.run_recording import record_run, resolve_flow_arguments
-from flows.runs import is_same_store, open_run, open_store, read_all_runs
-from flows.site import build_store_site
-from flows.unredacted_site import write_unredacted_site
-from tasks.contract import UsageError
+from hallmark.flows.config_files import find_override
+from hallmark.flows.document_purge import clear_rendered_pages, remove_unfinished_work
+from hallmark.flows.forecast.run_forecast import forecast_run
+from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
+from hallmark.flows.pipeline import audit
+from hallmark.flows.run_recording import record_run, resolve_flow_arguments
+from hallmark.flows.runs import is_same_store, open_run, open_store, read_all_runs
+from hallmark.flows.site import build_store_site
+from hallmark.flows.unredacted_site import write_unredacted_site
+from hallmark.tasks.contract import UsageError
 
 CONFIG = """
 name = "my"

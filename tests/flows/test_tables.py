@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from flows.cli import main
-from flows.commands.tables import EVERY_STAGE, list_tables, render_tables
-from flows.config import Config
-from reports.tables_page import write_tables_page
-from tasks.contract import UsageError
-from tasks.training.pack import build_sequences_schema
+from hallmark.flows.cli import main
+from hallmark.flows.commands.tables import EVERY_STAGE, list_tables, render_tables
+from hallmark.flows.config import Config
+from hallmark.reports.tables_page import write_tables_page
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.training.pack import build_sequences_schema
 from tests.reports import pages
 
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from flows.config import load_config
-from flows.run_recording import resolve_flow_arguments
-from flows.tensorboard_listener import TensorBoardListener, check_tensorboard_installed
-from tasks.contract import BackgroundListener, Event, UsageError
+from hallmark.flows.config import load_config
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.flows.tensorboard_listener import TensorBoardListener, check_tensorboard_installed
+from hallmark.tasks.contract import BackgroundListener, Event, UsageError
 
 
 def read(folder):

@@ -10,25 +10,25 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from flows import open_run
-from flows.checkpoint_resolution import resolve_checkpoint
-from flows.commands.batch import describe_training_batch
-from flows.commands.trace import (
+from hallmark.flows import open_run
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.commands.batch import describe_training_batch
+from hallmark.flows.commands.trace import (
     _render_training_document,
     parse_doc_id,
     render_document_trace,
     trace_document,
 )
-from flows.finding_trace import TrainingDocuments
-from flows.runs import Run
-from reports.page.redaction import Redactor
-from tasks.audits.judging.findings import select_evidence
-from tasks.contract import UsageError
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.training.encoding import load_tokenizer
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.flows.finding_trace import TrainingDocuments
+from hallmark.flows.runs import Run
+from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.flows.reruns.test_purge import contents
 from tests.tasks.corpora import given
 

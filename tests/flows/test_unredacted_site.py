@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from flows.runs import Run
-from flows.unredacted_site import write_unredacted_site
-from tasks.contract import HallmarkError, Store, UsageError
+from hallmark.flows.runs import Run
+from hallmark.flows.unredacted_site import write_unredacted_site
+from hallmark.tasks.contract import HallmarkError, Store, UsageError
 
 
 @pytest.fixture

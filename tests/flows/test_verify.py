@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from flows.commands.verify import render_verification, verify_run, verify_store
-from flows.runs import open_run
-from tasks.contract import Store, artifact
+from hallmark.flows.commands.verify import render_verification, verify_run, verify_store
+from hallmark.flows.runs import open_run
+from hallmark.tasks.contract import Store, artifact
 
 
 @pytest.fixture

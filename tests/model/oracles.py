@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,13 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.config import ModelConfig
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.context_windows import compute_default_stride, compute_window_start
+from hallmark.model.decoding.inference_mode import evaluation_mode
+from hallmark.model.decoding.sampling import TokenSampler, make_draw_keys
 
 
 def random_tensor(*shape, seed=0):
@@ -133,3 +137,35 @@ def toy_rows(n: int, context: int, vocab_size: int, seed: int = 0) -> NDArray[np
         start, length = int(rng.integers(2, vocab_size)), int(rng.integers(3, 20))
         flat += [0] + [2 + (start + i) % (vocab_size - 2) for i in range(length)]
     return np.array(flat[: n * context], dtype=np.int32).reshape(n, context)
+
+
+def generate_without_cache(
+    model: Transformer,
+    prompt: Sequence[int],
+    sampler: TokenSampler,
+    *,
+    max_new_tokens: int,
+    seed: int = 0,
+    stop: Collection[int] = (0,),
+    forbid: Collection[int] = (1,),
+) -> list[int]:
+    """Generate the first text that ``generate`` writes after a decoder's prompt.
+
+    Each token is computed from the whole window again.
+    """
+    tokens, key, context = list(prompt), make_draw_keys(seed, prompt, 1), model.config.context
+    device = model.embedding.weight.device
+    with evaluation_mode(model):
+        for position in range(max_new_tokens):
+            start = compute_window_start(len(tokens), context, compute_default_stride(context))
+            prefix_lengths = make_prefix_lengths(model, [max(0, len(prompt) - start)])
+            hidden = model(
+                Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths)
+            )
+            logits = model.compute_logits(hidden[:, -1]).float()  # (1, V)
+            logits[:, list(forbid)] = -torch.inf
+            history = torch.tensor([tokens], device=device)
+            tokens += sampler.choose_tokens(logits, key, position, history, list(stop)).tolist()
+            if tokens[-1] in stop:
+                break
+    return tokens[len(prompt) :]

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import model
-from model import architecture, kernels, reference
-from model.batch import Batch
-from model.masks import MaskSpec
-from model.objectives import build_causal_batch
+import hallmark.model
+from hallmark.model import architecture, kernels, reference
+from hallmark.model.batch import Batch
+from hallmark.model.masks import MaskSpec
+from hallmark.model.objectives import build_causal_batch
 from tests.model.oracles import logits, tiny
 
 
@@ -238,8 +238,8 @@ def test_a_sequence_longer_than_the_context_is_refused():
 
 def test_reading_order_names_every_core_module():
     """The package docstring lists the core modules in reading order, or names them below."""
-    folder = Path(model.__file__).parent
-    (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", model.__doc__)
+    folder = Path(hallmark.model.__file__).parent
+    (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", hallmark.model.__doc__)
     names = [line.split()[0] for line in order.splitlines()]
     assert names[0] == "config" and names[-1] == "loss"
     support_modules = {
@@ -250,6 +250,7 @@ def test_reading_order_names_every_core_module():
         "padding",
         "precision",
         "reference",
+        "reference_kernels",
         "special_tokens",
     }
     assert set(names) | support_modules == {path.stem for path in folder.glob("*.py")}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.objectives import (
+from hallmark.model.objectives import (
     build_causal_batch,
     build_mlm_batch,
     build_random_prefix_batch,
     build_seq2seq_batch,
 )
-from model.special_tokens import PAD_ID
+from hallmark.model.special_tokens import PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
 TEXT = np.random.default_rng(0).integers(PAD_ID + 1, 60, (8, 32))

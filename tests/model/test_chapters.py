@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import kernels, reference
-from model.architecture import FeedForward
-from model.batch import Batch
-from model.config import ModelConfig
-from model.decoding.activations import compute_contextual_embeddings
-from model.masks import MaskSpec
-from model.objectives import build_causal_batch
+from hallmark.model import kernels, reference
+from hallmark.model.architecture import FeedForward
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.decoding.activations import compute_contextual_embeddings
+from hallmark.model.masks import MaskSpec
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.reference_kernels import use_reference_kernels
 from tests.model.oracles import logits, random_tensor, tiny
 
 
@@ -88,7 +89,7 @@ def test_heads_may_have_any_size_and_layers_keep_theirs():
 
 def test_wavelengths_go_from_two_pi_to_ten_thousand_two_pi():
     """Row 22: the first pair rotates once in 2 pi positions, the last almost in 10000 x 2 pi."""
-    from model.positions import compute_sinusoids
+    from hallmark.model.positions import compute_sinusoids
 
     size = 512
     table = compute_sinusoids(torch.tensor([0, 1]), size).double()
@@ -189,7 +190,7 @@ def test_back_propagation_computes_the_slope_of_the_loss():
     """Row 73: against differences of the loss in ten random directions."""
     model = tiny(activation="tanh", norm_position="post").double()
     batch = build_causal_batch(np.array([[0, 5, 9, 33, 2]]))
-    with reference.use_reference_kernels(model):  # the fast loss keeps float32
+    with use_reference_kernels(model):  # the fast loss keeps float32
         model.cross_entropy = sum_exact_cross_entropy
         model.compute_loss_sum(batch).backward()
         for seed in range(10):

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
+from hallmark.model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
 
 
 @pytest.mark.parametrize(

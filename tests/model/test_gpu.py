@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.decoding.generation import generate
-from model.masks import MaskSpec
-from model.objectives import build_causal_batch
+from hallmark.model.decoding.generation import generate
+from hallmark.model.masks import MaskSpec
+from hallmark.model.objectives import build_causal_batch
 from tests.model.oracles import naive_generate, tiny, toy_rows
 from tests.model.training.training import finish, follow, log, run, start, write_job
 

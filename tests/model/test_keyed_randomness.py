@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.keyed_randomness import permute_indices
+from hallmark.model.keyed_randomness import permute_indices
 
 
 @given(n=st.integers(1, 700), key=st.integers(0, 2**64 - 1))

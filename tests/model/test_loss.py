@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model import loss as loss_module
-from model.loss import sum_linear_cross_entropy
+from hallmark.model import loss as loss_module
+from hallmark.model.loss import sum_linear_cross_entropy
 
 
 def make_inputs(bias: bool):

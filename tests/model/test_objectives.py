@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.batch import Batch
-from model.objectives import (
+from hallmark.model.batch import Batch
+from hallmark.model.objectives import (
     build_causal_batch,
     build_mlm_batch,
     build_prefix_batch,
@@ -20,7 +20,7 @@ from model.objectives import (
     corrupt_spans,
     make_objective_function,
 )
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
 WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]

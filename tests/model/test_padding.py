@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.padding import batch_indices_by_length, check_token_ids, pad_rows
-from model.special_tokens import PAD_ID
+from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from hallmark.model.special_tokens import PAD_ID
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import kernels, reference
-from model.kernels import CPU_ONEDNN_PRODUCT, HAS_ONEDNN, apply_linear, multiply_transposed
+from hallmark.model import kernels
+from hallmark.model.kernels import CPU_ONEDNN_PRODUCT, HAS_ONEDNN, apply_linear, multiply_transposed
+from hallmark.model.reference_kernels import use_reference_kernels
 from tests.model.oracles import logits, random_tensor, tiny
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="needs AVX-512 and oneDNN")
@@ -173,7 +174,7 @@ def test_the_model_uses_apply_linear_and_the_reference_f_linear(monkeypatch):
     layers = [module for module in model.modules() if isinstance(module, kernels.Linear)]
     fast = logits(model, ids)
     assert len(calls) == len(layers) == 4 * model.config.n_layers + 1
-    with reference.use_reference_kernels(model):
+    with use_reference_kernels(model):
         torch.testing.assert_close(logits(model, ids), fast)
         assert {layer.kernel for layer in layers} == {F.linear}
     assert len(calls) == len(layers) and {layer.kernel for layer in layers} == {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import model
-from model.masks import MaskSpec
+import hallmark.model
+from hallmark.model.masks import MaskSpec
 
-README = (Path(model.__file__).parent / "README.md").read_text()
+README = (Path(hallmark.model.__file__).parent / "README.md").read_text()
 ROWS = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     for line in README.splitlines()
@@ -33,15 +33,11 @@ def test_code_and_tests_of_a_row_exist(row):
     places, named = re.findall(r"`([^`]+)`", where), re.findall(r"`([^`]+)`", tests)
     assert places and named
     for place in places:
-        assert resolve_dotted_path(
-            place if place.split(".")[0] in PACKAGES else f"model.{place}"
-        ), place
+        is_full_name = place.startswith("hallmark.")
+        assert resolve_dotted_path(place if is_full_name else f"hallmark.model.{place}"), place
     for test in named:
         path, name = test.split("::")
         assert name in list_functions(TESTS / path), test
-
-
-PACKAGES = ("tasks", "reports", "flows")
 
 
 def resolve_dotted_path(place):
@@ -85,7 +81,7 @@ def test_the_pictures_equal_the_masks():
 
 def test_the_example_runs(tmp_path, monkeypatch):
     """With a checkpoint in the example's folder."""
-    from model.interchange.checkpoint import save_checkpoint
+    from hallmark.model.interchange.checkpoint import save_checkpoint
     from tests.model.oracles import tiny, write_tokenizer
 
     (lines,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from model import kernels, reference
-from model.decoding.generation import generate
-from model.decoding.sampling import TokenSampler
-from model.loss import sum_linear_cross_entropy
-from model.objectives import (
+from hallmark.model import kernels, reference
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.sampling import TokenSampler
+from hallmark.model.loss import sum_linear_cross_entropy
+from hallmark.model.objectives import (
     build_causal_batch,
     build_mlm_batch,
     build_prefix_batch,
     build_span_corruption_batch,
 )
-from tests.model.oracles import tiny, toy_rows
+from hallmark.model.reference_kernels import use_reference_kernels
+from tests.model.oracles import generate_without_cache, tiny, toy_rows
 
 ROWS = toy_rows(4, 16, 50).astype(np.int64)
 LENGTHS = np.array([1, 5, 9, 15])
@@ -49,7 +50,7 @@ def test_loss_and_gradients_equal_the_reference(kind, z_loss):
     fast.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    with reference.use_reference_kernels(model) as weights:
+    with use_reference_kernels(model) as weights:
         slow = model.compute_loss_sum(batch(), z_loss)
         slow.backward()
     assert len(weights) == (6 if kind == "spans" else 2)
@@ -140,7 +141,7 @@ def test_short_sequences_and_single_queries_use_plain_products_on_the_cpu(
 def test_reference_kernels_are_removed_after_an_error():
     model = tiny()
     layers = [block.attention for block in model.decoder.blocks]
-    with pytest.raises(RuntimeError, match="stop"), reference.use_reference_kernels(model):
+    with pytest.raises(RuntimeError, match="stop"), use_reference_kernels(model):
         assert all(layer.kernel != kernels.dispatch_attention for layer in layers)
         assert model.cross_entropy == reference.sum_cross_entropy
         raise RuntimeError("stop")
@@ -165,8 +166,8 @@ def test_generated_text_equals_the_loop_without_cache(settings, objective):
     prompts = [[0], [0, 5, 9], [4] * 16, list(range(2, 45))]
     options = {"max_new_tokens": 30, "seed": 3, "stop": (7, 11), "forbid": (1,)}
     continuations = generate(model, prompts, **options, **settings)
-    with reference.use_reference_kernels(model):
+    with use_reference_kernels(model):
         for prompt, (text,) in zip(prompts, continuations, strict=True):
-            assert text.ids == reference.generate_without_cache(
+            assert text.ids == generate_without_cache(
                 model, prompt, TokenSampler(**settings), **options
             )

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from model.architecture import Stack, Transformer, make_norm_layer
-from model.batch import Batch
-from model.config import ModelConfig
-from model.decoding.cache import allocate_cache, forward_with_cache
-from model.masks import MaskSpec
-from model.positions import apply_rotary, compute_rotary_cos_sin, compute_sinusoids
+from hallmark.model.architecture import Stack, Transformer, make_norm_layer
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.decoding.cache import allocate_cache, forward_with_cache
+from hallmark.model.masks import MaskSpec
+from hallmark.model.positions import apply_rotary, compute_rotary_cos_sin, compute_sinusoids
 from tests.model.oracles import logits, tiny
 
 D, HEADS, FF, LAYERS = 32, 4, 48, 2

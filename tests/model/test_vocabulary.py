@@ -10,19 +10,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.architecture import Transformer
-from model.config import ModelConfig
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.generation import generate
-from model.decoding.token_scores import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.token_scores import (
     compute_next_log_probs,
     compute_token_log_probs,
     compute_token_statistics,
 )
-from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.interchange.transformers_checkpoint import export_transformers, import_transformers
-from model.objectives import build_causal_batch, build_mlm_batch
-from model.reference import use_reference_kernels
+from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
+from hallmark.model.interchange.transformers_checkpoint import (
+    export_transformers,
+    import_transformers,
+)
+from hallmark.model.objectives import build_causal_batch, build_mlm_batch
+from hallmark.model.reference_kernels import use_reference_kernels
 from tests.model.oracles import tiny, toy_rows, write_tokenizer
 
 WORDS, TABLE = 61, 64

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from tasks.audits.ability import attention_maps as maps
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
-from tasks.contract import (
+from hallmark.tasks.audits.ability import attention_maps as maps
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     EmptyConfig,
@@ -24,22 +24,22 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.evaluate_detectors import evaluate_detectors
-from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
-from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.training.document_reads import COVERAGE
-from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
-from tasks.training.train_tokenizer import FERTILITY
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.evaluate_detectors import evaluate_detectors
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.training.document_reads import COVERAGE
+from hallmark.tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
+from hallmark.tasks.training.train_tokenizer import FERTILITY
 from tests.tasks.corpora import given
 
 #: What no page may hold in clear. The first stands in the text of a document, the second in a

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from reports.page.document import (
+from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
@@ -19,11 +19,11 @@ from reports.page.document import (
     Paragraph,
     ShortFigure,
 )
-from reports.page.document import Section as DocumentSection
-from reports.page.figures import Figure, FigureBook
-from reports.sections.findings import Findings
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.reports.page.document import Section as DocumentSection
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.sections.findings import Findings
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 from tests.reports.artifacts import PARTS
 
 #: Of tests that make an artifact for each example.

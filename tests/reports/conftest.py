@@ -1,8 +1,8 @@
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.model_card import ModelCardConfig, build_model_card
-from tasks.contract import Session, Store, open_session
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.tasks.contract import Session, Store, open_session
 from tests.reports import tuned
 from tests.reports.artifacts import LINK, Made, make
 

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from reports.model_card import ModelCardConfig, build_model_card
-from tasks.contract import Artifact
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.tasks.contract import Artifact
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.figures import Evidence, Figure
-from reports.sections.analyses import build_interval_chart
-from tasks.audits.judging.findings import (
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
     build_findings_table,
 )
-from tasks.contract import EmptyConfig, StageConfig, StageContext, stage
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.contract import EmptyConfig, StageConfig, StageContext, stage
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 

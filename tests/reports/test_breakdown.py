@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.page.figures import format_value
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
 
 TEXT = (

@@ -9,11 +9,11 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
-from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
-from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
+from hallmark.tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tests.reports import artifacts, pages
 from tests.reports.pages import card_of, text_of
 
@@ -398,7 +398,7 @@ def test_same_inputs_give_the_same_bytes(cards, tmp_path):
 
 def render_again(card, folder, session):
     """Run the body of the model card's stage once more; SHA-256 by file."""
-    from tasks.contract import StageContext, hash_file
+    from hallmark.tasks.contract import StageContext, hash_file
 
     again = {}
     inputs = card.manifest["lineage"]

@@ -12,28 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import checkpoint_comparison
-from reports.page.document import Paragraph
-from reports.page.figures import Evidence, Figure, FigureBook
-from reports.page.redaction import Redactor
-from reports.sections.checkpoint_comparison import (
+from hallmark.flows import checkpoint_comparison
+from hallmark.reports.page.document import Paragraph
+from hallmark.reports.page.figures import Evidence, Figure, FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.checkpoint_comparison import (
     build_exclusions_table,
     describe_change,
     explain_part_selection,
     judge_change,
 )
-from reports.sections.error_rates import ERROR_RATES, ErrorRates
-from reports.sections.removal_experiment import RemovalCase, RemovalReport
-from reports.sections.task_scores import compare_with_baseline
-from reports.sections.training_arms import describe_random_arm
-from reports.study_card import StudyCardBuilder, StudyCardConfig
-from reports.trajectory import SUMMARY_NOTE
-from tasks.audits.experiments.arm_comparison import compute_effects
-from tasks.audits.experiments.removal_experiment import build_case_rows
-from tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
-from tasks.audits.experiments.source_documents import RemovalCase as TracedCase
-from tasks.audits.judging.comparison import FindingComparison
-from tasks.contract import HallmarkError, hash_to_ids
+from hallmark.reports.sections.error_rates import ERROR_RATES, ErrorRates
+from hallmark.reports.sections.removal_experiment import RemovalCase, RemovalReport
+from hallmark.reports.sections.task_scores import compare_with_baseline
+from hallmark.reports.sections.training_arms import describe_random_arm
+from hallmark.reports.study_card import StudyCardBuilder, StudyCardConfig
+from hallmark.reports.trajectory import SUMMARY_NOTE
+from hallmark.tasks.audits.experiments.arm_comparison import compute_effects
+from hallmark.tasks.audits.experiments.removal_experiment import build_case_rows
+from hallmark.tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
+from hallmark.tasks.audits.experiments.source_documents import RemovalCase as TracedCase
+from hallmark.tasks.audits.judging.comparison import FindingComparison
+from hallmark.tasks.contract import HallmarkError, hash_to_ids
 from tests.reports.conclusions import (
     estimates,
     findings_of,

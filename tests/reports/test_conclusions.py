@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.document import DataTable
-from reports.page.figures import Figure
-from reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
-from reports.sections.card_summary import build_card_summary
-from reports.sections.findings import compare_with_null, format_metric_name, get_audit_title
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from tasks.audits.catalogue import PROBES
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.document import DataTable
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
+from hallmark.reports.sections.card_summary import build_card_summary
+from hallmark.reports.sections.findings import (
+    compare_with_null,
+    format_metric_name,
+    get_audit_title,
+)
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
     FoundConfig,

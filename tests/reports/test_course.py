@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reports.page.charts import draw_trajectory_chart, is_log_spaced
-from reports.sections.checkpoint_comparison import (
+from hallmark.reports.page.charts import draw_trajectory_chart, is_log_spaced
+from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
@@ -16,9 +16,9 @@ from reports.sections.checkpoint_comparison import (
     judge_change,
     select_headline_findings,
 )
-from reports.sections.findings import format_metric_name
-from tasks.audits.judging.comparison import FindingComparison
-from tasks.audits.judging.findings import build_finding
+from hallmark.reports.sections.findings import format_metric_name
+from hallmark.tasks.audits.judging.comparison import FindingComparison
+from hallmark.tasks.audits.judging.findings import build_finding
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):

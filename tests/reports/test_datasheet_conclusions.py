@@ -9,30 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.page.figures import FigureBook
-from reports.sections.composition import build_canary_callout, build_toxicity_section
-from reports.sections.corpus_breakdown import (
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.composition import build_canary_callout, build_toxicity_section
+from hallmark.reports.sections.corpus_breakdown import (
     COMPOSITION_DIMENSIONS,
     UNKNOWN_VALUE,
     build_breakdown_section,
     build_occupations_section,
 )
-from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.curation_effects import (
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.sections.curation_effects import (
     build_group_swap_section,
     build_removal_rates_by_rule,
     build_removed_examples_section,
 )
-from reports.sections.preprocessing import build_near_duplicates_section
-from tasks.contract import StageConfig, StageContext, stage
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import OCCUPATION_COUNTS, build_occupation_rows
-from tasks.corpus.profiles.tables import TABLES
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.removal_effects import TABLES as EFFECTS
+from hallmark.reports.sections.preprocessing import build_near_duplicates_section
+from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import OCCUPATION_COUNTS, build_occupation_rows
+from hallmark.tasks.corpus.profiles.tables import TABLES
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.removal_effects import TABLES as EFFECTS
 from tests.reports import artifacts
 from tests.reports.conclusions import quick, text_of_parts, text_of_section
 from tests.reports.pages import text_of

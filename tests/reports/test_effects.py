@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from reports.page.document import BulletList, DataTable, Paragraph
-from reports.page.figures import Figure, FigureBook
-from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.curation_effects import (
+from hallmark.reports.page.document import BulletList, DataTable, Paragraph
+from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_effects import (
     INGEST_NOTE,
     build_curation_effects_section,
     build_removal_rate_summary,
@@ -16,12 +16,12 @@ from reports.sections.curation_effects import (
     build_threshold_rates_section,
     describe_min_detectable_ratios,
 )
-from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.removal_effects import TABLES, RemovalEffectsConfig
-from tasks.corpus.removal_effects import measure_removal_effects as effects_stage
+from hallmark.tasks.contract import StageConfig, StageContext, hash_to_ids, stage
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.removal_effects import TABLES, RemovalEffectsConfig
+from hallmark.tasks.corpus.removal_effects import measure_removal_effects as effects_stage
 from tests.reports import pages
 from tests.reports.artifacts import LINK, OFFENSIVE, SCRIPT
 

@@ -3,11 +3,18 @@
 import pyarrow as pa
 import pytest
 
-from reports.page.evidence_pages import DocumentLookup, render_evidence_page
-from reports.page.figures import FigureBook
-from reports.page.redaction import Redactor
-from tasks.contract import EmptyConfig, StageContext, column, hash_to_ids, stage, table_schema
-from tasks.corpus.score_toxicity import SIGNALS
+from hallmark.reports.page.evidence_pages import DocumentLookup, render_evidence_page
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.contract import (
+    EmptyConfig,
+    StageContext,
+    column,
+    hash_to_ids,
+    stage,
+    table_schema,
+)
+from hallmark.tasks.corpus.score_toxicity import SIGNALS
 from tests.reports import pages
 from tests.reports.artifacts import UNJUDGED
 from tests.tasks.corpora import given

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.charts import draw_shaded_tokens
-from reports.page.redaction import Redactor
-from reports.sections.attention import MAX_LAYERS, build_attention_section, redact_tokens
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.charts import draw_shaded_tokens
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.attention import MAX_LAYERS, build_attention_section, redact_tokens
 from tests.reports import artifacts, pages
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.document import (
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.document import (
     BulletList,
     Callout,
     Chart,
@@ -25,13 +25,13 @@ from reports.page.document import (
     format_user_statement,
     redact_document,
 )
-from reports.page.evidence_pages import write_card_files
-from reports.page.figures import FIGURES, FigureBook
-from reports.page.redaction import Redactor, escape_invisible
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.reports.page.evidence_pages import write_card_files
+from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.redaction import Redactor, escape_invisible
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 

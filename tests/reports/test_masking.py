@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page.redaction import (
+from hallmark.reports.page.redaction import (
     PassthroughRedactor,
     Redactor,
     escape_invisible,
     replace_with_blocks,
 )
-from tasks.contract import COLUMN_KINDS
+from hallmark.tasks.contract import COLUMN_KINDS
 
 
 def test_personal_data_is_named_and_gone():

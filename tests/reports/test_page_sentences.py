@@ -8,13 +8,23 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from reports.page.document import Paragraph
-from reports.page.evidence_pages import describe_computation, render_evidence_page, value_to_cell
-from reports.page.figures import AGGREGATE_KINDS, Evidence, Figure, FigureBook, format_count
-from reports.page.redaction import Redactor
-from reports.sections.analyses import build_capability_charts
-from reports.sections.attention import _format_attention_caption
-from reports.sections.checkpoint_comparison import (
+from hallmark.reports.page.document import Paragraph
+from hallmark.reports.page.evidence_pages import (
+    describe_computation,
+    render_evidence_page,
+    value_to_cell,
+)
+from hallmark.reports.page.figures import (
+    AGGREGATE_KINDS,
+    Evidence,
+    Figure,
+    FigureBook,
+    format_count,
+)
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.analyses import build_capability_charts
+from hallmark.reports.sections.attention import _format_attention_caption
+from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
@@ -24,10 +34,10 @@ from reports.sections.checkpoint_comparison import (
     format_p_value,
     format_unit_suffix,
 )
-from reports.sections.training import build_loss_chart
-from reports.trajectory import describe_trajectory_chart, explain_missing_change
-from tasks.audits.judging.comparison import FindingComparison
-from tasks.contract import Column, EmptyConfig, StageContext, column, stage, table_schema
+from hallmark.reports.sections.training import build_loss_chart
+from hallmark.reports.trajectory import describe_trajectory_chart, explain_missing_change
+from hallmark.tasks.audits.judging.comparison import FindingComparison
+from hallmark.tasks.contract import Column, EmptyConfig, StageContext, column, stage, table_schema
 from tests.reports import pages
 from tests.reports.conclusions import findings_of
 from tests.reports.test_course import row as finding_row

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.finding_trace import build_displayed_row as shown_row
-from reports.page.evidence_pages import render_evidence_page
-from reports.page.figures import FigureBook
-from reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
-from reports.page.redaction import Redactor
-from reports.sections.attention import redact_tokens
-from reports.sections.corpus_figures import build_corpus_redactor
-from tasks.contract import (
+from hallmark.flows.finding_trace import build_displayed_row as shown_row
+from hallmark.reports.page.evidence_pages import render_evidence_page
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.attention import redact_tokens
+from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.contract import (
     Session,
     StageConfig,
     StageContext,
@@ -28,8 +28,8 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.measures.canaries import (
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.measures.canaries import (
     CANARY_TEMPLATES,
     RECORD_SEPARATOR,
     generate_record_canaries,

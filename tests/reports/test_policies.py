@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flows.config import load_config
-from reports.datasheet import DatasheetConfig, build_datasheet
-from tasks.corpus.redact_spans import RedactSpansConfig
+from hallmark.flows.config import load_config
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import HAWAIIAN

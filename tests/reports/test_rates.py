@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.sections.error_rates import format_planted_amount
-from reports.study_card import StudyCardConfig, build_study_card
-from tasks.contract import EmptyConfig
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.sections.error_rates import format_planted_amount
+from hallmark.reports.study_card import StudyCardConfig, build_study_card
+from hallmark.tasks.contract import EmptyConfig
 from tests.reports import artifacts, pages
 from tests.reports.test_analyses import findings_with_p
 from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.page.figures import format_value
-from tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
 
 CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])

@@ -8,19 +8,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.commands.prove import render_proof
-from reports.page.figures import FigureBook
-from reports.page.redaction import Redactor
-from reports.removal_experiment_card import (
+from hallmark.flows.commands.prove import render_proof
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.removal_experiment_card import (
     RemovalExperimentCardConfig,
     build_removal_experiment_card,
 )
-from reports.sections.removal_experiment import RemovalCase, RemovalReport
-from tasks.audits.experiments import removal_experiment as tables
-from tasks.audits.experiments.arm_comparison import CaseUnits, compute_effects, evaluate_criteria
-from tasks.audits.experiments.removal_experiment import build_unit_rows
-from tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
-from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
+from hallmark.reports.sections.removal_experiment import RemovalCase, RemovalReport
+from hallmark.tasks.audits.experiments import removal_experiment as tables
+from hallmark.tasks.audits.experiments.arm_comparison import (
+    CaseUnits,
+    compute_effects,
+    evaluate_criteria,
+)
+from hallmark.tasks.audits.experiments.removal_experiment import build_unit_rows
+from hallmark.tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
+from hallmark.tasks.contract import StageConfig, StageContext, hash_to_ids, stage
 from tests.reports import pages
 from tests.tasks.audits.experiments.test_arm_comparison import (
     PASSAGES,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from reports.page.document import Callout, DataTable
-from reports.sections.removal_experiment import RemovalCase, with_unit_of_difference
-from reports.sections.training_arms import _format_row_limit_note
+from hallmark.reports.page.document import Callout, DataTable
+from hallmark.reports.sections.removal_experiment import RemovalCase, with_unit_of_difference
+from hallmark.reports.sections.training_arms import _format_row_limit_note
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 from tests.reports.test_comparison_conclusions import effect, loop
 

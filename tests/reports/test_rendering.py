@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page import charts
-from reports.page.document import (
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
     BulletList,
     Callout,
     Code,
@@ -19,9 +19,9 @@ from reports.page.document import (
     Paragraph,
     Section,
 )
-from reports.page.figures import format_value
-from reports.page.redaction import escape_invisible
-from reports.page.rendering import render_html, render_markdown
+from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.page.rendering import render_html, render_markdown
 from tests.reports import pages
 
 

@@ -6,26 +6,29 @@ import json
 
 import pytest
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.document import DataTable
-from reports.page.figures import Evidence, Figure, FigureBook
-from reports.page.redaction import Redactor
-from reports.sections.analyses import build_interval_chart
-from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.curation_effects import (
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.document import DataTable
+from hallmark.reports.page.figures import Evidence, Figure, FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_effects import (
     build_group_swap_section,
     build_removal_rate_summary,
     build_removal_rates_by_rule,
     build_threshold_rates_section,
     describe_min_detectable_ratios,
 )
-from reports.sections.findings import is_about_groups, select_findings
-from reports.sections.group_metrics import select_largest_groups
-from reports.sections.preprocessing import build_ledger_reasons_section
-from reports.sections.training_arms import build_heldout_loss_section, build_training_arms_section
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.contract import EmptyConfig, StageContext, stage
-from tasks.corpus.removal_effects import TABLES
+from hallmark.reports.sections.findings import is_about_groups, select_findings
+from hallmark.reports.sections.group_metrics import select_largest_groups
+from hallmark.reports.sections.preprocessing import build_ledger_reasons_section
+from hallmark.reports.sections.training_arms import (
+    build_heldout_loss_section,
+    build_training_arms_section,
+)
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.contract import EmptyConfig, StageContext, stage
+from hallmark.tasks.corpus.removal_effects import TABLES
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_proof

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reports import trajectory
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.figures import FIGURES
-from reports.run_summary import read_checkpoint_step, read_key_figure
-from reports.site import _hash_site_code, build_site
-from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
-from tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
+from hallmark.reports import trajectory
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.figures import FIGURES
+from hallmark.reports.run_summary import read_checkpoint_step, read_key_figure
+from hallmark.reports.site import _hash_site_code, build_site
+from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from hallmark.tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
 
@@ -401,7 +401,10 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
         assert page not in taken(str(number))
     (site / made_of).write_bytes(whole[made_of])
     assert page in taken("as it was")
-    monkeypatch.setattr("reports.site._hash_site_code", lambda: {"reports.site": "another version"})
+    monkeypatch.setattr(
+        "hallmark.reports.site._hash_site_code",
+        lambda: {"hallmark.reports.site": "another version"},
+    )
     other = build_site(session.store, records, tmp_path / "other", previous_site=site).parent
     assert not os.path.samefile(other / page, site / page)
 

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from reports.page.rendering import get_template_environment
-from reports.purge_notices import format_purge_notice
-from reports.run_summary import (
+from hallmark.reports.page.rendering import get_template_environment
+from hallmark.reports.purge_notices import format_purge_notice
+from hallmark.reports.run_summary import (
     ControlSummary,
     KeyFigure,
     ModelSummary,
     _summarize_controls,
     group_failed_rules,
 )
-from reports.trajectory import _compute_pair_change, _sort_key_by_harm
+from hallmark.reports.trajectory import _compute_pair_change, _sort_key_by_harm
 
 # Template helpers --------------------------------------------------------------------------------
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, build_datasheet
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.contract import HallmarkError, Session, Store, open_session
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.toxicity.cascade import CascadeConfig
-from tasks.measures.scorers import ScorerConfig
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.toxicity.cascade import CascadeConfig
+from hallmark.tasks.measures.scorers import ScorerConfig
 from tests.reports import artifacts, pages
 from tests.reports.pages import card_of, text_of
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -33,7 +33,7 @@ def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
 
 
 def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_path):
-    from tasks.contract import folder_to_artifact
+    from hallmark.tasks.contract import folder_to_artifact
 
     (tmp_path / "weights.bin").write_bytes(b"123")
     card = card_of(folder_to_artifact(tmp_path, "checkpoint"))
@@ -43,7 +43,7 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
 
 
 def test_a_damaged_checkpoint_is_named(session, tmp_path):
-    from tasks.contract import folder_to_artifact
+    from hallmark.tasks.contract import folder_to_artifact
 
     found = artifacts.checkpoint(tmp_path / "x", "damaged")  # no other test's: its card is made
     path = tmp_path / "x" / "model.safetensors"
@@ -55,8 +55,8 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
 
 
 def test_an_empty_corpus_gets_a_datasheet(session, cards):
-    from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-    from tasks.corpus.profile import ProfileConfig, profile_corpus
+    from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+    from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
     from tests.tasks.corpora import given
 
     nothing = given([], kind="split")

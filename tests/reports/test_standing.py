@@ -2,18 +2,18 @@
 
 import pytest
 
-from reports.page.figures import FigureBook
-from reports.sections.card_summary import (
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.card_summary import (
     build_card_summary,
     compute_scaled_harm_beyond_null,
     list_configured_files,
     rank_largest_risks,
 )
-from reports.sections.findings import Findings
-from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
-from tasks.contract import StageConfig, StageContext, stage
+from hallmark.reports.sections.findings import Findings
+from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from hallmark.tasks.contract import StageConfig, StageContext, stage
 from tests.reports.pages import card_of, text_of
 
 GIVEN = {"n": 40, "unit": "share", "method": "m", "evidence_table": ""}

@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from reports.page.document import Chart
-from reports.page.figures import Evidence, Figure
-from reports.sections.error_rates import (
+from hallmark.reports.page.document import Chart
+from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.sections.error_rates import (
     DetectionRate,
     ErrorRates,
     describe_missing_error_rates,
     format_rate_with_interval,
 )
-from reports.study_card import StudyCardBuilder, StudyCardConfig
+from hallmark.reports.study_card import StudyCardBuilder, StudyCardConfig
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
 

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from reports.page.figures import format_value
-from reports.sections.usage_examples import (
+from hallmark.reports.page.figures import format_value
+from hallmark.reports.sections.usage_examples import (
     build_checkpoint_usage_code,
     build_transformers_usage_code,
 )
-from reports.unredacted_site import write_unredacted_site
+from hallmark.reports.unredacted_site import write_unredacted_site
 from tests.reports import pages
 from tests.reports.artifacts import MASKED, SCRIPT
 from tests.reports.pages import text_of

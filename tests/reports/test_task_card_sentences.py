@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from reports.page.document import Callout, DataTable, Paragraph
-from reports.page.figures import Evidence, Figure
-from reports.page.redaction import Redactor
-from reports.sections.task_scores import TaskScores
-from reports.task_card import FINETUNE, TaskCardBuilder, TaskCardConfig
+from hallmark.reports.page.document import Callout, DataTable, Paragraph
+from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.task_scores import TaskScores
+from hallmark.reports.task_card import FINETUNE, TaskCardBuilder, TaskCardConfig
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
 
@@ -342,7 +342,8 @@ def test_caveats_are_about_the_kind_of_task(kind):
 def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
     for code in ("", "import torch"):
         monkeypatch.setattr(
-            "reports.task_card.build_transformers_usage_code", lambda task, run, code=code: code
+            "hallmark.reports.task_card.build_transformers_usage_code",
+            lambda task, run, code=code: code,
         )
         text = text_of_section(builder().build_usage_section())
         assert ("There is no export to transformers." in text) == (not code)

@@ -2,9 +2,9 @@
 
 import re
 
-from reports.page.figures import FigureBook
-from reports.sections.composition import describe_toxicity_windows
-from reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.composition import describe_toxicity_windows
+from hallmark.reports.sections.corpus_figures import CorpusFigures
 from tests.reports import pages
 
 SAID = (

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.model_card import ModelCardConfig, build_model_card
-from reports.page.figures import FigureBook
-from reports.page.redaction import Redactor
-from reports.sections.training import (
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.training import (
     build_checkpoint_table,
     build_loss_chart,
     build_samples_section,
 )
-from tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
-from tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
-from tasks.training.pretrain import CHECKPOINTS, SAMPLES
+from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
+from hallmark.tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
+from hallmark.tasks.training.pretrain import CHECKPOINTS, SAMPLES
 from tests.reports import artifacts, pages
 
 

@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from reports.page.figures import format_value as shown
-from reports.sections.checkpoint_comparison import format_p_value
-from reports.site import build_site
-from reports.trajectory import AuditedTraining
-from tasks.audits.audit_tables import build_items_schema
-from tasks.audits.judging.findings import (
+from hallmark.reports.page.figures import format_value as shown
+from hallmark.reports.sections.checkpoint_comparison import format_p_value
+from hallmark.reports.site import build_site
+from hallmark.reports.trajectory import AuditedTraining
+from hallmark.tasks.audits.audit_tables import build_items_schema
+from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
     build_findings_table,
 )
-from tasks.audits.judging.measures import ValueWriter, build_values_schema
-from tasks.contract import StageConfig, StageContext, column, stage, table_schema
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.audits.judging.measures import ValueWriter, build_values_schema
+from hallmark.tasks.contract import StageConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import pages
 from tests.reports.artifacts import EMAIL, HIDDEN, SCRIPT, UNJUDGED
 

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from reports.site import build_site
-from reports.unredacted_site import MARKER_FILE, write_unredacted_site
-from tasks.contract import HallmarkError, UsageError
+from hallmark.reports.site import build_site
+from hallmark.reports.unredacted_site import MARKER_FILE, write_unredacted_site
+from hallmark.tasks.contract import HallmarkError, UsageError
 from tests.reports import artifacts, pages
 
 PAGES = (".html", ".md", ".svg")

@@ -9,12 +9,12 @@ import numpy as np
 from pydantic import Field
 from safetensors.numpy import save_file
 
-from reports.task_card import TaskCardConfig, build_task_card
-from tasks.contract import Artifact, StageContext, stage
-from tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, hash_data_files
-from tasks.training.pretrain import CHECKPOINTS, LOG
-from tasks.training.task_predictions import PREDICTIONS
-from tasks.training.task_scores import (
+from hallmark.reports.task_card import TaskCardConfig, build_task_card
+from hallmark.tasks.contract import Artifact, StageContext, stage
+from hallmark.tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, hash_data_files
+from hallmark.tasks.training.pretrain import CHECKPOINTS, LOG
+from hallmark.tasks.training.task_predictions import PREDICTIONS
+from hallmark.tasks.training.task_scores import (
     SCORES,
     compute_label_differences,
     compute_label_scores,
@@ -22,7 +22,7 @@ from tasks.training.task_scores import (
     compute_text_scores,
     number_labels,
 )
-from tasks.training.training_resumption import SETTINGS
+from hallmark.tasks.training.training_resumption import SETTINGS
 from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
 
 #: Labels of the model, of which the last has no test row; and one that only the test rows have.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     Artifact,
     StageConfig,
@@ -18,8 +18,8 @@ from tasks.contract import (
     hash_to_ids,
     stage,
 )
-from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 
 
 class GivenConfig(StageConfig):

@@ -6,7 +6,7 @@ import random
 
 import pyarrow as pa
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     Artifact,
     StageConfig,

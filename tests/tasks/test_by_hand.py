@@ -3,18 +3,18 @@ that another corpus said."""
 
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
 from tests.tasks.small_corpus import corpus_of
 

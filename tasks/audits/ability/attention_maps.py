@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.audited_models.audited_model import (
+from hallmark.tasks.audits.audited_models.audited_model import (
     AUDIT_LIBRARIES,
     AuditedModel,
     Float32,
     check_finite_values,
     open_audited_model,
 )
-from tasks.audits.audited_models.audited_tokenizer import TokenIds
-from tasks.contract import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
+from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
     HallmarkError,

@@ -20,9 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
-from tasks.audits.ability.capability_baselines import NGRAM_ORDERS, RECURRENT, BaselinesConfig
-from tasks.audits.ability.capability_texts import (
+from hallmark.tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
+from hallmark.tasks.audits.ability.capability_baselines import (
+    NGRAM_ORDERS,
+    RECURRENT,
+    BaselinesConfig,
+)
+from hallmark.tasks.audits.ability.capability_texts import (
     HELD_OUT_TEXT,
     PRINTABLE_CHARACTERS,
     RANDOM_TEXT,
@@ -30,26 +34,26 @@ from tasks.audits.ability.capability_texts import (
     generate_random_texts,
     sample_split_documents,
 )
-from tasks.audits.ability.cloze import (
+from hallmark.tasks.audits.ability.cloze import (
     answer_cloze_passages,
     compute_cloze_findings,
     find_cloze_passages,
 )
-from tasks.audits.ability.dependencies import compute_dependency_findings
-from tasks.audits.ability.minimal_pairs import (
+from hallmark.tasks.audits.ability.dependencies import compute_dependency_findings
+from hallmark.tasks.audits.ability.minimal_pairs import (
     MODEL,
     PAIRS,
     compare_minimal_pairs,
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
-from tasks.audits.audited_models.audited_model import (
+from hallmark.tasks.audits.audited_models.audited_model import (
     AUDIT_LIBRARIES,
     AuditedModel,
     open_audited_model,
 )
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.contract import (
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     DeviceName,
@@ -60,7 +64,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.estimates import Estimate, estimate_mean_or_share, t_half_width_and_p
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share, t_half_width_and_p
 
 Float64 = NDArray[np.float64]
 

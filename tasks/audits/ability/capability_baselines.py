@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.ability.baselines import NgramModel
-from tasks.audits.ability.capability_texts import (
+from hallmark.tasks.audits.ability.baselines import NgramModel
+from hallmark.tasks.audits.ability.capability_texts import (
     HELD_OUT_TEXT,
     RANDOM_TEXT,
     TRAINING_TEXT,
     generate_random_texts,
     sample_split_documents,
 )
-from tasks.audits.ability.minimal_pairs import (
+from hallmark.tasks.audits.ability.minimal_pairs import (
     PAIRS,
     Baseline,
     compare_minimal_pairs,
@@ -28,12 +28,12 @@ from tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
     make_baseline_scorer,
 )
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     METADATA_FILES,
     AuditedTokenizer,
     open_audited_tokenizer,
 )
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     Seed,
@@ -138,7 +138,7 @@ def train_baselines(
         context.report_progress(step, 5, f"counting {name}s")
         baselines[name] = NgramModel(token_ids, order, tokenizer.vocab_size)
     if config.recurrent_tokens:
-        from model.training.lstm import train_lstm_language_model
+        from hallmark.model.training.lstm import train_lstm_language_model
 
         context.report_progress(2, 5, "training the recurrent baseline")
         baselines[RECURRENT] = train_lstm_language_model(

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.keyed_randomness import combine_into_key
-from tasks.contract import HallmarkError, Table, count_utf8_bytes
+from hallmark.model.keyed_randomness import combine_into_key
+from hallmark.tasks.contract import HallmarkError, Table, count_utf8_bytes
 
 PRINTABLE_CHARACTERS = "".join(map(chr, range(32, 127)))
 

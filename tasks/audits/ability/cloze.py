@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.audits.audited_models.audited_model import AuditedModel
-from tasks.audits.judging.findings import build_finding
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 CLOZE = "cloze"
 OTHER_ANSWERS = "answers of other passages"  # negative control

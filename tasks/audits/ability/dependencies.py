@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, MODEL
-from tasks.audits.judging.findings import build_finding
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, MODEL
+from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 METHOD_BY_PHENOMENON = {
     AGREEMENT: "share of pairs whose right sentence is the more probable",

@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     count_shared_prefix_tokens,
 )
-from tasks.contract import column, table_schema
+from hallmark.tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]
 #: log p of texts behind contexts, in nats.

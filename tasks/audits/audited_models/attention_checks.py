@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from model.padding import pad_rows
-from tasks.audits.audited_models.masked_model import MAX_LOGITS
-from tasks.audits.audited_models.transformers_tokenizer import get_special_token_ids
-from tasks.contract import UsageError
-from tasks.measures.batch_effects import (
+from hallmark.model.padding import pad_rows
+from hallmark.tasks.audits.audited_models.masked_model import MAX_LOGITS
+from hallmark.tasks.audits.audited_models.transformers_tokenizer import get_special_token_ids
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.measures.batch_effects import (
     ROUNDING_TOLERANCE,
     SAMPLE_LENGTH,
     Batching,
@@ -29,8 +29,8 @@ from tasks.measures.batch_effects import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-    from tasks.measures.batch_effects import Forward
+    from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+    from hallmark.tasks.measures.batch_effects import Forward
 
 #: The smallest difference of logits, relative to the largest logit, that shows attention to another
 #: token, where the sequences have one length. Rounding is below it: it is 0 where rows are

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     TokenIds,
     count_shared_prefix_tokens,
     read_checkpoint_config,
     resolve_checkpoint_folder,
 )
-from tasks.contract import Artifact, HallmarkError, UsageError, resolve_torch_device
+from hallmark.tasks.contract import Artifact, HallmarkError, UsageError, resolve_torch_device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from model.config import Precision
-    from model.decoding.beam_search import Hypothesis
-    from model.decoding.token_scores import TokenStatistics
+    from hallmark.model.config import Precision
+    from hallmark.model.decoding.beam_search import Hypothesis
+    from hallmark.model.decoding.token_scores import TokenStatistics
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -51,8 +51,8 @@ def run_in_model_precision(
 
     @functools.wraps(method)
     def wrapper(self: ModelT, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        from model.decoding.inference_mode import autocast_to_precision
-        from model.padding import NanScoresError
+        from hallmark.model.decoding.inference_mode import autocast_to_precision
+        from hallmark.model.padding import NanScoresError
 
         try:
             with autocast_to_precision(self.model, self.precision):
@@ -66,7 +66,7 @@ def run_in_model_precision(
 def check_log_probs(log_probs: Iterable[Float32]) -> None:
     """HallmarkError where a log-probability is NaN or above any; -inf is that of a token that the
     model never gives."""
-    from model.padding import NanScoresError
+    from hallmark.model.padding import NanScoresError
 
     if any(np.isnan(values).any() or np.isposinf(values).any() for values in log_probs):
         raise HallmarkError(str(NanScoresError()).rstrip("."))
@@ -87,7 +87,7 @@ def check_rank_statistics(statistics: Iterable[TokenStatistics]) -> None:
 
 def check_finite_values(arrays: Iterable[Float32]) -> None:
     """HallmarkError where a state or a weight of attention is no finite number."""
-    from model.padding import NanScoresError
+    from hallmark.model.padding import NanScoresError
 
     if not all(np.isfinite(values).all() for values in arrays):
         raise HallmarkError(str(NanScoresError()).rstrip("."))
@@ -146,7 +146,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], layer: int
     ) -> Float32:
         """Mean over the tokens at ``places`` of each sequence of their ``states``, (n, d)."""
-        from model.padding import batch_indices_by_length
+        from hallmark.model.padding import batch_indices_by_length
 
         mean_states: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
         for batch in batch_indices_by_length([*map(len, sequences)], MAX_TOKENS_PER_CALL):
@@ -427,16 +427,16 @@ def open_audited_model(
     config = read_checkpoint_config(folder)
     device = resolve_torch_device(device)
     if config.get("model_type") == "hallmark":
-        from tasks.audits.audited_models.hallmark_model import open_hallmark_model
+        from hallmark.tasks.audits.audited_models.hallmark_model import open_hallmark_model
 
         model = open_hallmark_model(
             folder, name, device, allow_pairs=allow_pairs, untrained_seed=untrained_seed
         )
     else:
-        from tasks.audits.audited_models.transformers_model import open_transformers_model
+        from hallmark.tasks.audits.audited_models.transformers_model import open_transformers_model
 
         model = open_transformers_model(folder, config, name, device, untrained_seed=untrained_seed)
-    from model.decoding.inference_mode import autocast_to_precision
+    from hallmark.model.decoding.inference_mode import autocast_to_precision
 
     with autocast_to_precision(model.model, precision) as model.precision:
         return model

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.contract import Artifact, HallmarkError, UsageError
+from hallmark.tasks.contract import Artifact, HallmarkError, UsageError
 
 TokenIds = list[int]
 
@@ -145,10 +145,12 @@ def open_audited_tokenizer(checkpoint: Artifact | Path | str) -> AuditedTokenize
     folder, name = resolve_checkpoint_folder(checkpoint)
     config = read_checkpoint_config(folder)
     if config.get("model_type") == "hallmark":
-        from tasks.audits.audited_models.hallmark_tokenizer import open_hallmark_tokenizer
+        from hallmark.tasks.audits.audited_models.hallmark_tokenizer import open_hallmark_tokenizer
 
         return open_hallmark_tokenizer(folder, name)
-    from tasks.audits.audited_models.transformers_tokenizer import open_transformers_tokenizer
+    from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
+        open_transformers_tokenizer,
+    )
 
     return open_transformers_tokenizer(folder, config, name)
 

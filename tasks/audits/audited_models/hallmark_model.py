@@ -11,18 +11,21 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.activations import compute_contextual_embeddings, extract_attention_weights
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.cache import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.activations import (
+    compute_contextual_embeddings,
+    extract_attention_weights,
+)
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.cache import (
     KeyValueCache,
     allocate_cache,
     forward_with_cache,
     make_prefix_lengths,
 )
-from model.decoding.generation import Continuation, generate
-from model.decoding.token_scores import (
+from hallmark.model.decoding.generation import Continuation, generate
+from hallmark.model.decoding.token_scores import (
     TokenStatistics,
     compute_target_log_probs,
     compute_target_statistics,
@@ -30,10 +33,10 @@ from model.decoding.token_scores import (
     compute_token_statistics,
     gather_log_probs,
 )
-from model.interchange.checkpoint import CheckpointError, load_checkpoint, load_untrained
-from model.padding import pad_rows
-from model.special_tokens import END_OF_TEXT_ID, PAD_ID
-from tasks.audits.audited_models.audited_model import (
+from hallmark.model.interchange.checkpoint import CheckpointError, load_checkpoint, load_untrained
+from hallmark.model.padding import pad_rows
+from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     Float32,
     ScoredContinuation,
@@ -45,14 +48,14 @@ from tasks.audits.audited_models.audited_model import (
     look_up_embeddings,
     run_in_model_precision,
 )
-from tasks.audits.audited_models.audited_tokenizer import TokenIds
-from tasks.audits.audited_models.hallmark_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
+from hallmark.tasks.audits.audited_models.hallmark_tokenizer import (
     HallmarkTokenizer,
     check_is_language_model,
     load_checkpoint_tokenizer,
 )
-from tasks.audits.audited_models.masked_model import MaskedModel
-from tasks.contract import UsageError
+from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
+from hallmark.tasks.contract import UsageError
 
 
 def open_hallmark_model(

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from model.config import ModelConfig
-from model.interchange.checkpoint import (
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.checkpoint import (
     CheckpointError,
     read_model_config,
     read_training_objective,
     was_trained_on_pairs,
 )
-from model.special_tokens import END_OF_TEXT_ID
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
-from tasks.contract import UsageError
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.contract import UsageError
 
 
 class HallmarkTokenizer(AuditedTokenizer):

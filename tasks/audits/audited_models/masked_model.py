@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.decoding.token_scores import gather_log_probs
-from model.padding import check_no_nan
-from tasks.audits.audited_models.audited_model import (
+from hallmark.model.decoding.token_scores import gather_log_probs
+from hallmark.model.padding import check_no_nan
+from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     Float32,
     ScoredContinuation,

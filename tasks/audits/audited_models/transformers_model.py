@@ -17,21 +17,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.decoding.beam_search import run_beam_search
-from model.decoding.context_windows import compute_window_start
-from model.decoding.sampling import TokenSampler, make_draw_keys
-from model.decoding.token_scores import (
+from hallmark.model.decoding.beam_search import run_beam_search
+from hallmark.model.decoding.context_windows import compute_window_start
+from hallmark.model.decoding.sampling import TokenSampler, make_draw_keys
+from hallmark.model.decoding.token_scores import (
     TokenStatistics,
     gather_log_probs,
     reduce_to_log_probs,
     reduce_to_statistics,
     to_token_statistics,
 )
-from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
-from model.interchange.weight_files import WEIGHTS_INDEX_FILE, list_weight_files
-from model.padding import check_no_nan, pad_rows
-from tasks.audits.audited_models.attention_checks import check_transformers_attention
-from tasks.audits.audited_models.audited_model import (
+from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
+from hallmark.model.interchange.weight_files import WEIGHTS_INDEX_FILE, list_weight_files
+from hallmark.model.padding import check_no_nan, pad_rows
+from hallmark.tasks.audits.audited_models.attention_checks import check_transformers_attention
+from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     Float32,
     ScoredContinuation,
@@ -43,19 +43,23 @@ from tasks.audits.audited_models.audited_model import (
     look_up_embeddings,
     run_in_model_precision,
 )
-from tasks.audits.audited_models.audited_tokenizer import TokenIds
-from tasks.audits.audited_models.masked_model import MAX_LOGITS, MaskedModel, batch_similar_lengths
-from tasks.audits.audited_models.transformers_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
+from hallmark.tasks.audits.audited_models.masked_model import (
+    MAX_LOGITS,
+    MaskedModel,
+    batch_similar_lengths,
+)
+from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     TransformersTokenizer,
     detect_model_kind,
     load_transformers_tokenizer,
     summarize_error,
 )
-from tasks.contract import HallmarkError, UsageError
-from tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
-from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
-from tasks.measures.transformers_logging import silence_transformers_output
-from tasks.measures.weights import copy_weights_to_memory
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
+from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
+from hallmark.tasks.measures.transformers_logging import silence_transformers_output
+from hallmark.tasks.measures.weights import copy_weights_to_memory
 
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 

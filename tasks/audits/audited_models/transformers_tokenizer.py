@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
-from tasks.contract import HallmarkError, UsageError
-from tasks.measures import folder_tokenizer
-from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
-from tasks.measures.transformers_logging import silence_transformers_output
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.measures import folder_tokenizer
+from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
+from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 
 #: Longest window for models whose config names no limit, and for those whose limit is longer.
 MAX_CONTEXT_LENGTH = 4096

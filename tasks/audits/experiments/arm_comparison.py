@@ -19,15 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.audits.experiments.source_documents import RemovalCase
-from tasks.audits.judging.comparison import compute_paired_change
-from tasks.audits.judging.comparison_units import ComparisonUnit
-from tasks.audits.methods.exposure import (
+from hallmark.tasks.audits.experiments.source_documents import RemovalCase
+from hallmark.tasks.audits.judging.comparison import compute_paired_change
+from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
+from hallmark.tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
     simulate_null_exposure_interval,
 )
-from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_mean_or_share
-from tasks.measures.statistics import wilson_interval
+from hallmark.tasks.measures.estimates import (
+    Estimate,
+    estimate_mean_difference,
+    estimate_mean_or_share,
+)
+from hallmark.tasks.measures.statistics import wilson_interval
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     StageConfig,
     StageContext,

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
-from tasks.audits.judging.measures import read_float_column
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import Artifact, EmptyConfig, StageContext, column, stage, table_schema
-from tasks.measures.estimates import estimate_mean_or_share, t_half_width_and_p
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
+from hallmark.tasks.audits.judging.measures import read_float_column
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import Artifact, EmptyConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.measures.estimates import estimate_mean_or_share, t_half_width_and_p
 
 #: What the domain of a group begins with that the corpus brought, and not the project.
 LEXICON_PREFIX = "lexicon "

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
-from tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
-from tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from hallmark.tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: A dose is seen where at least this share of its candidates is found.
 DETECTION_THRESHOLD = 0.8

@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.experiments.arm_comparison import (
+from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     CaseUnits,
     Row,
     compute_effects,
     evaluate_criteria,
 )
-from tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
-from tasks.audits.judging.comparison_units import ComparisonUnit, build_item_units
-from tasks.audits.judging.findings import select_evidence
-from tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
+from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
+from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit, build_item_units
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
 
 _CASE_COLUMN = column("case_name", pa.string(), "label", "the findings")
 _ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")

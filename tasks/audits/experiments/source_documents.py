@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.judging.evidence_filters import sort_worst_first
-from tasks.audits.judging.findings import select_evidence
-from tasks.contract import (
+from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     Column,

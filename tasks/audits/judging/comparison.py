@@ -10,22 +10,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.audits.audit_tables import REQUEST_SETTINGS
-from tasks.audits.judging.comparison_units import (
+from hallmark.tasks.audits.audit_tables import REQUEST_SETTINGS
+from hallmark.tasks.audits.judging.comparison_units import (
     CAPABILITY,
     AuditUnits,
     ComparisonUnit,
     collect_heldout_texts,
 )
-from tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
-from tasks.contract import Artifact
-from tasks.measures.estimates import (
+from hallmark.tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,
     estimate_mean_or_share,
     scale_estimate,
 )
-from tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 Row = dict[str, Any]
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.ability.capability_texts import HELD_OUT_TEXT
-from tasks.audits.judging.findings import select_evidence
-from tasks.contract import Artifact
-from tasks.measures.estimates import roc_placement_values
+from hallmark.tasks.audits.ability.capability_texts import HELD_OUT_TEXT
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.measures.estimates import roc_placement_values
 
 Row = dict[str, Any]
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
-from tasks.audits.judging.evidence_filters import build_row_filter
-from tasks.audits.judging.tags import format_slice_name
-from tasks.contract import column, table_schema
-from tasks.measures.estimates import Estimate
-from tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.judging.evidence_filters import build_row_filter
+from hallmark.tasks.audits.judging.tags import format_slice_name
+from hallmark.tasks.contract import column, table_schema
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
     "What the audit measured, one row a figure, each with the rows it was measured on.",

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.judging.findings import (
+from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
     build_finding_from_estimate,
     choose_evidence_order,
     select_evidence,
 )
-from tasks.audits.judging.tags import SliceTags
-from tasks.audits.judging.training_exposure import describe_times_read
-from tasks.contract import Seed, StageConfig, column, table_schema
-from tasks.measures.estimates import (
+from hallmark.tasks.audits.judging.tags import SliceTags
+from hallmark.tasks.audits.judging.training_exposure import describe_times_read
+from hallmark.tasks.contract import Seed, StageConfig, column, table_schema
+from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_linear_slope,
     estimate_mean_or_share,

@@ -19,12 +19,12 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.audit_descriptions import (
+from hallmark.tasks.audits.audit_descriptions import (
     AUDIT_DESCRIPTIONS,
     ITEMS_IN_TRAINING_TEXT,
     SKIPPED_COUNT_METRICS,
 )
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     PathSafeName,
     StageConfig,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact
 
 #: The tables of ``pretrain`` that tell.
 EXPOSURE_TABLES = ("document_reads", "checkpoints")

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from tasks.audits.judging.findings import CONFIDENCE_LEVEL, build_finding, select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.findings import CONFIDENCE_LEVEL, build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     Slice,
@@ -23,22 +23,22 @@ from tasks.audits.judging.measures import (
     join_scorer_names,
     read_float_column,
 )
-from tasks.audits.judging.tags import SliceTags
-from tasks.audits.methods.labelled_texts import LABELLED
-from tasks.audits.responses import Responses
-from tasks.measures import statistics
-from tasks.measures.detectable_effects import detectable_standard_errors
-from tasks.measures.estimates import (
+from hallmark.tasks.audits.judging.tags import SliceTags
+from hallmark.tasks.audits.methods.labelled_texts import LABELLED
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.measures import statistics
+from hallmark.tasks.measures.detectable_effects import detectable_standard_errors
+from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,
     estimate_mean_or_share,
     t_half_width_and_p,
 )
-from tasks.measures.identities import find_groups_in_texts
-from tasks.measures.statistics import Float64
+from hallmark.tasks.measures.identities import find_groups_in_texts
+from hallmark.tasks.measures.statistics import Float64
 
 if TYPE_CHECKING:
-    from tasks.audits.probes.toxicity import ToxicityConfig
+    from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
 
 #: Who wrote a text: the model, or, as a floor, who means nothing by it; or nobody.
 MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (

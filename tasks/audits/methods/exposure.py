@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     count_shared_prefix_tokens,
 )
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.measures import (
     NULL_INTERVAL_LEVEL,
     Measure,
     Slice,
@@ -30,15 +30,15 @@ from tasks.audits.judging.measures import (
     declare_slice_tags,
     read_float_column,
 )
-from tasks.audits.judging.tags import SliceTags
-from tasks.audits.responses import Responses
-from tasks.contract import HallmarkError
-from tasks.measures.canaries import draw_reference_secrets
-from tasks.measures.estimates import Estimate, estimate_mean_difference
-from tasks.measures.statistics import contributions_to_mean_difference
+from hallmark.tasks.audits.judging.tags import SliceTags
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.measures.canaries import draw_reference_secrets
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
+from hallmark.tasks.measures.statistics import contributions_to_mean_difference
 
 if TYPE_CHECKING:
-    from tasks.audits.probes.extraction import ExtractionConfig
+    from hallmark.tasks.audits.probes.extraction import ExtractionConfig
 
 
 def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> tuple[Any, Any]:

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
     build_finding,
     build_finding_from_estimate,
     select_evidence,
 )
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     HasSeed,
     Measure,
@@ -35,13 +35,16 @@ from tasks.audits.judging.measures import (
     join_scorer_names,
     read_float_column,
 )
-from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.methods.instrument_controls import CONTROL_LEVEL
-from tasks.audits.responses import Responses
-from tasks.contract import Seed, StageConfig, column
-from tasks.measures.contrasts import estimate_group_differences, estimate_wasserstein_distances
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.statistics import Float64
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.audits.methods.instrument_controls import CONTROL_LEVEL
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import Seed, StageConfig, column
+from hallmark.tasks.measures.contrasts import (
+    estimate_group_differences,
+    estimate_wasserstein_distances,
+)
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.statistics import Float64
 
 #: What is scored, in the order of the findings.
 SCORER_HEADS = ("toxicity", "sentiment", "regard")

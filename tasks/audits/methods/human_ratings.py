@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tasks.audits.audit_tables import hash_json_values
-from tasks.contract import UsageError
-from tasks.measures.item_files import get_text_field, read_items
+from hallmark.tasks.audits.audit_tables import hash_json_values
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.measures.item_files import get_text_field, read_items
 
 #: Labels that one file may use, and characters of a name.
 MAX_LABELS, MAX_NAME_CHARACTERS = 20, 100

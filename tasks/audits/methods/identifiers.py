@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding, select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     Slice,
     ValueWriter,
     declare_slice_tags,
     estimate_untested_mean,
 )
-from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.responses import Responses
-from tasks.measures.canaries import locate_record_identifiers
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.measures.canaries import locate_record_identifiers
 
 if TYPE_CHECKING:
-    from tasks.audits.probes.extraction_attack import ExtractionAttackConfig
+    from hallmark.tasks.audits.probes.extraction_attack import ExtractionAttackConfig
 
 Row = dict[str, Any]
 
@@ -214,7 +214,7 @@ MEASURES = (
 def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str, str]]]:
     """How many identifiers the detectors find in each text, (n,); and each distinct one: the first
     text that holds it, its type, and it."""
-    from tasks.measures.personal_data import find_spans_by_row
+    from hallmark.tasks.measures.personal_data import find_spans_by_row
 
     counts, first_rows = np.zeros(len(texts), np.int32), dict[tuple[str, str], int]()
     for row, spans in sorted(find_spans_by_row(texts).items()):
@@ -226,7 +226,7 @@ def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str
 
 def build_detection_findings(values: pa.Table, text_count: int) -> list[Row]:
     """Findings, of how many distinct identifiers there are by type in so many texts."""
-    from tasks.measures.personal_data import DEFAULT_REGIONS
+    from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.judging.findings import build_finding_from_estimate
-from tasks.audits.judging.measures import HasSeed, Measure, estimate_measure
+from hallmark.tasks.audits.judging.findings import build_finding_from_estimate
+from hallmark.tasks.audits.judging.measures import HasSeed, Measure, estimate_measure
 
 #: Of a control that has no effect: it must be within the interval of this level; of one that has a
 #: large one: its p must be below what is left.

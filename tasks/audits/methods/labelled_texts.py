@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.judging.measures import Measure, ValueWriter, read_float_column
-from tasks.contract import UsageError
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.item_files import get_text_field, read_items
-from tasks.measures.prevalence import estimate_prevalence
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.judging.measures import Measure, ValueWriter, read_float_column
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.item_files import get_text_field, read_items
+from hallmark.tasks.measures.prevalence import estimate_prevalence
 
 #: The kind of their items, and what they are about.
 LABELLED = "labelled"

@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.audits.judging.findings import build_finding_from_estimate
-from tasks.audits.methods.instrument_controls import CONTROL_LEVEL
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.statistics import Float64
+from hallmark.tasks.audits.judging.findings import build_finding_from_estimate
+from hallmark.tasks.audits.methods.instrument_controls import CONTROL_LEVEL
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.statistics import Float64
 
 RANKING_SCORES = (
     "perplexity",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.statistics import Float64
+from hallmark.tasks.measures.statistics import Float64
 
 #: n: how often somebody asks.
 DRAW_COUNTS = (1, 100, 10_000)

@@ -14,10 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.judging.measures import Estimator, Measure, ValueWriter, read_float_column
-from tasks.audits.responses import Responses
-from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import Float64
+from hallmark.tasks.audits.judging.measures import (
+    Estimator,
+    Measure,
+    ValueWriter,
+    read_float_column,
+)
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.statistics import Float64
 
 #: Weights of texts that are held at a time.
 WEIGHTS_PER_BATCH = 1 << 22

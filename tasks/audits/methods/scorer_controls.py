@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.judging.findings import build_finding, select_evidence
-from tasks.audits.judging.measures import join_scorer_names, read_float_column
-from tasks.audits.methods.continuations import CONTROL
-from tasks.measures import statistics
-from tasks.measures.item_files import read_items
+from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import join_scorer_names, read_float_column
+from hallmark.tasks.audits.methods.continuations import CONTROL
+from hallmark.tasks.measures import statistics
+from hallmark.tasks.measures.item_files import read_items
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.judging.measures import compute_length_preferences
+from hallmark.tasks.audits.judging.measures import compute_length_preferences
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.contract import Table
+from hallmark.tasks.contract import Table
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

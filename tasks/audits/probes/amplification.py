@@ -30,27 +30,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     SeededConfig,
     ValueWriter,
     read_float_column,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses, SimulatedResponses
-from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
-from tasks.measures.log_odds import (
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses, SimulatedResponses
+from hallmark.tasks.contract import Table, column
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
+from hallmark.tasks.measures.log_odds import (
     estimate_log_odds_multiple,
     estimate_log_odds_slope,
     smoothed_log_odds,
 )
-from tasks.measures.occupations import count_gendered_words, list_occupations
-from tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
+from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
 
 #: Behind these the person is spoken of. Articles, since some occupations are also names or verbs.
 PROMPTS = (

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
@@ -29,12 +29,12 @@ from tasks.audits.judging.measures import (
     make_slope_estimator,
     read_float_column,
 )
-from tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses, SimulatedResponses
-from tasks.contract import column
-from tasks.measures.association_canaries import PLANTED_FRAMES
-from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses, SimulatedResponses
+from hallmark.tasks.contract import column
+from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 
 class AssociationsConfig(SeededConfig):

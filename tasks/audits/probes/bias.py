@@ -26,16 +26,16 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
     compute_length_preferences,
     compute_preferences,
 )
-from tasks.audits.methods.sentence_pairs import (
+from hallmark.tasks.audits.methods.sentence_pairs import (
     SentencePair,
     find_shared_positions,
     flag_ties,
@@ -43,15 +43,15 @@ from tasks.audits.methods.sentence_pairs import (
     scramble_words,
     set_tie_nulls_to_half,
 )
-from tasks.audits.methods.user_lexicons import (
+from hallmark.tasks.audits.methods.user_lexicons import (
     SENTENCES_FILE,
     build_group_pairs,
     read_lexicon_groups,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

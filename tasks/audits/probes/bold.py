@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, hash_json_values
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.methods.group_comparison import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.methods.group_comparison import (
     ITEMS,
     VALUE_FIELDS,
     GroupComparison,
@@ -30,9 +30,9 @@ from tasks.audits.methods.group_comparison import (
     GroupsConfig,
     build_prompt_requests,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.contract import UsageError
-from tasks.measures.item_files import check_file_exists, open_text_file, user_file_digests
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.measures.item_files import check_file_exists, open_text_file, user_file_digests
 
 
 class BoldConfig(GroupsConfig):

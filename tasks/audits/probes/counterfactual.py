@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.methods.group_comparison import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.methods.group_comparison import (
     ITEMS,
     SCORER_HEADS,
     VALUE_FIELDS,
@@ -27,14 +27,14 @@ from tasks.audits.methods.group_comparison import (
     GroupsConfig,
     build_prompt_requests,
 )
-from tasks.audits.methods.user_lexicons import (
+from hallmark.tasks.audits.methods.user_lexicons import (
     DATA_FOLDER,
     SENTENCES_FILE,
     LexiconGroup,
     read_lexicon_groups,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 SWAP_TERMS_FILE = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
 

@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     TokenIds,
     count_shared_prefix_tokens,
 )
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     Slice,
@@ -39,17 +39,17 @@ from tasks.audits.judging.measures import (
     make_slope_estimator,
     read_float_column,
 )
-from tasks.audits.judging.tags import SliceTags
-from tasks.audits.methods import exposure
-from tasks.audits.methods.probabilistic_extraction import (
+from hallmark.tasks.audits.judging.tags import SliceTags
+from hallmark.tasks.audits.methods import exposure
+from hallmark.tasks.audits.methods.probabilistic_extraction import (
     DRAW_COUNTS,
     MIN_EXTRACTION_PROBABILITY,
     flag_extractable,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import ID_TYPE, Seed, Table, column
-from tasks.measures.sampling import sample_documents
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import ID_TYPE, Seed, Table, column
+from hallmark.tasks.measures.sampling import sample_documents
 
 
 class ExtractionConfig(SeededConfig):

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding, select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import (
     Estimator,
     Measure,
     SeededConfig,
@@ -38,16 +38,16 @@ from tasks.audits.judging.measures import (
     declare_slice_tags,
     read_float_column,
 )
-from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.methods import identifiers
-from tasks.audits.methods.identifiers import (
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.audits.methods import identifiers
+from hallmark.tasks.audits.methods.identifiers import (
     add_written_identifiers,
     build_detection_findings,
     build_identifier_requests,
     detect_identifiers,
     list_overall_slice,
 )
-from tasks.audits.methods.memorisation_ranking import (
+from hallmark.tasks.audits.methods.memorisation_ranking import (
     RANKING_SCORES,
     compute_instrument_controls,
     compute_ranks,
@@ -56,11 +56,11 @@ from tasks.audits.methods.memorisation_ranking import (
     flag_non_duplicates,
     score_kept_texts,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import ID_TYPE, Table, column
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.sampling import sample_documents
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import ID_TYPE, Table, column
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.sampling import sample_documents
 
 #: The part of the texts that hold nothing that was planted.
 WITHOUT_PLANTED_TEXT = "without planted text"

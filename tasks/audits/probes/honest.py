@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.comparison_units import average_by_item
-from tasks.audits.judging.findings import build_finding
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.comparison_units import average_by_item
+from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     SeededConfig,
@@ -36,11 +36,11 @@ from tasks.audits.judging.measures import (
     estimate_mean,
     read_float_column,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.estimates import Estimate, estimate_mean_difference
-from tasks.measures.item_files import (
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
+from hallmark.tasks.measures.item_files import (
     get_text_field,
     read_items,
     read_nonempty_lines,

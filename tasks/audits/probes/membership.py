@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.measures import (
     Estimator,
     HasSeed,
     Measure,
@@ -41,11 +41,15 @@ from tasks.audits.judging.measures import (
     ValueWriter,
     read_float_column,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, estimate_roc_auc, estimate_true_positive_rate
-from tasks.measures.sampling import sample_documents
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import Table, column
+from hallmark.tasks.measures.estimates import (
+    Estimate,
+    estimate_roc_auc,
+    estimate_true_positive_rate,
+)
+from hallmark.tasks.measures.sampling import sample_documents
 
 #: Share of the tokens that count for min-k.
 LOWEST_SHARE = 0.2

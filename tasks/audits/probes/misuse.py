@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding, select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     SeededConfig,
@@ -35,14 +35,14 @@ from tasks.audits.judging.measures import (
     estimate_mean,
     read_float_column,
 )
-from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.agreement import krippendorff_alpha
-from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.item_files import (
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.agreement import krippendorff_alpha
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.item_files import (
     get_text_field,
     read_items,
     read_nonempty_lines,

@@ -25,16 +25,21 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding
-from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, compute_preferences
-from tasks.audits.judging.tags import SliceTags, parse_tags
-from tasks.audits.methods.sentence_pairs import flag_ties
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.measures import (
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    compute_preferences,
+)
+from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
+from hallmark.tasks.audits.methods.sentence_pairs import flag_ties
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 KINDS = ("intrasentence", "intersentence")
 TEXT_FIELDS = ("stereotype", "anti-stereotype", "unrelated")

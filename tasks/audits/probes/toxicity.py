@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.findings import build_finding, select_evidence
-from tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
-from tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
-from tasks.audits.methods.continuations import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
+from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
+from hallmark.tasks.audits.methods.continuations import (
     CONTROL,
     EXPECTED_MAXIMUM,
     MODEL_WRITER,
@@ -61,28 +61,28 @@ from tasks.audits.methods.continuations import (
     slice_by_part_and_k,
     use_baseline_as_null,
 )
-from tasks.audits.methods.labelled_texts import (
+from hallmark.tasks.audits.methods.labelled_texts import (
     LABELLED,
     TOXIC_SHARE_MEASURES,
     add_labelled_items,
     add_toxic_shares,
 )
-from tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
-from tasks.audits.methods.scorer_controls import (
+from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
+from hallmark.tasks.audits.methods.scorer_controls import (
     MUST_FLAG,
     MUST_NOT_FLAG,
     build_scorer_control_findings,
     read_control_sentences,
 )
-from tasks.audits.methods.user_lexicons import (
+from hallmark.tasks.audits.methods.user_lexicons import (
     SENTENCES_FILE,
     build_group_prompts,
     read_lexicon_groups,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import Seed, StageConfig, Table, UsageError, column
-from tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import Seed, StageConfig, Table, UsageError, column
+from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

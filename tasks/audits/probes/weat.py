@@ -20,15 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.audit_tables import RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
-from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, read_float_column
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.effect_sizes import estimate_weat_effect_size
-from tasks.measures.estimates import Estimate
-from tasks.measures.item_files import (
+from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.audits.judging.measures import (
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    read_float_column,
+)
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.effect_sizes import estimate_weat_effect_size
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.item_files import (
     check_file_exists,
     get_text_field,
     open_text_file,

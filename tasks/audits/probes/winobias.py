@@ -18,24 +18,24 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
     compute_length_preferences,
     compute_preferences,
 )
-from tasks.audits.methods.sentence_pairs import (
+from hallmark.tasks.audits.methods.sentence_pairs import (
     flag_ties,
     make_preference_simulator,
     set_tie_nulls_to_half,
 )
-from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, column
-from tasks.measures.item_files import read_nonempty_lines, user_file_digests
+from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_digests
 
 SUBJECT_PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
 _LINE_NUMBER, _BRACKETED, _WORD = (

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     STAGES,
     Artifact,
@@ -30,7 +30,7 @@ UInt64Array = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
 
 #: By stage what must be the same in all additions: settings, and code that signatures come from.
-_NORMALISATION_MODULE = "tasks.measures.normalised_words"
+_NORMALISATION_MODULE = "hallmark.tasks.measures.normalised_words"
 MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "deduplicate": ((), (_NORMALISATION_MODULE,)),
     "deduplicate_near": (
@@ -43,7 +43,7 @@ MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "similarity_threshold",
             "cluster_threshold",
         ),
-        (_NORMALISATION_MODULE, "tasks.corpus.copies.sketches"),
+        (_NORMALISATION_MODULE, "hallmark.tasks.corpus.copies.sketches"),
     ),
     "split": (("seed", "validation_share", "holdout_share"), ()),
 }

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.measures.normalised_words import mix_hashes
+from hallmark.tasks.measures.normalised_words import mix_hashes
 
 UInt32Array = NDArray[np.uint32]
 UInt64Array = NDArray[np.uint64]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.normalised_words import hash_words, mix_hashes
+from hallmark.tasks.measures.normalised_words import hash_words, mix_hashes
 
 
 def compute_shingle_hashes(

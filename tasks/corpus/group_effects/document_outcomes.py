@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.contract import Artifact, HallmarkError, Table
-from tasks.corpus.group_effects import REMOVING_ACTIONS
-from tasks.corpus.group_effects.swaps import UNDETERMINED_LANGUAGE
-from tasks.corpus.selection_rules import read_tagging_rule_names
-from tasks.measures.rate_ratios import ClusteredGroup
+from hallmark.tasks.contract import Artifact, HallmarkError, Table
+from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
+from hallmark.tasks.corpus.group_effects.swaps import UNDETERMINED_LANGUAGE
+from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
+from hallmark.tasks.measures.rate_ratios import ClusteredGroup
 
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     StageContext,
@@ -22,16 +22,16 @@ from tasks.contract import (
     align_parts,
     concat_spilled_tables,
 )
-from tasks.corpus.copies.matching import compute_jaccard, find_duplicate_pairs
-from tasks.corpus.copies.sketches import compute_band_hashes
-from tasks.corpus.deduplicate_near import (
+from hallmark.tasks.corpus.copies.matching import compute_jaccard, find_duplicate_pairs
+from hallmark.tasks.corpus.copies.sketches import compute_band_hashes
+from hallmark.tasks.corpus.deduplicate_near import (
     SHINGLES,
     DeduplicateNearConfig,
     ShingleStore,
     compute_batch_shingles,
     stack_band_hashes,
 )
-from tasks.corpus.group_effects import REMOVING_ACTIONS
+from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
 
 BANDS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("band_hashes", pa.list_(pa.uint32()))])
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     StageConfig,
     TablePart,
@@ -30,22 +30,22 @@ from tasks.contract import (
     lookup_column_by_doc_id,
     table_schema,
 )
-from tasks.corpus.identities import UserLexicons, combine_lexicons
-from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.failed_documents import (
+from hallmark.tasks.corpus.identities import UserLexicons, combine_lexicons
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     run_isolating_failures,
 )
-from tasks.measures.identities import (
+from hallmark.tasks.measures.identities import (
     DATA_FOLDER,
     Lexicon,
     find_mention_positions,
     replace_alphanumerics_with_x,
 )
-from tasks.measures.multiple_testing import adjust_p_values_holm
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
-from tasks.measures.statistics import estimate_clustered_mean
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
+from hallmark.tasks.measures.statistics import estimate_clustered_mean
 
 #: Characters of a sentence that is drawn.
 MIN_SENTENCE_LENGTH, MAX_SENTENCE_LENGTH = 20, 300

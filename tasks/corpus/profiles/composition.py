@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import Artifact, Table
-from tasks.corpus.identities import classify_lengths
+from hallmark.tasks.contract import Artifact, Table
+from hallmark.tasks.corpus.identities import classify_lengths
 
 #: What stands for a null, and for all values but the largest.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"

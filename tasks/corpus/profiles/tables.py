@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tasks.contract import ACCOUNTS, column, table_schema
+from hallmark.tasks.contract import ACCOUNTS, column, table_schema
 
 
 def make_label_column(name: str, meaning: str) -> pa.Field:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.contract import Artifact
-from tasks.corpus.selection_rules import read_tagging_rule_names
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
 
 
 def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.quality_signals.text_batch import (
+from hallmark.tasks.corpus.quality_signals.text_batch import (
     ASCII_CAPITAL,
     CLOSING_MARK,
     ENGLISH_END_MARK,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.quality_signals.gopher import mark_later_copies
-from tasks.corpus.quality_signals.text_batch import SENTENCE_END, TextBatch, divide_or_null
+from hallmark.tasks.corpus.quality_signals.gopher import mark_later_copies
+from hallmark.tasks.corpus.quality_signals.text_batch import SENTENCE_END, TextBatch, divide_or_null
 
 
 def compute_fineweb_signals(texts: TextBatch, short_line_characters: int) -> dict[str, pa.Array]:

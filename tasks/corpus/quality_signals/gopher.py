@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.quality_signals.text_batch import (
+from hallmark.tasks.corpus.quality_signals.text_batch import (
     ALPHABETIC,
     WORD_CHARACTER,
     TextBatch,

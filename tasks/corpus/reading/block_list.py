@@ -9,7 +9,7 @@ from functools import lru_cache
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ExternalPath,
     FileStamp,
     StageConfig,
@@ -19,7 +19,7 @@ from tasks.contract import (
     open_external_file,
     stat_to_file_stamp,
 )
-from tasks.corpus.reading.metadata import normalise_host
+from hallmark.tasks.corpus.reading.metadata import normalise_host
 
 _LIST_FORMAT = "a list, or a file with one a line, where # begins a comment"
 

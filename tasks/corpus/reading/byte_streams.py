@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tasks.contract import FileChangedError, open_external_file
-from tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, CompressedMembers, Damage
+from hallmark.tasks.contract import FileChangedError, open_external_file
+from hallmark.tasks.corpus.reading.compressed_members import (
+    CODEC_BY_SUFFIX,
+    CompressedMembers,
+    Damage,
+)
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # bytes read at a time

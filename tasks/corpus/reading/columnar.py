@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.contract import read_declared_roots
-from tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, check_unchanged
-from tasks.corpus.reading.readers import (
+from hallmark.tasks.contract import read_declared_roots
+from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, check_unchanged
+from hallmark.tasks.corpus.reading.readers import (
     TOO_LONG,
     Record,
     decode_record_text,
@@ -29,7 +29,7 @@ from tasks.corpus.reading.readers import (
     find_missing_column_error,
     shorten_repr,
 )
-from tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
 
 MAX_DECODED_BYTES = (
     16 << 20

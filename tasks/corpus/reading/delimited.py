@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
-from tasks.corpus.reading.readers import (
+from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
     Record,
@@ -22,7 +22,7 @@ from tasks.corpus.reading.readers import (
     is_utf8_encodable,
     yield_empty_file_error,
 )
-from tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"

@@ -20,10 +20,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tasks.contract import PathSafeName, UsageError, sha256_hex, to_canonical_json
-from tasks.corpus.reading.byte_streams import BOM, ReadCounts
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, is_utf8_encodable
-from tasks.corpus.reading.sources import Source
+from hallmark.tasks.contract import PathSafeName, UsageError, sha256_hex, to_canonical_json
+from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, is_utf8_encodable
+from hallmark.tasks.corpus.reading.sources import Source
 
 
 class DocumentationSource(Source):

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     FileStamp,
     FileState,
     HallmarkError,
@@ -18,7 +18,7 @@ from tasks.contract import (
     record_file_state,
     stat_to_file_stamp,
 )
-from tasks.corpus.reading.sources import compute_file_digest
+from hallmark.tasks.corpus.reading.sources import compute_file_digest
 
 NANOSECONDS_PER_SECOND = 10**9
 

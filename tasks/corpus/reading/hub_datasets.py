@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ExternalMarker,
     HallmarkError,
     UsageError,
@@ -27,10 +27,10 @@ from tasks.contract import (
     expand_home,
     read_declared_roots,
 )
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.columnar import find_text_column_error, table_to_records
-from tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
-from tasks.corpus.reading.sources import RecordFields, Source
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table_to_records
+from hallmark.tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
+from hallmark.tasks.corpus.reading.sources import RecordFields, Source
 
 MAX_SHARDS = 64  # at most: each asks the hub what there is
 RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # seconds before a stream is begun again

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     FileChangedError,
     FileStamp,
     HallmarkError,
@@ -20,43 +20,47 @@ from tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.columnar import ParquetSource, read_parquet
-from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
-from tasks.corpus.reading.documentation import (
+from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.columnar import ParquetSource, read_parquet
+from hallmark.tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
+from hallmark.tasks.corpus.reading.documentation import (
     DocumentationSource,
     compute_package_digest,
     find_prose_files,
     read_package_documentation,
 )
-from tasks.corpus.reading.file_digests import DigestCache, get_digest_stamp, read_file_stamp
-from tasks.corpus.reading.hub_datasets import (
+from hallmark.tasks.corpus.reading.file_digests import (
+    DigestCache,
+    get_digest_stamp,
+    read_file_stamp,
+)
+from hallmark.tasks.corpus.reading.hub_datasets import (
     DatasetsSource,
     count_shards,
     read_dataset,
     resolve_hub_commit,
 )
-from tasks.corpus.reading.object_storage import (
+from hallmark.tasks.corpus.reading.object_storage import (
     download_temporarily,
     is_remote_uri,
     list_remote_files,
 )
-from tasks.corpus.reading.readers import (
+from hallmark.tasks.corpus.reading.readers import (
     JsonlSource,
     Record,
     TextSource,
     read_jsonl,
     read_text_file,
 )
-from tasks.corpus.reading.sources import SUFFIXES_BY_KIND, FileSource, Source, find_files
-from tasks.corpus.reading.town_source import (
+from hallmark.tasks.corpus.reading.sources import SUFFIXES_BY_KIND, FileSource, Source, find_files
+from hallmark.tasks.corpus.reading.town_source import (
     TownSource,
     compute_town_digest,
     label_town_blocks,
     read_town_documents,
 )
-from tasks.corpus.reading.warc import WarcSource, read_warc
+from hallmark.tasks.corpus.reading.warc import WarcSource, read_warc
 
 AnySource = Annotated[
     JsonlSource

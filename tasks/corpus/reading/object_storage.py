@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import from_url
 
-from tasks.contract import FileChangedError, HallmarkError, UsageError
+from hallmark.tasks.contract import FileChangedError, HallmarkError, UsageError
 
 _URI_PATTERN = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from tasks.corpus.reading.records import SortedRun, ids_to_uint64_pairs
-from tasks.corpus.reading.sources import Source
+from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
+from hallmark.tasks.corpus.reading.records import SortedRun, ids_to_uint64_pairs
+from hallmark.tasks.corpus.reading.sources import Source
 
 BLOCKED_DOCUMENT = "blocked document"
 EXCLUDED_BY_WEIGHT, EXCLUDED_BY_CAP = "left out by weight", "left out by cap"

@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
-from tasks.corpus.reading.metadata import MAX_URL_LENGTH, normalise_date
-from tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.metadata import MAX_URL_LENGTH, normalise_date
+from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID_TYPE, ItemResult, TableWriters
+from hallmark.tasks.contract import ID_TYPE, ItemResult, TableWriters
 
 RECORDS_SCHEMA = pa.schema(
     [

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ExternalMarker,
     HallmarkError,
     PathSafeName,

@@ -1,6 +1,7 @@
 """The embedded people: an invented town's documents, composed while they are read.
 
-Nobody wrote them and nothing in them happened. What each holds is known, see ``tasks.corpus.town``.
+Nobody wrote them and nothing in them happened. What each holds is known, see
+``hallmark.tasks.corpus.town``.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.contract import PathSafeName, Seed, sha256_hex, to_canonical_json
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.readers import TOO_LONG, Record
-from tasks.corpus.reading.sources import Source
-from tasks.corpus.town.documents import (
+from hallmark.tasks.contract import PathSafeName, Seed, sha256_hex, to_canonical_json
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.readers import TOO_LONG, Record
+from hallmark.tasks.corpus.reading.sources import Source
+from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     TownDocument,
     TownRates,
     compose_block,
     list_document_numbers,
 )
-from tasks.corpus.town.grammar import DATA_FILES
+from hallmark.tasks.corpus.town.grammar import DATA_FILES
 
 #: The grammar and its words decide what a stage reads of a town.
 TOWN_DATA_FILES = tuple(f"tasks/corpus/data/town/{name}" for name in DATA_FILES)

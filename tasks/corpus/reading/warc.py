@@ -28,17 +28,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, read_blocks
-from tasks.corpus.reading.compressed_members import Damage
-from tasks.corpus.reading.readers import (
+from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, read_blocks
+from hallmark.tasks.corpus.reading.compressed_members import Damage
+from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
     Record,
     fill_url_and_date,
     yield_empty_file_error,
 )
-from tasks.corpus.reading.sources import FileSource
-from tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
+from hallmark.tasks.corpus.reading.sources import FileSource
+from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
 
 NO_HEADER = "no WARC header where a record should begin"
 NO_LENGTH = "a WARC header without one Content-Length"

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tasks.contract import StageConfig
-from tasks.corpus.town.grammar import (
+from hallmark.tasks.contract import StageConfig
+from hallmark.tasks.corpus.town.grammar import (
     DATA_FOLDER,
     AnnotatedText,
     GrammarExpander,
@@ -24,8 +24,8 @@ from tasks.corpus.town.grammar import (
     concatenate_texts,
     load_rules,
 )
-from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
-from tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
+from hallmark.tasks.measures.personal.types import PersonalDataType
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

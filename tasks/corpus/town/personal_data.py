@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tasks.corpus.town.grammar import KeyedRandom
-from tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.corpus.town.grammar import KeyedRandom
+from hallmark.tasks.measures.personal.types import PersonalDataType
 
 _DIGITS = "0123456789"
 _LOWERCASE = "abcdefghijklmnopqrstuvwxyz"
@@ -21,7 +21,7 @@ _SYLLABLES = "bel dra fen gor hal jas kel lum mir nor oth pel quin ras sil tor u
 
 
 def generate_personal_value(data_type: str, rng: KeyedRandom) -> str:
-    """A value of this type of ``tasks.measures.personal_data``."""
+    """A value of this type of ``hallmark.tasks.measures.personal_data``."""
     return GENERATOR_BY_TYPE[data_type](rng)  # type: ignore[index]
 
 

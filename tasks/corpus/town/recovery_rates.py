@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.contract import Artifact
-from tasks.corpus.group_effects import REMOVING_ACTIONS
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-from tasks.measures.statistics import wilson_interval
+from hallmark.tasks.contract import Artifact
+from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from hallmark.tasks.measures.statistics import wilson_interval
 
 Row = dict[str, Any]
 

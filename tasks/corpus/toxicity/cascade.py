@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import ID_TYPE, HallmarkError, Seed, StageConfig, column, table_schema
-from tasks.measures.scorers import ScorerConfig, scorer_versions
+from hallmark.tasks.contract import ID_TYPE, HallmarkError, Seed, StageConfig, column, table_schema
+from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
 
 
 class CascadeConfig(StageConfig):

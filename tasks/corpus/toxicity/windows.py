@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from tasks.contract import ID_TYPE, column, table_schema
-from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
+from hallmark.tasks.contract import ID_TYPE, column, table_schema
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 
 _HEAD_MEANINGS = {
     "toxicity": "how rude, disrespectful or unreasonable",

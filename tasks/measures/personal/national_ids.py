@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 
-from tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
-from tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
+from hallmark.tasks.measures.personal.types import PersonalDataType
 
 #: Characters in front of a number and behind it in which its word is looked for.
 CONTEXT_CHARS_BEFORE, CONTEXT_CHARS_AFTER = 80, 30

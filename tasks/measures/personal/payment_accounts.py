@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
+from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
 
 #: The groups in which the digits are printed; otherwise they must stand without a separator.
 _CARD_PATTERN = re.compile(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
+from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
 
 #: Credentials whose vendors gave them a prefix, so that they can be told from other text.
 #: Random-looking strings without one are hashes and digests far more often than secrets.

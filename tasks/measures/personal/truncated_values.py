@@ -1,11 +1,12 @@
 """Parts of personal data and secrets, which the ends of a text cut off.
 
-The detectors of ``tasks.measures.personal_data`` look for complete values: check digits, numbering
-plans, whole addresses. A text that a model wrote up to its token limit, or a window of a document,
-may hold the first or the last part of one. Such a part cannot be verified, so these expressions go
-by its shape alone, and only at the very end or beginning of a text; a few characters may close the
-part of a secret, as a quote does. The prefix of a vendor tells a secret anywhere, also one that is
-shorter than complete ones. They are for hiding text that people would otherwise see, not for
+The detectors of ``hallmark.tasks.measures.personal_data`` look for complete values: check digits,
+numbering plans, whole addresses. A text that a model wrote up to its token limit, or a window of a
+document, may hold the first or the last part of one. Such a part cannot be verified, so these
+expressions go by its shape alone, and only at the very end or beginning of a text; a few characters
+may close the part of a secret, as a quote does. The prefix of a vendor tells a secret anywhere,
+also one that is shorter than complete ones. They are for hiding text that people would otherwise
+see, not for
 counting: they find more than there is.
 """
 
@@ -16,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from tasks.measures.personal.contact_details import WORD_CHARACTER
-from tasks.measures.personal.folding import fold_digits_and_separators
-from tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
-from tasks.measures.personal.types import PersonalDataType, country_of_type
+from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER
+from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
+from hallmark.tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
+from hallmark.tasks.measures.personal.types import PersonalDataType, country_of_type
 
 #: Characters at each end of a text that are searched; only a private key may be longer.
 SEARCHED_CHARACTERS = 400
@@ -105,7 +106,7 @@ _DIGIT_AND_CAPITAL = r"(?:\d[\w-]{0,40}?[A-Z]|[A-Z][\w-]{0,40}?\d)"
 #: What a prefix does not follow: it would be within a word.
 _NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
 
-#: Those of ``tasks.measures.personal.secrets``.
+#: Those of ``hallmark.tasks.measures.personal.secrets``.
 _VENDOR_KEY_FORMATS = (
     # Alone they are words, as is "ASIANS".
     VendorKeyFormat(

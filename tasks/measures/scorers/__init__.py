@@ -19,9 +19,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tasks.contract import ExternalFiles, read_library_versions
-from tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
-from tasks.measures.scorers.detoxify import (
+from hallmark.tasks.contract import ExternalFiles, read_library_versions
+from hallmark.tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
+from hallmark.tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
     base_model_digest,
     checkpoint_sha256,
@@ -29,15 +29,19 @@ from tasks.measures.scorers.detoxify import (
     list_downloaded_checkpoints,
     needs_checkpoint_download,
 )
-from tasks.measures.scorers.linear import LinearScorer, linear_scorer_digest, linear_scorer_name
-from tasks.measures.scorers.sentiment import (
+from hallmark.tasks.measures.scorers.linear import (
+    LinearScorer,
+    linear_scorer_digest,
+    linear_scorer_name,
+)
+from hallmark.tasks.measures.scorers.sentiment import (
     ClassifierConfig,
     ClassifierScorer,
     WordListConfig,
     WordListScorer,
     sentiment_scorer_versions,
 )
-from tasks.measures.toxicity_heads import TOXICITY_HEADS
+from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 __all__ = [
     "TOXICITY_HEADS",

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from tasks.contract import DeviceName, HallmarkError, StageConfig
-from tasks.measures.toxicity_heads import TOXICITY_HEADS
+from hallmark.tasks.contract import DeviceName, HallmarkError, StageConfig
+from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 log = logging.getLogger("hallmark")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     UsageError,
     hash_file,
@@ -16,10 +16,10 @@ from tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from tasks.measures.scorers.base import ScorerConfig
-from tasks.measures.scorers.network import TransformerScorer
-from tasks.measures.toxicity_heads import TOXICITY_HEADS
-from tasks.measures.transformers_logging import silence_transformers_output
+from hallmark.tasks.measures.scorers.base import ScorerConfig
+from hallmark.tasks.measures.scorers.network import TransformerScorer
+from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
+from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 
 #: What checkpoints call some of the heads.
 _HEAD_BY_CLASS_NAME = {
@@ -33,7 +33,7 @@ class DetoxifyScorer(TransformerScorer):
     """All heads of a checkpoint."""
 
     def __init__(self, config: ScorerConfig) -> None:
-        import model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
+        import hallmark.model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
 
         # isort: split
         import torch

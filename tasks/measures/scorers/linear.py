@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     hash_file,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
 )
-from tasks.measures.scorers.base import Scorer
-from tasks.measures.toxicity_heads import TOXICITY_HEADS
+from hallmark.tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
 class LinearScorer(Scorer):

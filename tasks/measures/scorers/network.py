@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.contract import HallmarkError, resolve_torch_device
-from tasks.measures.batch_effects import (
+from hallmark.tasks.contract import HallmarkError, resolve_torch_device
+from hallmark.tasks.measures.batch_effects import (
     SAMPLE_LENGTH,
     Batching,
     SequencePair,
@@ -17,7 +17,7 @@ from tasks.measures.batch_effects import (
     choose_pad_token_id,
     group_batchable_rows,
 )
-from tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.scorers.base import Scorer
 
 
 class TransformerScorer(Scorer):

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DeviceName,
     StageConfig,
     UsageError,
@@ -33,12 +33,12 @@ from tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
-from tasks.measures.item_files import check_file_exists, read_nonempty_lines
-from tasks.measures.scorers.base import Scorer
-from tasks.measures.scorers.network import TransformerScorer
-from tasks.measures.transformers_logging import silence_transformers_output
-from tasks.measures.weights import copy_weights_to_memory
+from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
+from hallmark.tasks.measures.item_files import check_file_exists, read_nonempty_lines
+from hallmark.tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.scorers.network import TransformerScorer
+from hallmark.tasks.measures.transformers_logging import silence_transformers_output
+from hallmark.tasks.measures.weights import copy_weights_to_memory
 
 SentimentHead = Literal["sentiment", "regard"]
 
@@ -126,7 +126,7 @@ class ClassifierScorer(TransformerScorer):
     """A classifier whose labels are worth 1, -1 or nothing."""
 
     def __init__(self, config: ClassifierConfig) -> None:
-        import model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
+        import hallmark.model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
 
         # isort: split
         import torch

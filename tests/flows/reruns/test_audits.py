@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config_files import CONFIG_FOLDER
+from hallmark.flows.config_files import CONFIG_FOLDER
 from tests.flows.test_pipeline import made
 from tests.reports import pages
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from flows import console, open_run
-from flows.checkpoint_comparison import (
+from hallmark.flows import console, open_run
+from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
     find_audited_trainings,
 )
-from flows.runs import read_all_runs
-from reports.page.figures import format_value
-from tasks.audits.judging.comparison import explain_incomparability
-from tasks.audits.judging.comparison_units import AuditUnits
-from tasks.contract import HallmarkError, Store
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.flows.runs import read_all_runs
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.audits.judging.comparison import explain_incomparability
+from hallmark.tasks.audits.judging.comparison_units import AuditUnits
+from hallmark.tasks.contract import HallmarkError, Store
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow

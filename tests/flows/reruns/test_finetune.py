@@ -8,11 +8,11 @@ import re
 import pytest
 
 from benchmarks import toy_language
-from flows import open_run
-from flows.checkpoint_resolution import resolve_checkpoint
-from flows.commands.finetune import render_scores
-from flows.run_recording import resolve_flow_arguments
-from tasks.contract import UsageError
+from hallmark.flows import open_run
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.commands.finetune import render_scores
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.tasks.contract import UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow

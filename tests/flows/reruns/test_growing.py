@@ -7,12 +7,12 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from flows import open_run
-from flows.commands.purge import purge_document
-from flows.commands.trace import trace_document
-from flows.corpus_additions import open_corpus_documents, resolve_earlier_run_id
-from flows.run_recording import resolve_flow_arguments
-from tasks.contract import UsageError
+from hallmark.flows import open_run
+from hallmark.flows.commands.purge import purge_document
+from hallmark.flows.commands.trace import trace_document
+from hallmark.flows.corpus_additions import open_corpus_documents, resolve_earlier_run_id
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.tasks.contract import UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flows.commands.purge import purge_document, render_purge
-from flows.quotation_removal import QuotationFinder, decode_possible_texts, remove_document_content
-from model.special_tokens import PAD_ID
-from tasks.contract import (
+from hallmark.flows.commands.purge import purge_document, render_purge
+from hallmark.flows.quotation_removal import (
+    QuotationFinder,
+    decode_possible_texts,
+    remove_document_content,
+)
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.tasks.contract import (
     ID_TYPE,
     LEXICONS,
     Column,
@@ -21,11 +25,11 @@ from tasks.contract import (
     hash_to_ids,
     open_session,
 )
-from tasks.contract.corpus_tables import LEDGER
-from tasks.corpus.ingest import QUARANTINE, ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.training.pack import SPANS, PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.contract.corpus_tables import LEDGER
+from hallmark.tasks.corpus.ingest import QUARANTINE, ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.training.pack import SPANS, PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.reports.artifacts import curated
 
 #: Documents that spell a split, a reason, an action, a source and a group.

@@ -7,14 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import open_run
-from flows.checkpoint_comparison import CheckpointAudits
-from flows.checkpoint_resolution import ResolvedCheckpoint
-from flows.commands.mitigate import mitigate, render_mitigation
-from flows.config import load_config
-from flows.mitigation import build_arm_overrides, find_source_document_ids, write_document_id_list
-from flows.runs import Run
-from tasks.contract import Store, UsageError
+from hallmark.flows import open_run
+from hallmark.flows.checkpoint_comparison import CheckpointAudits
+from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint
+from hallmark.flows.commands.mitigate import mitigate, render_mitigation
+from hallmark.flows.config import load_config
+from hallmark.flows.mitigation import (
+    build_arm_overrides,
+    find_source_document_ids,
+    write_document_id_list,
+)
+from hallmark.flows.runs import Run
+from hallmark.tasks.contract import Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -144,9 +148,10 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
         "build_mitigation_report": lambda runs, start: {},
         "print_result": lambda *_: None,
     }.items():
-        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
+        monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
     monkeypatch.setattr(
-        "flows.pipeline.pipeline", lambda **more: begun.append((os.getcwd(), more["store"]))
+        "hallmark.flows.pipeline.pipeline",
+        lambda **more: begun.append((os.getcwd(), more["store"])),
     )
     mitigate("x", toxicity=0.5, anew=True, store="store")
     assert begun == [(str(folder), str(tmp_path / "store"))] * 2
@@ -167,8 +172,8 @@ def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
         "build_mitigation_report": lambda runs, start: {"start": start},
         "print_result": lambda found, *_: shown.append(found["start"]),
     }.items():
-        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
-    monkeypatch.setattr("flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
+        monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
+    monkeypatch.setattr("hallmark.flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
     shown = []
     mitigate("latest", toxicity=0.5)
     assert shown == ["first"] and trained == ["first", "an arm", "an arm"]
@@ -178,14 +183,16 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
     newest, older = (SimpleNamespace(stages={f"audit_{a}": {}}) for a in ("weat", "bias"))
     asked = []
     monkeypatch.setattr(
-        "flows.mitigation.find_checkpoint_audits", lambda *_: CheckpointAudits("x", newest, [older])
+        "hallmark.flows.mitigation.find_checkpoint_audits",
+        lambda *_: CheckpointAudits("x", newest, [older]),
     )
     monkeypatch.setattr(
-        "flows.mitigation.resolve_trained_checkpoint",
+        "hallmark.flows.mitigation.resolve_trained_checkpoint",
         lambda *_: SimpleNamespace(corpus_artifacts={}),
     )
     monkeypatch.setattr(
-        "flows.mitigation.find_finding_document_ids", lambda run, *_: asked.append(run) or set()
+        "hallmark.flows.mitigation.find_finding_document_ids",
+        lambda run, *_: asked.append(run) or set(),
     )
     with pytest.raises(UsageError, match="no training document is behind"):
         find_source_document_ids(

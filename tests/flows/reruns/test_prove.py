@@ -9,12 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows import open_run
-from flows.commands.prove import trace_case_documents
-from flows.commands.status import _format_rerun_command
-from flows.removal_experiment import plan_removal_cases, resolve_base_run, write_removal_lists
-from flows.runs import read_all_runs
-from tasks.contract import TOMBSTONES_FILE, Store, UsageError
+from hallmark.flows import open_run
+from hallmark.flows.commands.prove import trace_case_documents
+from hallmark.flows.commands.status import _format_rerun_command
+from hallmark.flows.removal_experiment import (
+    plan_removal_cases,
+    resolve_base_run,
+    write_removal_lists,
+)
+from hallmark.flows.runs import read_all_runs
+from hallmark.tasks.contract import TOMBSTONES_FILE, Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -179,7 +183,7 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
     assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.stereotype_preference", RECORDS)  # one of them has some
     assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
-    monkeypatch.setattr("flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
+    monkeypatch.setattr("hallmark.flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
     with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
         removal(RECORDS)
 

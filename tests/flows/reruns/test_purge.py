@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from flows.commands.purge import purge_document, render_purge
-from flows.runs import check_not_purged
-from model.special_tokens import PAD_ID
-from reports.datasheet import DatasheetConfig, build_datasheet
-from tasks.contract import (
+from hallmark.flows.commands.purge import purge_document, render_purge
+from hallmark.flows.runs import check_not_purged
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.tasks.contract import (
     ID_TYPE,
     PROJECT_ROOT,
     PURGED_DOCUMENTS_FILE,
@@ -28,14 +28,14 @@ from tasks.contract import (
     open_session,
     read_purged_documents,
 )
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.training.pack import PackConfig, pack
-from tasks.training.pretrain import PretrainConfig, pretrain
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.reports.artifacts import curated
 
 SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without regret."
@@ -249,7 +249,7 @@ def test_a_purge_while_a_run_reads_is_refused_and_changes_nothing(folder, tmp_pa
     before = {key: folder.get(key) for key in folder.list_keys("")}
     program = f"""
 import sys
-from tasks.contract import Session, Store, open_session
+from hallmark.tasks.contract import Session, Store, open_session
 with open_session(Session(Store({str(folder.root_folder)!r}))):
     print("open", flush=True)
     sys.stdin.read()

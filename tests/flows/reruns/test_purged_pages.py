@@ -2,12 +2,20 @@
 
 import pytest
 
-from flows.commands.purge import purge_document
-from reports.datasheet import DatasheetConfig, build_datasheet
-from reports.site import build_site
-from reports.unredacted_site import write_unredacted_site
-from tasks.contract import EmptyConfig, Session, StageContext, Store, Table, open_session, stage
-from tasks.corpus.ingest import ingest
+from hallmark.flows.commands.purge import purge_document
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.site import build_site
+from hallmark.reports.unredacted_site import write_unredacted_site
+from hallmark.tasks.contract import (
+    EmptyConfig,
+    Session,
+    StageContext,
+    Store,
+    Table,
+    open_session,
+    stage,
+)
+from hallmark.tasks.corpus.ingest import ingest
 from tests.flows.reruns.test_purge import COPIED, SECRET, id_of, source
 from tests.reports import artifacts, pages, tuned
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.contract import Store
+from hallmark.tasks.contract import Store
 
 pytestmark = pytest.mark.slow
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from flows import open_run
-from flows.commands.status import build_status_report, render_status
-from flows.error_rates import find_current_error_rates
-from flows.runs import Run, find_artifact, list_run_ids
-from flows.study import iter_world_outcomes as study_worlds
-from flows.study import open_verified_answer_key, read_first_sealed_digests, run_world
-from flows.study_config import (
+from hallmark.flows import open_run
+from hallmark.flows.commands.status import build_status_report, render_status
+from hallmark.flows.error_rates import find_current_error_rates
+from hallmark.flows.runs import Run, find_artifact, list_run_ids
+from hallmark.flows.study import iter_world_outcomes as study_worlds
+from hallmark.flows.study import open_verified_answer_key, read_first_sealed_digests, run_world
+from hallmark.flows.study_config import (
     StudyConfig,
     expand_to_full_audits,
     iter_world_configs,
     parse_study_config,
     resolve_study_arguments,
 )
-from tasks.contract import HallmarkError, Store, UsageError
+from hallmark.tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -245,13 +245,13 @@ def killed(config, store):
 
 
 def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
-    monkeypatch.setattr("flows.study.world", failing)
+    monkeypatch.setattr("hallmark.flows.study.world", failing)
     assert run_world({}, "nowhere") == (None, "ZeroDivisionError: of a library")
     # A full disk is no world's fault: all behind it would be void.
-    monkeypatch.setattr("flows.study.world", full)
+    monkeypatch.setattr("hallmark.flows.study.world", full)
     with pytest.raises(OSError, match="no space left"):
         run_world({}, "nowhere")
-    monkeypatch.setattr("flows.study.run_world", killed)
+    monkeypatch.setattr("hallmark.flows.study.run_world", killed)
     with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
         [*study_worlds(StudyConfig(worlds_with_effects=3, worlds_without_effects=0), "nowhere")]
 
@@ -285,11 +285,11 @@ def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, mon
     assert {*found} == {"extraction", "associations", "counterfactual"}
     rates = open_run(report["run"], store)["error_rates"]
     assert {each.content_digest for each in found.values()} == {rates.content_digest}
-    from flows import error_rates as module
+    from hallmark.flows import error_rates as module
 
     class Other:
         def compute_code_digests(self):
-            return {"tasks.audits.probes.extraction": "of another version"}
+            return {"hallmark.tasks.audits.probes.extraction": "of another version"}
 
     monkeypatch.setitem(module.FINDINGS_STAGES, "extraction", Other())
     assert {*find_current_error_rates(store)} == {"associations", "counterfactual"}

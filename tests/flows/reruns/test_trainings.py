@@ -2,11 +2,11 @@
 
 import pytest
 
-from flows import open_run
-from flows.checkpoint_resolution import resolve_checkpoint, trace_training_history
-from flows.run_recording import resolve_flow_arguments
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.contract import Store, UsageError
+from hallmark.flows import open_run
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint, trace_training_history
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.contract import Store, UsageError
 from tests.flows.test_pipeline import SHARED, STAGES, made
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch
-from model.decoding.activations import compute_contextual_embeddings, extract_attention_weights
-from model.interchange.transformers_checkpoint import export_transformers
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.activations import (
+    compute_contextual_embeddings,
+    extract_attention_weights,
+)
+from hallmark.model.interchange.transformers_checkpoint import export_transformers
 from tests.model.interchange.test_transformers_checkpoint import BERT, FAMILIES, MARIAN
 from tests.model.oracles import tiny, write_tokenizer
 

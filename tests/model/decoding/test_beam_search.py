@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam_search import (
+from hallmark.model.decoding.beam_search import (
     CachedModelScorer,
     decode_with_beam_search,
     make_length_normaliser,

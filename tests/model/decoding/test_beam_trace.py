@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from model.decoding.beam_search import run_beam_search
+from hallmark.model.decoding.beam_search import run_beam_search
 from tests.model.oracles import TableScorer
 
 # The words and the search of *The green witch arrived* (Jurafsky & Martin, figures 10.22 and 10.23)

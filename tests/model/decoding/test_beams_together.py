@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch
-from model.decoding.beam_search import CachedModelScorer, decode_with_beam_search, run_beam_search
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.beam_search import (
+    CachedModelScorer,
+    decode_with_beam_search,
+    run_beam_search,
+)
 from tests.model.oracles import TableScorer, naive_next_log_probs, tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from model import kernels
-from model.decoding import decode_steps
-from model.decoding.generation import generate
-from model.decoding.sampling import (
+from hallmark.model import kernels
+from hallmark.model.decoding import decode_steps
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.sampling import (
     TokenSampler,
     apply_temperature,
     draw_tokens,
@@ -22,7 +22,7 @@ from model.decoding.sampling import (
     make_draw_keys,
     penalise_repetition,
 )
-from model.kernels import HAS_ONEDNN
+from hallmark.model.kernels import HAS_ONEDNN
 from tests.model.oracles import logits, naive_generate, tiny
 
 VARIANTS = [

@@ -6,24 +6,31 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.activations import compute_contextual_embeddings, extract_attention_weights
-from model.decoding.beam_search import CachedModelScorer, decode_with_beam_search, run_beam_search
-from model.decoding.cache import allocate_cache
-from model.decoding.generation import generate
-from model.decoding.inference_mode import autocast_to_precision
-from model.decoding.token_scores import (
+from hallmark.model.decoding.activations import (
+    compute_contextual_embeddings,
+    extract_attention_weights,
+)
+from hallmark.model.decoding.beam_search import (
+    CachedModelScorer,
+    decode_with_beam_search,
+    run_beam_search,
+)
+from hallmark.model.decoding.cache import allocate_cache
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.inference_mode import autocast_to_precision
+from hallmark.model.decoding.token_scores import (
     compute_next_log_probs,
     compute_target_log_probs,
     compute_token_log_probs,
     compute_token_statistics,
 )
-from model.objectives import build_causal_batch
-from model.probing.answer_spans import AnswerSpanModel, find_answer_spans
-from model.probing.cloze import compute_mask_log_probs
-from model.probing.label_scores import compute_label_log_probs
-from model.probing.layer_probes import compute_token_states
-from model.probing.position_loss import compute_loss_by_position
-from model.training.examples import Example
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.probing.answer_spans import AnswerSpanModel, find_answer_spans
+from hallmark.model.probing.cloze import compute_mask_log_probs
+from hallmark.model.probing.label_scores import compute_label_log_probs
+from hallmark.model.probing.layer_probes import compute_token_states
+from hallmark.model.probing.position_loss import compute_loss_by_position
+from hallmark.model.training.examples import Example
 from tests.model.oracles import tiny
 
 TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.method_comparison import DecodingMethods, decode_with_every_method
+from hallmark.model.decoding.method_comparison import DecodingMethods, decode_with_every_method
 from tests.model.oracles import naive_generate, tiny
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.generation import generate
-from model.decoding.token_scores import compute_next_log_probs, compute_token_log_probs
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.token_scores import compute_next_log_probs, compute_token_log_probs
 from tests.model.oracles import logits, naive_next_log_probs, naive_window_start, tiny
 
 PROMPTS = [[0], [0, 5, 9], [0, 7, 7, 3, 2, 8, 4, 4, 6], [4] * 16, list(range(2, 45))]

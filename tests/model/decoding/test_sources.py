@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.generation import generate
+from hallmark.model.decoding.generation import generate
 from tests.model.oracles import logits, tiny
 
 PROMPTS = [[0], [0, 5, 9], [0], [0, 7, 7, 3, 2]]

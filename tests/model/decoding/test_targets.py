@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding import token_scores
-from model.decoding.token_scores import compute_target_log_probs, compute_target_statistics
+from hallmark.model.decoding import token_scores
+from hallmark.model.decoding.token_scores import compute_target_log_probs, compute_target_statistics
 from tests.model.oracles import logits, tiny
 
 TARGETS = [[0, 5, 9, 3], [0, 7], [0], [], list(range(2, 18)), [0, 4, 4, 8, 8, 8, 2]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch
-from model.decoding.token_scores import (
+from hallmark.model.batch import Batch
+from hallmark.model.decoding.token_scores import (
     compute_next_log_probs,
     compute_token_log_probs,
     compute_token_statistics,

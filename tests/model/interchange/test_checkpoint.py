@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from model.config import ARCHITECTURE_BY_OBJECTIVE
-from model.interchange.checkpoint import (
+from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE
+from hallmark.model.interchange.checkpoint import (
     CheckpointError,
     load_checkpoint,
     read_model_config,

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch
-from model.interchange.transformers_checkpoint import export_transformers, import_transformers
-from model.probing.label_scores import compute_label_log_probs
-from model.training.adaptation import adapt_model_to_config, make_classifier_config
-from model.training.example_batches import make_example_objective
-from model.training.examples import NO_LABEL, Example
+from hallmark.model.batch import Batch
+from hallmark.model.interchange.transformers_checkpoint import (
+    export_transformers,
+    import_transformers,
+)
+from hallmark.model.probing.label_scores import compute_label_log_probs
+from hallmark.model.training.adaptation import adapt_model_to_config, make_classifier_config
+from hallmark.model.training.example_batches import make_example_objective
+from hallmark.model.training.examples import NO_LABEL, Example
 from tests.model.oracles import tiny, write_tokenizer
 
 transformers = pytest.importorskip("transformers")

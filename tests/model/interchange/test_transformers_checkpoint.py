@@ -8,10 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.decoding.beam_search import decode_with_beam_search
-from model.decoding.generation import generate
-from model.interchange.checkpoint import CheckpointError
-from model.interchange.transformers_checkpoint import export_transformers, import_transformers
+from hallmark.model.decoding.beam_search import decode_with_beam_search
+from hallmark.model.decoding.generation import generate
+from hallmark.model.interchange.checkpoint import CheckpointError
+from hallmark.model.interchange.transformers_checkpoint import (
+    export_transformers,
+    import_transformers,
+)
 from tests.model.oracles import logits, tiny, write_tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from model.architecture import Transformer
-from model.interchange.checkpoint import save_checkpoint
-from model.interchange.uninitialised import make_uninitialised_model
+from hallmark.model.architecture import Transformer
+from hallmark.model.interchange.checkpoint import save_checkpoint
+from hallmark.model.interchange.uninitialised import make_uninitialised_model
 from tests.model.oracles import logits, tiny, write_tokenizer
 
 KINDS = [
@@ -54,7 +54,7 @@ def test_loading_a_checkpoint_imports_no_compiler(tmp_path):
         tiny(), tmp_path / "made", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
     )
     program = (
-        "import sys; from model.interchange.checkpoint import load_checkpoint; "
+        "import sys; from hallmark.model.interchange.checkpoint import load_checkpoint; "
         "load_checkpoint(sys.argv[1]); "
         "sys.exit(any(m in sys.modules for m in ('torch._dynamo', 'sympy')))"
     )

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch
-from model.probing.answer_scores import build_few_shot_prompt, compute_answer_log_probs
+from hallmark.model.batch import Batch
+from hallmark.model.probing.answer_scores import build_few_shot_prompt, compute_answer_log_probs
 from tests.model.oracles import tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3]]

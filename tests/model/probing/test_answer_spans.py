@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.probing.answer_spans import (
+from hallmark.model.probing.answer_spans import (
     AnswerSpanModel,
     find_answer_spans,
     select_best_spans,
@@ -84,7 +84,7 @@ def test_a_span_model_learns_to_find_answers_in_any_batch():
 
 
 def make_batch(text):
-    from model.batch import Batch
+    from hallmark.model.batch import Batch
 
     return Batch(torch.tensor([text]))
 

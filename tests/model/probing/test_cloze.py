@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.probing.cloze import compute_mask_log_probs, count_restored_gaps
+from hallmark.model.probing.cloze import compute_mask_log_probs, count_restored_gaps
 from tests.model.oracles import logits, tiny
 
 MASK = 60
@@ -38,7 +38,7 @@ def test_mask_log_probs_depend_on_both_sides():
 
 def test_mask_log_probs_equal_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from model.interchange.transformers_checkpoint import export_transformers
+    from hallmark.model.interchange.transformers_checkpoint import export_transformers
     from tests.model.interchange.test_transformers_checkpoint import BERT
     from tests.model.oracles import write_tokenizer
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.activations import compute_contextual_embeddings
-from model.probing.layer_probes import compute_token_states, evaluate_layer_probes, fit_linear_probe
+from hallmark.model.decoding.activations import compute_contextual_embeddings
+from hallmark.model.probing.layer_probes import (
+    compute_token_states,
+    evaluate_layer_probes,
+    fit_linear_probe,
+)
 from tests.model.oracles import tiny
 
 

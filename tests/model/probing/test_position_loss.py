@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.token_scores import compute_token_log_probs
-from model.objectives import build_causal_batch, build_mlm_batch, build_prefix_batch
-from model.probing.position_loss import compute_loss_by_position
+from hallmark.model.decoding.token_scores import compute_token_log_probs
+from hallmark.model.objectives import build_causal_batch, build_mlm_batch, build_prefix_batch
+from hallmark.model.probing.position_loss import compute_loss_by_position
 from tests.model.oracles import logits, tiny, toy_rows
 
 ROWS = toy_rows(12, 16, 60).astype(np.int64)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.training.adaptation import (
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig
+from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
+from hallmark.model.training.adaptation import (
     adapt_model_to_config,
     freeze_all_but_output_layer,
     is_body_trainable,

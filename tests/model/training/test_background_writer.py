@@ -10,14 +10,14 @@ from functools import partial
 import pytest
 import torch
 
-from model.config import TrainConfig, config_to_dict
-from model.interchange.checkpoint import load_checkpoint
-from model.training.background_writer import TABLE_SCHEMAS, BackgroundWriter
-from model.training.optimizers import SpikeGuard, make_optimizers
-from model.training.parallel import DistributedWorld
-from model.training.run import main
-from model.training.state import TrainingSnapshot, restore_training_state, take_snapshot
-from model.training.work_folder import list_state_steps
+from hallmark.model.config import TrainConfig, config_to_dict
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.model.training.background_writer import TABLE_SCHEMAS, BackgroundWriter
+from hallmark.model.training.optimizers import SpikeGuard, make_optimizers
+from hallmark.model.training.parallel import DistributedWorld
+from hallmark.model.training.run import main
+from hallmark.model.training.state import TrainingSnapshot, restore_training_state, take_snapshot
+from hallmark.model.training.work_folder import list_state_steps
 from tests.model.oracles import tiny, write_tokenizer
 from tests.model.training.training import DIVERGING, TRAIN, log, run, write_job
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from model.config import TrainConfig
-from model.training.optimizers import clip_gradients, make_optimizers
+from hallmark.model.config import TrainConfig
+from hallmark.model.training.optimizers import clip_gradients, make_optimizers
 from tests.model.oracles import tiny
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.objectives import build_causal_batch
-from model.training.hardware import should_compile
-from model.training.parallel import DistributedWorld
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.training.hardware import should_compile
+from hallmark.model.training.parallel import DistributedWorld
 from tests.model.oracles import tiny, toy_rows
 
 CPU = torch.device("cpu")

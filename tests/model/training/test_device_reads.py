@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from model.training.job import read_job
-from model.training.parallel import DistributedWorld
-from model.training.trainer import Trainer
+from hallmark.model.training.job import read_job
+from hallmark.model.training.parallel import DistributedWorld
+from hallmark.model.training.trainer import Trainer
 from tests.model.training.training import write_job
 
 #: Tensor methods that read numbers, and wait for the device.

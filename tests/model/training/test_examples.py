@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.batch import Batch
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.example_batches import (
+from hallmark.model.batch import Batch
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.example_batches import (
     build_label_batch,
     build_pair_batch,
     make_example_objective,
 )
-from model.training.examples import (
+from hallmark.model.training.examples import (
     EXAMPLES_SCHEMA,
     NO_LABEL,
     Example,
@@ -24,7 +24,7 @@ from model.training.examples import (
     truncate_pair,
     write_examples,
 )
-from model.training.packed_rows import select_batch_rows
+from hallmark.model.training.packed_rows import select_batch_rows
 from tests.model.oracles import tiny
 
 PAIRS = [Example([5, 6, 7], [8, 9]), Example([10], [11, 12, 13, 14])]
@@ -166,7 +166,7 @@ def test_files_without_examples_are_refused(tmp_path):
 @torch.no_grad()
 def test_the_initial_loss_of_labels_equals_a_guess():
     torch.manual_seed(0)
-    from model.architecture import Transformer
+    from hallmark.model.architecture import Transformer
 
     model = Transformer(tiny(architecture="encoder", **LABELS).config).eval()
     batch = build_label_batch([Example([0, 5, 6], [1, 1, 1])], model.config, False)

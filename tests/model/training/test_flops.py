@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import reference
-from model.attention import Attention
-from model.objectives import (
+from hallmark.model import reference
+from hallmark.model.attention import Attention
+from hallmark.model.objectives import (
     build_causal_batch,
     build_mlm_batch,
     build_prefix_batch,
     build_seq2seq_batch,
 )
-from model.training.adaptation import freeze_all_but_output_layer
-from model.training.example_batches import make_example_objective
-from model.training.examples import Example
-from model.training.flops import count_training_flops
+from hallmark.model.training.adaptation import freeze_all_but_output_layer
+from hallmark.model.training.example_batches import make_example_objective
+from hallmark.model.training.examples import Example
+from hallmark.model.training.flops import count_training_flops
 from tests.model.oracles import tiny, toy_rows
 
 ROWS = toy_rows(6, 16, 61).astype(np.int64)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from model.training import hardware
+from hallmark.model.training import hardware
 
 CPU = torch.device("cpu")
 
@@ -74,7 +74,7 @@ def test_measured_speed_is_that_of_the_fastest_product(monkeypatch):
 
 FAULTS = """
 import sys, torch, resource
-from model.training.hardware import retain_freed_memory
+from hallmark.model.training.hardware import retain_freed_memory
 if sys.argv[1] == "kept":
     retain_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

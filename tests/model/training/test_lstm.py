@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.training.lstm import LstmLanguageModel, train_lstm_language_model
+from hallmark.model.training.lstm import LstmLanguageModel, train_lstm_language_model
 from tests.model.oracles import toy_rows
 
 

@@ -4,15 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from model.architecture import Transformer
-from model.config import ModelConfig, TrainConfig
-from model.training.muon import (
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.training.muon import (
     NEWTON_SCHULZ_COEFFICIENTS,
     NEWTON_SCHULZ_ITERATIONS,
     Muon,
     orthogonalise,
 )
-from model.training.optimizers import find_fused_matrices, make_optimizers, set_learning_rate
+from hallmark.model.training.optimizers import (
+    find_fused_matrices,
+    make_optimizers,
+    set_learning_rate,
+)
 from tests.model.oracles import random_tensor
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.training.packed_rows import PackedRows, open_packed_rows, select_batch_rows
+from hallmark.model.training.packed_rows import PackedRows, open_packed_rows, select_batch_rows
 from tests.model.oracles import toy_rows, write_rows
 
 

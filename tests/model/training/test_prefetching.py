@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.keyed_randomness import combine_into_key
-from model.objectives import build_mlm_batch
-from model.training.packed_rows import PackedRows, select_batch_rows
-from model.training.prefetching import BatchBuilder, Prefetcher
+from hallmark.model.keyed_randomness import combine_into_key
+from hallmark.model.objectives import build_mlm_batch
+from hallmark.model.training.packed_rows import PackedRows, select_batch_rows
+from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
 from tests.model.oracles import toy_rows
 
 

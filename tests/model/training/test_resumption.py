@@ -10,14 +10,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
-from model.training.run import main
-from model.training.schedule import (
+from hallmark.model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
+from hallmark.model.training.run import main
+from hallmark.model.training.schedule import (
     compute_learning_rate,
     find_last_step_before_decay,
     have_same_rates_until,
 )
-from model.training.work_folder import list_state_steps
+from hallmark.model.training.work_folder import list_state_steps
 from tests.model.training.training import follow, log, run, start, write_job
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.config import TrainConfig
-from model.interchange.checkpoint import load_checkpoint
-from model.objectives import build_causal_batch
-from model.training.optimizers import SpikeGuard
-from model.training.packed_rows import select_batch_rows
-from model.training.schedule import compute_learning_rate
-from model.training.step_metrics import LOG_SCHEMA
+from hallmark.model.config import TrainConfig
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.training.optimizers import SpikeGuard
+from hallmark.model.training.packed_rows import select_batch_rows
+from hallmark.model.training.schedule import compute_learning_rate
+from hallmark.model.training.step_metrics import LOG_SCHEMA
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
     DIVERGING,

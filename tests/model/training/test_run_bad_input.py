@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.training.job import check_job, read_job
-from model.training.run import main
-from model.training.trainer import Trainer
+from hallmark.model.training.job import check_job, read_job
+from hallmark.model.training.run import main
+from hallmark.model.training.trainer import Trainer
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import DIVERGING, log, run, write_job
 

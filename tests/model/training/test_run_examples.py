@@ -12,13 +12,13 @@ import pytest
 import torch
 from pyarrow.parquet import read_table
 
-from model.architecture import Transformer
-from model.config import ModelConfig, config_to_dict
-from model.decoding.generation import generate
-from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.probing.label_scores import compute_label_log_probs
-from model.training.adaptation import make_classifier_config
-from model.training.examples import NO_LABEL, Example, write_examples
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, config_to_dict
+from hallmark.model.decoding.generation import generate
+from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
+from hallmark.model.probing.label_scores import compute_label_log_probs
+from hallmark.model.training.adaptation import make_classifier_config
+from hallmark.model.training.examples import NO_LABEL, Example, write_examples
 from tests.model.oracles import write_tokenizer
 from tests.model.training.training import CONTENT, TRAIN, finish, follow, log, run, start
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from model.decoding.generation import generate
-from model.decoding.inference_mode import autocast_to_precision
-from model.objectives import build_packed_pairs_batch, build_seq2seq_batch
-from model.training.samples import generate_samples
+from hallmark.model.decoding.generation import generate
+from hallmark.model.decoding.inference_mode import autocast_to_precision
+from hallmark.model.objectives import build_packed_pairs_batch, build_seq2seq_batch
+from hallmark.model.training.samples import generate_samples
 from tests.model.oracles import tiny, write_tokenizer
 
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from model.objectives import build_causal_batch, build_mlm_batch
-from model.training.packed_rows import open_packed_rows
-from model.training.parallel import DistributedWorld
-from model.training.validation import GROUPS_SCHEMA, Validator, read_group_spans
+from hallmark.model.objectives import build_causal_batch, build_mlm_batch
+from hallmark.model.training.packed_rows import open_packed_rows
+from hallmark.model.training.parallel import DistributedWorld
+from hallmark.model.training.validation import GROUPS_SCHEMA, Validator, read_group_spans
 from tests.model.oracles import tiny, toy_rows, write_rows
 
 BYTE_LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # bytes of 61 tokens

@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 
 import pyarrow.dataset as ds
 
-from model.training import parallel
-from model.training import run as trainer
-from model.training import trainer as steps
-from model.training.job import WATCH_STDIN_OPTION
-from model.training.step_metrics import LOG_SCHEMA, TIMING_COLUMNS
-from tasks.contract.mappers import FORK_CONTEXT
+from hallmark.model.training import parallel
+from hallmark.model.training import run as trainer
+from hallmark.model.training import trainer as steps
+from hallmark.model.training.job import WATCH_STDIN_OPTION
+from hallmark.model.training.step_metrics import LOG_SCHEMA, TIMING_COLUMNS
+from hallmark.tasks.contract.mappers import FORK_CONTEXT
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 TRAIN = {

@@ -5,16 +5,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
-from tasks.audits.inference import RespondConfig, respond, respond_untrained
-from tasks.audits.probe import CorpusTables
-from tasks.audits.reference_scoring import score_with_reference
-from tasks.audits.responses import Responses
-from tasks.audits.scoring import ScoreConfig, score_texts
-from tasks.contract import folder_to_artifact
-from tasks.measures.scorers import ScorerConfig
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.catalogue import (
+    FINDINGS_STAGES,
+    METRICS_BY_AUDIT,
+    PROBES,
+    REQUEST_STAGES,
+)
+from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.reference_scoring import score_with_reference
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
+from hallmark.tasks.contract import folder_to_artifact
+from hallmark.tasks.measures.scorers import ScorerConfig
 
 
 def stages_of(

@@ -33,9 +33,9 @@ def make_own(base, special=(), objective=None, pairs=False, **model_config):
     """A random checkpoint of model/ with weights large enough to have opinions."""
     import torch
 
-    from model.architecture import Transformer
-    from model.config import ModelConfig
-    from model.interchange.checkpoint import save_checkpoint
+    from hallmark.model.architecture import Transformer
+    from hallmark.model.config import ModelConfig
+    from hallmark.model.interchange.checkpoint import save_checkpoint
 
     tokenizer = train_bpe(base / "tokenizer.json", special=special)
     torch.manual_seed(1)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tasks.audits import inference as responding
-from tasks.audits.ability import attention_maps as maps
-from tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.catalogue import REQUEST_STAGES
-from tasks.audits.inference import RespondConfig, respond, respond_untrained
-from tasks.audits.probes.bias import BiasConfig
-from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.audits.scoring import ScoreConfig, score_texts
-from tasks.contract import HallmarkError, Session, Store, folder_to_artifact, open_session
-from tasks.measures.scorers import ClassifierConfig, open_scorer
+from hallmark.tasks.audits import inference as responding
+from hallmark.tasks.audits.ability import attention_maps as maps
+from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.catalogue import REQUEST_STAGES
+from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
+from hallmark.tasks.audits.probes.bias import BiasConfig
+from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
+from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
+from hallmark.tasks.contract import HallmarkError, Session, Store, folder_to_artifact, open_session
+from hallmark.tasks.measures.scorers import ClassifierConfig, open_scorer
 from tests.tasks.measures.classifier_folder import make_classifier
 
 QUICK = ToxicityConfig(

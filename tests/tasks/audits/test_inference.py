@@ -5,14 +5,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.audits import inference as responding
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder, hash_json_values
-from tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
-from tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
-from tasks.audits.inference import RespondConfig, respond, split_into_chunks
-from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.audits.scoring import ScoreConfig, score_texts
-from tasks.contract import (
+from hallmark.tasks.audits import inference as responding
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder, hash_json_values
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
+from hallmark.tasks.audits.inference import RespondConfig, respond, split_into_chunks
+from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
+from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
+from hallmark.tasks.contract import (
     Session,
     StageContext,
     Store,
@@ -20,8 +20,8 @@ from tasks.contract import (
     open_session,
     table_schema,
 )
-from tasks.measures import scorers
-from tasks.measures.scorers import LinearScorer
+from hallmark.tasks.measures import scorers
+from hallmark.tasks.measures.scorers import LinearScorer
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
@@ -295,8 +295,8 @@ def counted(monkeypatch):
 
 
 def all_kinds(kind):
-    import tasks.audits.audited_models.hallmark_model
-    import tasks.audits.audited_models.transformers_model  # noqa: F401
+    import hallmark.tasks.audits.audited_models.hallmark_model
+    import hallmark.tasks.audits.audited_models.transformers_model  # noqa: F401
 
     return [kind, *(k for child in kind.__subclasses__() for k in all_kinds(child))]
 
@@ -331,7 +331,7 @@ def test_checkpoints_of_one_training_are_asked_the_same(session, own_folder, tmp
     """Which pairs them: what is asked depends on no weight."""
     import torch
 
-    from model.interchange.checkpoint import load_checkpoint, save_checkpoint
+    from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
 
     model = load_checkpoint(own_folder)
     with torch.no_grad():

@@ -3,15 +3,15 @@
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.audit_tables import (
+from hallmark.tasks.audits.audit_tables import (
     RESPONSES,
     SCORES,
     RequestBuilder,
     build_items_schema,
     hash_json_values,
 )
-from tasks.audits.responses import Responses
-from tasks.contract import hash_texts
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import hash_texts
 from tests.tasks.audits.test_inference import requests_of
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tasks.audits import sample_scoring as module
-from tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
-from tasks.measures.scorers import ScorerConfig, open_scorer
+from hallmark.tasks.audits import sample_scoring as module
+from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.reports.artifacts import OFFENSIVE, TrainedConfig, trained
 
 TEXTS = (f"you {OFFENSIVE}", "the sea was calm", "")

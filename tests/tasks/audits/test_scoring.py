@@ -5,10 +5,10 @@ import pyarrow.compute as pc
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tasks.audits.audit_tables import RESPONSES
-from tasks.audits.scoring import ScoreConfig, score_texts
-from tasks.contract import HallmarkError, StageConfig, StageContext, stage
-from tasks.measures.scorers import ClassifierConfig
+from hallmark.tasks.audits.audit_tables import RESPONSES
+from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
+from hallmark.tasks.contract import HallmarkError, StageConfig, StageContext, stage
+from hallmark.tasks.measures.scorers import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
 

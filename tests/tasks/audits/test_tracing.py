@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits import tracing as tracing
-from tasks.audits.audit_tables import LOOKUPS, RESPONSES
-from tasks.audits.tracing import CanarySpans, TraceConfig, trace_training_text
-from tasks.contract import ID_TYPE, hash_texts, hash_to_ids
+from hallmark.tasks.audits import tracing as tracing
+from hallmark.tasks.audits.audit_tables import LOOKUPS, RESPONSES
+from hallmark.tasks.audits.tracing import CanarySpans, TraceConfig, trace_training_text
+from hallmark.tasks.contract import ID_TYPE, hash_texts, hash_to_ids
 
 WIDTH = 12
 #: Documents, each behind a 0; the second is planted, and stands twice.

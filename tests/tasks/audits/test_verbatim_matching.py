@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.audits.verbatim_matching import TokenWindowIndex, hash_windows
+from hallmark.tasks.audits.verbatim_matching import TokenWindowIndex, hash_windows
 
 
 def brute(texts, rows, size):
@@ -76,13 +76,13 @@ def test_of_what_stands_everywhere_the_first_places_are_followed(monkeypatch):
     rows = np.array([[9, 9, 1, 9]], np.int32)
     texts = [[9, 9]] * 5
     assert len(runs(texts, rows, 2, max_positions=3)) == 5  # five pairs are few
-    monkeypatch.setattr("tasks.audits.verbatim_matching._MAX_PAIRS_PER_WINDOW", 4)
+    monkeypatch.setattr("hallmark.tasks.audits.verbatim_matching._MAX_PAIRS_PER_WINDOW", 4)
     assert runs(texts, rows, 2, max_positions=3) == {(n, 0, 0, 0, 2) for n in range(3)}
 
 
 def test_windows_of_equal_hash_are_compared(monkeypatch):
     """With one hash for all, only what is the same is found."""
-    from tasks.audits import verbatim_matching
+    from hallmark.tasks.audits import verbatim_matching
 
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 3, (4, 9)).astype(np.int32)
@@ -98,7 +98,7 @@ def test_windows_of_equal_hash_are_compared(monkeypatch):
 
 def test_hashes_beyond_all_that_are_known_are_none(monkeypatch):
     """With the first token for a hash, which all pass the sieve."""
-    from tasks.audits import verbatim_matching
+    from hallmark.tasks.audits import verbatim_matching
 
     rng = np.random.default_rng(5)
     rows = rng.integers(0, 9, (6, 11)).astype(np.int32)

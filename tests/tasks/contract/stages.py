@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ACCOUNTS,
     DOCUMENTS,
     LEDGER,

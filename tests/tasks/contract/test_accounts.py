@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.contract.accounts import (
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.contract.accounts import (
     ACCOUNT_TERMS,
     check_accounts_balance,
     check_checksums_balance,

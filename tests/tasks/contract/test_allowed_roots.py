@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from obstore.store import from_url
 from pydantic import Field
 
-from tasks.contract import AllowedRoots, ExternalMarker, ExternalPath, StageConfig, UsageError
-from tasks.contract.allowed_roots import (
+from hallmark.tasks.contract import (
+    AllowedRoots,
+    ExternalMarker,
+    ExternalPath,
+    StageConfig,
+    UsageError,
+)
+from hallmark.tasks.contract.allowed_roots import (
     ROOTS_ENVIRONMENT_VARIABLE,
     check_config_paths,
     iter_config_paths,

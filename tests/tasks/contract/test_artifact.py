@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, folder_to_artifact
-from tasks.contract.columns import describe_columns
-from tasks.contract.external_inputs import record_folder_files
-from tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, folder_to_artifact
+from hallmark.tasks.contract.columns import describe_columns
+from hallmark.tasks.contract.external_inputs import record_folder_files
+from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,

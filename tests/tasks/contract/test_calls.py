@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     PURGED_DOCUMENTS_FILE,

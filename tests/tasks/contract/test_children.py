@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.contract import StageConfig, StageContext, stage
 from tests.tasks.contract.stages import MakeConfig, make
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import HallmarkError, Store
-from tasks.contract.fingerprint import sha256_hex
+from hallmark.tasks.contract import HallmarkError, Store
+from hallmark.tasks.contract.fingerprint import sha256_hex
 from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
 
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tests.tasks.contract.stages import DropConfig, FaultConfig, MakeConfig, drop, faulty, make
 from tests.tasks.corpora import given, scrubbed
 

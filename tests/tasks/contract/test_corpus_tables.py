@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     build_ledger_columns,
@@ -20,9 +20,9 @@ from tasks.contract import (
     hash_to_ids,
     table_schema,
 )
-from tasks.contract.accounts import compute_accounts
-from tasks.contract.columns import strip_metadata
-from tasks.contract.table_writers import (
+from hallmark.tasks.contract.accounts import compute_accounts
+from hallmark.tasks.contract.columns import strip_metadata
+from hallmark.tasks.contract.table_writers import (
     MAX_ROW_GROUP_BYTES,
     MAX_ROW_GROUP_ROWS,
     TableWriter,
@@ -134,8 +134,8 @@ def test_groups_follow_rows_and_bytes_whatever_the_batches_are(tmp_path_factory,
     )
     folder = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.contract.table_writers.MAX_ROW_GROUP_ROWS", 7)
-        patch.setattr("tasks.contract.table_writers.MAX_ROW_GROUP_BYTES", 1000)
+        patch.setattr("hallmark.tasks.contract.table_writers.MAX_ROW_GROUP_ROWS", 7)
+        patch.setattr("hallmark.tasks.contract.table_writers.MAX_ROW_GROUP_BYTES", 1000)
         whole, _ = written(folder / "whole.parquet", [], content, MIXED)
         cuts = [min(cut, len(rows)) for cut in cuts]
         in_batches, _ = written(folder / "batches.parquet", cuts, content, MIXED)

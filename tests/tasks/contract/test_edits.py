@@ -7,17 +7,15 @@ import shutil
 
 import pytest
 
-import flows.pipeline  # noqa: F401
-from flows import study  # noqa: F401  its stages are ours, too
-from tasks.audits import catalogue
-from tasks.contract import PROJECT_ROOT, STAGES
-from tasks.contract import import_closure as module
-from tasks.contract.fingerprint import compute_fingerprint
+import hallmark.flows.pipeline  # noqa: F401
+from hallmark.flows import study  # noqa: F401  its stages are ours, too
+from hallmark.tasks.audits import catalogue
+from hallmark.tasks.contract import PROJECT_ROOT, STAGES
+from hallmark.tasks.contract import import_closure as module
+from hallmark.tasks.contract.fingerprint import compute_fingerprint
 
 OURS = {
-    name: stage
-    for name, stage in STAGES.items()
-    if stage.body.__module__.split(".")[0] in module.PROJECT_PACKAGES
+    name: stage for name, stage in STAGES.items() if stage.body.__module__.startswith("hallmark.")
 }
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experiment_card"}
 #: The stages of a study and of a proof that estimate.
@@ -73,8 +71,8 @@ def test_the_copy_is_read_as_the_project_is(tree):
         assert told() == tree[1]
     assert len(OURS) >= 18
     assert OURS["ingest"].compute_code_digests().keys() > {
-        "tasks.corpus.ingest",
-        "tasks.corpus.reading.records",
+        "hallmark.tasks.corpus.ingest",
+        "hallmark.tasks.corpus.reading.records",
     }
 
 
@@ -171,7 +169,7 @@ def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
 
 
 def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
-    monkeypatch.setattr("tasks.contract.fingerprint.CONTRACT_VERSION", 10**6)
+    monkeypatch.setattr("hallmark.tasks.contract.fingerprint.CONTRACT_VERSION", 10**6)
     assert rerun(tree[1]) == set(OURS)
 
 
@@ -208,7 +206,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
 def test_another_version_of_a_library_reruns_whose_output_it_decides(
     tree, monkeypatch, library, expected
 ):
-    from tasks.contract import fingerprint as versions
+    from hallmark.tasks.contract import fingerprint as versions
 
     there = versions.read_installed_version
     monkeypatch.setattr(
@@ -222,5 +220,5 @@ def test_whoever_finds_identity_terms_names_their_list():
     clear()
     for name, stage in OURS.items():
         digests = stage.compute_code_digests()
-        if "tasks.measures.identities" in digests:
+        if "hallmark.tasks.measures.identities" in digests:
             assert "tasks/measures/data/identities.json" in digests, name

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     FileChangedError,
     HallmarkError,
@@ -24,7 +24,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.contract.external_files import ExternalFiles, read_file_state
+from hallmark.tasks.contract.external_files import ExternalFiles, read_file_state
 
 LINES = pa.schema([("line", pa.string())])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import PROJECT_ROOT
-from tasks.contract.fingerprint import compute_fingerprint, hash_syntax_tree
+from hallmark.tasks.contract import PROJECT_ROOT
+from hallmark.tasks.contract.fingerprint import compute_fingerprint, hash_syntax_tree
 
 SOURCE = '''
 """A module."""

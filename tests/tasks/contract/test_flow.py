@@ -6,7 +6,7 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     Session,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ACCOUNTS,
     CANARIES,
     CHECKSUMS,
@@ -32,14 +32,18 @@ from tasks.contract import (
     hash_to_ids,
     table_schema,
 )
-from tasks.contract.artifact import compute_content_digest, compute_table_digest
-from tasks.contract.columns import strip_metadata
-from tasks.contract.fingerprint import CONTRACT_VERSION, compute_fingerprint, hash_syntax_tree
-from tasks.contract.table_writers import TableWriter
-from tasks.corpus.deduplicate_near import SIGNATURES
-from tasks.corpus.ingest import QUARANTINE, ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.training.pack import SPANS, build_sequences_schema
+from hallmark.tasks.contract.artifact import compute_content_digest, compute_table_digest
+from hallmark.tasks.contract.columns import strip_metadata
+from hallmark.tasks.contract.fingerprint import (
+    CONTRACT_VERSION,
+    compute_fingerprint,
+    hash_syntax_tree,
+)
+from hallmark.tasks.contract.table_writers import TableWriter
+from hallmark.tasks.corpus.deduplicate_near import SIGNATURES
+from hallmark.tasks.corpus.ingest import QUARANTINE, ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.training.pack import SPANS, build_sequences_schema
 
 GOLDEN = {
     6: {
@@ -205,8 +209,8 @@ def test_parquet(tmp_path, golden):
 
 
 def test_the_tables_above_have_every_type_that_a_stage_writes():
-    import flows.pipeline  # noqa: F401
-    from tasks.contract import STAGES
+    import hallmark.flows.pipeline  # noqa: F401
+    from hallmark.tasks.contract import STAGES
 
     here = {str(field.type) for _, schema, _ in contents() for field in strip_metadata(schema)}
     here |= {str(field.type) for field in build_sequences_schema(-1)}
@@ -222,8 +226,8 @@ def test_the_tables_above_have_every_type_that_a_stage_writes():
 
 def test_schemas_reach_another_process_as_they_are():
     """Else the bytes of a part would depend on who wrote it."""
-    import flows.pipeline  # noqa: F401
-    from tasks.contract import STAGES
+    import hallmark.flows.pipeline  # noqa: F401
+    from hallmark.tasks.contract import STAGES
 
     found = [
         schema for stage in STAGES.values() for schema in stage.collect_table_schemas().values()

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tasks.contract import Store, UsageError
-from tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
+from hallmark.tasks.contract import Store, UsageError
+from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
 
 
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):

@@ -5,7 +5,7 @@ import hashlib
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     LEDGER,
     build_document_ledger_columns,

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.lossy_proxy import LossyProxy
-from tasks.contract import HallmarkError, Session, Store, open_session
-from tasks.contract.fingerprint import sha256_hex
+from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
+from hallmark.tasks.contract.fingerprint import sha256_hex
 from tests.tasks.contract.stages import MakeConfig, make
 
 FAULTS = ["lost", "reset", "delay", "duplicate", "truncate"]
@@ -115,7 +115,7 @@ def test_a_store_that_loses_every_reply_is_given_up_in_a_sentence(lossy, tmp_pat
 
 def test_a_server_that_answers_nothing_is_given_up_after_some_time(lossy, tmp_path, monkeypatch):
     """The client itself repeats for minutes: nothing is repeated after that."""
-    monkeypatch.setattr("tasks.contract.object_store.RETRY_DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr("hallmark.tasks.contract.object_store.RETRY_DEADLINE_SECONDS", 0.0)
     lossy.choose_fault = lambda request: "truncate"
     store = Store("s3://hallmark/silent", tmp_path)
     with pytest.raises(HallmarkError, match=r"cannot be used: .* run again"):

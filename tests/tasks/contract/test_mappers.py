@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     ProcessMapper,
     Resources,
@@ -25,7 +25,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.contract.mappers import DEFAULT_RESOURCES
+from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
 from tests.tasks.contract.stages import COUNT, CountConfig, DropConfig, MakeConfig, drop, make
 
 

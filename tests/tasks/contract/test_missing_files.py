@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.contract import HallmarkError, Session, Store, open_session
+from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,

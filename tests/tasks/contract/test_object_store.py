@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import HallmarkError, Store, UsageError
-from tasks.contract.fingerprint import sha256_hex
+from hallmark.tasks.contract import HallmarkError, Store, UsageError
+from hallmark.tasks.contract.fingerprint import sha256_hex
 
 
 def test_objects_are_put_made_once_listed_and_deleted(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     ProcessMapper,
     Session,
@@ -19,7 +19,7 @@ from tasks.contract import (
     doc_id_to_part_index,
     open_session,
 )
-from tasks.contract.artifact import ArtifactLocation
+from hallmark.tasks.contract.artifact import ArtifactLocation
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,

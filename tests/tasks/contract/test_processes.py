@@ -6,8 +6,8 @@ import signal
 import psutil
 import pytest
 
-from tasks.contract import ProcessMapper, Resources, SerialMapper, make_mapper
-from tasks.contract.mappers import DEFAULT_RESOURCES
+from hallmark.tasks.contract import ProcessMapper, Resources, SerialMapper, make_mapper
+from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
 
 
 def pair(number, offset):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tasks.contract import python_sources
+from hallmark.tasks.contract import python_sources
 
 TEXT = '''"""Words."""
 import typing

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     BackgroundListener,
     Event,
     HallmarkError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.contract import HallmarkError, StageConfig, StageContext, stage
+from hallmark.tasks.contract import HallmarkError, StageConfig, StageContext, stage
 from tests.tasks.contract.stages import COUNT
 
 

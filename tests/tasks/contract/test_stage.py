@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     LastStageReached,
     ProcessMapper,
@@ -78,7 +78,7 @@ def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
     seen = events(session)
     count_with = replace(count, libraries=("numpy",))
     count_from = replace(count, external_digests=lambda config, secret: {"file": "abc"})
-    count_like = replace(count, extra_code=("tasks.measures.languages",))
+    count_like = replace(count, extra_code=("hallmark.tasks.measures.languages",))
     raw = make(MakeConfig(documents=5))
     for stage in (count, count_with, count_from, count_like, count):
         stage(raw, CountConfig())
@@ -284,7 +284,7 @@ def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise PermissionError(errno.EACCES, "Permission denied", "/somewhere")
 
-    monkeypatch.setattr("tasks.contract.store.Store.commit", refuse)
+    monkeypatch.setattr("hallmark.tasks.contract.store.Store.commit", refuse)
     with pytest.raises(PermissionError):
         make(MakeConfig(documents=1))
 

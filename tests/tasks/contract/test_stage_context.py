@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import HallmarkError, StageContext, column, table_schema
-from tasks.contract.stage_context import Stopwatch, concat_spilled_tables
+from hallmark.tasks.contract import HallmarkError, StageContext, column, table_schema
+from hallmark.tasks.contract.stage_context import Stopwatch, concat_spilled_tables
 from tests.tasks.contract.stages import COUNT
 
 NOTES = pa.schema([("note", pa.string())])

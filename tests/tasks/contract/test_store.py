@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     PROJECT_ROOT,
     HallmarkError,
     ProcessMapper,
@@ -160,7 +160,8 @@ def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
 
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     program = (
-        "import os, time; from tasks.contract.mappers import DEFAULT_RESOURCES, ProcessMapper\n"
+        "import os, time\n"
+        "from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES, ProcessMapper\n"
         "if __name__ == '__main__':\n"
         "    with ProcessMapper(2) as m:\n"
         "        list(m(os.getpid, [()] * 2, DEFAULT_RESOURCES))\n"

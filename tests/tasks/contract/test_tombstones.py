@@ -4,9 +4,14 @@ import json
 
 import pytest
 
-from tasks.contract import PURGED_DOCUMENTS_FILE, HallmarkError, Store, read_purged_documents
-from tasks.contract.fingerprint import sha256_hex, to_canonical_json
-from tasks.contract.tombstones import (
+from hallmark.tasks.contract import (
+    PURGED_DOCUMENTS_FILE,
+    HallmarkError,
+    Store,
+    read_purged_documents,
+)
+from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract.tombstones import (
     add_rewritten_digest,
     apply_tombstones,
     hash_purged_ids,

@@ -9,8 +9,8 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-import tasks.contract.prefect_reporter
-from tasks.contract import (
+import hallmark.tasks.contract.prefect_reporter
+from hallmark.tasks.contract import (
     BackgroundListener,
     Event,
     Session,
@@ -19,7 +19,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.contract.session import MAX_PENDING_METRIC_EVENTS
+from hallmark.tasks.contract.session import MAX_PENDING_METRIC_EVENTS
 from tests.tasks.contract.stages import CountConfig, MakeConfig, make
 
 
@@ -150,7 +150,7 @@ def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, ca
     def refuse(*_, **__):
         raise ConnectionError("the server is gone")
 
-    monkeypatch.setattr(tasks.contract.prefect_reporter, broken, refuse)
+    monkeypatch.setattr(hallmark.tasks.contract.prefect_reporter, broken, refuse)
     artifact, _ = run_slow(tmp_path)
     assert artifact.stage == "slow"
     told = [r.getMessage() for r in caplog.records if "Prefect's page of slow" in r.getMessage()]
@@ -162,7 +162,9 @@ def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("broken", PAGES)
 def test_a_server_that_never_answers_delays_no_stage(prefect, tmp_path, monkeypatch, broken):
     never = threading.Event()
-    monkeypatch.setattr(tasks.contract.prefect_reporter, broken, lambda *_, **__: never.wait())
+    monkeypatch.setattr(
+        hallmark.tasks.contract.prefect_reporter, broken, lambda *_, **__: never.wait()
+    )
     artifact, seconds = run_slow(tmp_path)
     assert artifact.stage == "slow"
     assert seconds < 1.5 + 1.0 + 2.0  # its work, the watcher's patience, and Prefect's own time

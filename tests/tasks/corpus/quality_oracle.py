@@ -4,7 +4,10 @@ import re
 from collections import Counter
 from fractions import Fraction
 
-from tasks.corpus.quality_signals.text_batch import PUNCTUATION_CHARACTERS, TERMINAL_CHARACTERS
+from hallmark.tasks.corpus.quality_signals.text_batch import (
+    PUNCTUATION_CHARACTERS,
+    TERMINAL_CHARACTERS,
+)
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 POLICIES = (

@@ -7,16 +7,16 @@ from functools import partial
 
 import zstandard
 
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.columnar import ParquetSource, read_parquet
-from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
-from tasks.corpus.reading.readers import (
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.columnar import ParquetSource, read_parquet
+from hallmark.tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
+from hallmark.tasks.corpus.reading.readers import (
     JsonlSource,
     TextSource,
     read_jsonl,
     read_text_file,
 )
-from tasks.corpus.reading.warc import WarcSource, read_warc
+from hallmark.tasks.corpus.reading.warc import WarcSource, read_warc
 
 LIMIT = 1000
 READERS = {

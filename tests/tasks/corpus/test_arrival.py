@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tasks.contract import Session, Store, open_session
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.contract import Session, Store, open_session
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 
 #: Of which file and place something was is their matter.
 OF_FILES = {"origins", "quarantine"}

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
-from tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
+from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpora import given
 from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, read, texts
 from tests.tasks.corpus.test_warc import page, record
@@ -203,7 +203,7 @@ def test_of_records_with_one_key_in_several_files_content_decides(tmp_path, sess
 def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
     tmp_path, monkeypatch, kind, change
 ):
-    monkeypatch.setattr("tasks.corpus.reading.byte_streams.BLOCK_BYTES", 512)
+    monkeypatch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", 512)
     records = [(b"k%d" % n, b"Text %d of the long file." % n) for n in range(9000)]
     path = put(tmp_path / "in", kind, records)
     reader, settings = READERS[kind]
@@ -222,7 +222,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
 @pytest.mark.parametrize("change", [-1, -150_000, -300_000, 1])
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, change, monkeypatch):
     """Also where it shrinks to a whole number of lines and members."""
-    monkeypatch.setattr("tasks.corpus.reading.byte_streams.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", 4096)
     rows = documents(range(10_000), size=15)
     pack = PACK.get(ending, bytes)
     path = tmp_path / f"a.jsonl{ending}"

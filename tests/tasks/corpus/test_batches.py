@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import inputs, records
-from tasks.corpus.reading.inputs import IngestConfig, list_input_batches
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading import inputs, records
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_input_batches
 
 
 def written(folder, sizes):

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import ProcessMapper, Session, Store, UsageError, open_session
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests
+from hallmark.tasks.contract import ProcessMapper, Session, Store, UsageError, open_session
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, compute_source_digests
 
 HOSTS = ["a.example", "www.b.a.example", "xa.example", "example", "[::1]", "sub.c.example"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     SerialMapper,
     Session,
@@ -18,10 +18,10 @@ from tasks.contract import (
     open_session,
     stat_to_file_stamp,
 )
-from tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.inputs import IngestConfig, list_inputs, read_input_records
+from hallmark.tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_inputs, read_input_records
 
 SECRET = "The secret of outside."
 

@@ -10,21 +10,25 @@ from hypothesis import given as given_values
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flows.config import Config
-from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.score_toxicity import TOXICITY_STATUSES, ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import hash_ids_to_uniform
-from tasks.corpus.toxicity.cascade import (
+from hallmark.flows.config import Config
+from hallmark.tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.score_toxicity import (
+    TOXICITY_STATUSES,
+    ScoreToxicityConfig,
+    score_toxicity,
+)
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.toxicity.cascade import (
     CascadeConfig,
     CascadeRecall,
     check_cascade_recall,
     clopper_pearson_lower_bound,
     find_sample_cutoff,
 )
-from tasks.corpus.toxicity.cascade import measure_cascade_recall as measured_in
-from tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
+from hallmark.tasks.corpus.toxicity.cascade import measure_cascade_recall as measured_in
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import LONG
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.reading import columnar
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.columnar import ParquetSource, table_to_records
+from hallmark.tasks.corpus.reading import columnar
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.columnar import ParquetSource, table_to_records
 from tests.tasks.corpus.reading import read
 from tests.tasks.corpus.test_columns import counted, parquet
 

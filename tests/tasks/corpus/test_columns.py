@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import columnar
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.columnar import ParquetSource, read_parquet
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading import columnar
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.columnar import ParquetSource, read_parquet
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpus.reading import LIMIT, read, read_all, texts
 
 

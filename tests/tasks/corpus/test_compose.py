@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tasks.corpus.town.documents import (
+from hallmark.tasks.corpus.town.documents import (
     MIN_PLAIN_SENTENCES,
     REGISTER_BY_KIND,
     TownRates,
@@ -14,7 +14,7 @@ from tasks.corpus.town.documents import (
     compute_shingle_similarity,
     list_document_numbers,
 )
-from tasks.corpus.town.grammar import AnnotatedText, load_rules
+from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_rules
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,18 @@ from collections import Counter, defaultdict
 import pyarrow as pa
 import pytest
 
-from tasks.contract import DOCUMENTS, fill_document_columns, hash_to_ids
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.profiles.composition import (
+from hallmark.tasks.contract import DOCUMENTS, fill_document_columns, hash_to_ids
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
     build_composition_rows,
     count_documents_by_dimension,
 )
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 
 PLAIN = "The boats came home late and nobody had seen the light on the hill that evening. "
 

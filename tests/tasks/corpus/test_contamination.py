@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from tasks.contract import UsageError
-from tasks.corpus import contamination as module
-from tasks.corpus.contamination import ContaminationConfig, find_contamination
-from tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus import contamination as module
+from hallmark.tasks.corpus.contamination import ContaminationConfig, find_contamination
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 
 CHANCE = random.Random(4)

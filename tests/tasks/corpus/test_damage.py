@@ -11,10 +11,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.ingest import IngestConfig, ingest
-from tasks.corpus.reading import compressed_members
-from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
-from tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA, Damage
+from hallmark.tasks.corpus.ingest import IngestConfig, ingest
+from hallmark.tasks.corpus.reading import compressed_members
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
+from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA, Damage
 from tests.tasks.corpus.reading import PACK, documents, numbers, read_all, skippable, zst
 
 both = pytest.mark.parametrize("ending", [".gz", ".zst"])

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.contract import ID_TYPE, PROJECT_ROOT, StageContext
-from tasks.corpus.copies.matching import compute_jaccard
-from tasks.corpus.copies.sketches import _compute_minhashes, compute_band_hashes
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.measures.normalised_words import hash_words
+from hallmark.tasks.contract import ID_TYPE, PROJECT_ROOT, StageContext
+from hallmark.tasks.corpus.copies.matching import compute_jaccard
+from hallmark.tasks.corpus.copies.sketches import _compute_minhashes, compute_band_hashes
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.measures.normalised_words import hash_words
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_deduplicate_near import table
 
@@ -92,7 +92,7 @@ def test_what_is_missed_by_design_is_said(tmp_path):
 
 PROGRAM = """
 import pyarrow as pa
-from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
 text = pa.array(["the same words give the same bands for ever"], pa.large_string())
 print(compute_band_hashes(*compute_shingle_hashes(text, 3), 4, 2, seed=1)[0].tolist())
 """
@@ -130,7 +130,7 @@ def stages(texts):
 def test_no_table_is_indexed_anew_for_every_batch(session, monkeypatch):
     """``index_in`` and ``is_in`` build the hash table of their value set at every call: per batch
     that is quadratic. What is indexed grows with the documents, however many batches there are."""
-    monkeypatch.setattr("tasks.contract.table_writers.MAX_ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("hallmark.tasks.contract.table_writers.MAX_ROW_GROUP_ROWS", 10)
     indexed = []
 
     def watched(original):
@@ -159,7 +159,7 @@ def test_a_script_without_a_main_guard_ends(tmp_path):
     """Its workers import it and start it once more; that is an error, and must not hang."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from tasks.contract import ProcessMapper, Resources\n"
+        "from hallmark.tasks.contract import ProcessMapper, Resources\n"
         "print(list(ProcessMapper(2)(pow, [(2, 3), (3, 3)], Resources())))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}

@@ -4,12 +4,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import HallmarkError, UsageError
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import hub_datasets
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.hub_datasets import DatasetsSource, read_dataset
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading import hub_datasets
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource, read_dataset
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.tasks.corpus.reading import LIMIT, texts
 
 

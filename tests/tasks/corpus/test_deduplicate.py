@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ID_TYPE
-from tasks.corpus import deduplicate_near as near
-from tasks.corpus.deduplicate import (
+from hallmark.tasks.contract import ID_TYPE
+from hallmark.tasks.corpus import deduplicate_near as near
+from hallmark.tasks.corpus.deduplicate import (
     SIGNATURES,
     DeduplicateConfig,
     deduplicate,

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     DOCUMENTS,
     ProcessMapper,
     StageContext,
@@ -21,11 +21,11 @@ from tasks.contract import (
     hash_texts,
     hash_to_ids,
 )
-from tasks.corpus.copies.sketches import compute_shingle_hashes
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.copies.sketches import compute_shingle_hashes
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.tasks.corpora import table_in
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from tasks.corpus.reading.delimited import UNCLOSED_QUOTE, WRONG_FIELD_COUNT
-from tasks.corpus.reading.readers import TOO_LONG
+from hallmark.tasks.corpus.reading.delimited import UNCLOSED_QUOTE, WRONG_FIELD_COUNT
+from hallmark.tasks.corpus.reading.readers import TOO_LONG
 from tests.tasks.corpus.reading import read, texts
 
 

@@ -8,10 +8,10 @@ from importlib.metadata import distribution
 
 import pytest
 
-from tasks.contract import UsageError
-from tasks.corpus.reading import documentation
-from tasks.corpus.reading.byte_streams import BOM, ReadCounts
-from tasks.corpus.reading.documentation import (
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.reading import documentation
+from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts
+from hallmark.tasks.corpus.reading.documentation import (
     compute_package_digest,
     find_prose_files,
     read_package_documentation,
@@ -50,8 +50,9 @@ def test_description_and_licences_are_documents():
 
 def test_no_package_is_imported():
     program = (
-        "import sys; from tasks.corpus.reading.documentation import read_package_documentation;"
-        "from tasks.corpus.reading.byte_streams import BOM, ReadCounts;"
+        "import sys;"
+        "from hallmark.tasks.corpus.reading.documentation import read_package_documentation;"
+        "from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts;"
         "n = len(list(read_package_documentation('networkx', 1 << 20, ReadCounts())));"
         "sys.exit(n < 1000 or 'networkx' in sys.modules)"
     )

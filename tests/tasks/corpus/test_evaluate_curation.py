@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ProcessMapper,
     Session,
     StageConfig,
@@ -17,22 +17,22 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
-from tasks.corpus.find_personal_data import SecretKey
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.signals import build_signal_schema
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.corpus.town.documents import load_town_occupations
-from tasks.corpus.town.recovery_rates import RecoveryEvaluator, compute_share_with_interval
-from tasks.measures.statistics import wilson_interval as closed_form
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
+from hallmark.tasks.corpus.find_personal_data import SecretKey
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.corpus.town.documents import load_town_occupations
+from hallmark.tasks.corpus.town.recovery_rates import RecoveryEvaluator, compute_share_with_interval
+from hallmark.tasks.measures.statistics import wilson_interval as closed_form
 from tests.tasks.corpora import given, scrubbed
 
 KEY = SecretKey(b"for tests")

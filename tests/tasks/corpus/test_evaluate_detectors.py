@@ -5,11 +5,19 @@ from itertools import islice
 import pytest
 from scipy.stats import binomtest
 
-from tasks.corpus.evaluate_detectors import count_detections, evaluate_detectors, wilson_interval
-from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.detector_examples import DetectorExample, generate_detector_examples
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES, country_of_type
-from tasks.measures.synthetic_identifiers import (
+from hallmark.tasks.corpus.evaluate_detectors import (
+    count_detections,
+    evaluate_detectors,
+    wilson_interval,
+)
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
+from hallmark.tasks.measures.detector_examples import DetectorExample, generate_detector_examples
+from hallmark.tasks.measures.personal.types import (
+    PERSONAL_DATA_TYPES,
+    SUPPORTED_COUNTRIES,
+    country_of_type,
+)
+from hallmark.tasks.measures.synthetic_identifiers import (
     IDENTIFIER_SPECS,
     checksum_validator,
     draw_valid_numbers,

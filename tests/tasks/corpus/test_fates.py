@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ID_TYPE, hash_to_ids
-from tasks.corpus.group_effects.document_outcomes import (
+from hallmark.tasks.contract import ID_TYPE, hash_to_ids
+from hallmark.tasks.corpus.group_effects.document_outcomes import (
     NOT_REMOVED,
     DocIdIndex,
     DocumentOutcomes,
     RemovalCause,
     compute_document_outcomes,
 )
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.removal_effects import (
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.removal_effects import (
     RemovalEffectsConfig,
     build_rate_rows,
     find_toxicity_threshold,
@@ -25,7 +25,7 @@ from tasks.corpus.removal_effects import (
     measure_removal_effects,
     select_example_rows,
 )
-from tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_finder import ToldConfig, told
 

@@ -10,28 +10,28 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tasks.contract import ID_TYPE, HallmarkError, StageContext, concat_spilled_tables
-from tasks.corpus.contamination import ContaminationConfig, find_contamination
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import (
+from hallmark.tasks.contract import ID_TYPE, HallmarkError, StageContext, concat_spilled_tables
+from hallmark.tasks.corpus.contamination import ContaminationConfig, find_contamination
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import (
     SHINGLES,
     DeduplicateNearConfig,
     ShingleStore,
     deduplicate_near,
 )
-from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.group_effects import removed_clusters
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
-from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.measures.failed_documents import run_isolating_failures
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from hallmark.tasks.corpus.group_effects import removed_clusters
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.measures.failed_documents import run_isolating_failures
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
 
 BAD = "The document that no library can read, whatever it is asked about it."
@@ -91,14 +91,26 @@ def held_out(tmp_path):
 
 
 SIGNALS = {
-    "language": (identify_languages, LanguageConfig(), "tasks.corpus.language.estimate_languages"),
-    "quality": (measure_quality, QualityConfig(), "tasks.corpus.quality.compute_quality_signals"),
+    "language": (
+        identify_languages,
+        LanguageConfig(),
+        "hallmark.tasks.corpus.language.estimate_languages",
+    ),
+    "quality": (
+        measure_quality,
+        QualityConfig(),
+        "hallmark.tasks.corpus.quality.compute_quality_signals",
+    ),
     "identities": (
         find_identities,
         IdentitiesConfig(),
-        "tasks.corpus.identities.find_term_mentions",
+        "hallmark.tasks.corpus.identities.find_term_mentions",
     ),
-    "contamination": (find_contamination, held_out, "tasks.corpus.contamination.find_overlaps"),
+    "contamination": (
+        find_contamination,
+        held_out,
+        "hallmark.tasks.corpus.contamination.find_overlaps",
+    ),
 }
 
 
@@ -168,7 +180,7 @@ def test_what_cannot_be_compared_goes_to_quarantine(session, monkeypatch, stage,
         "exact": (deduplicate, DeduplicateConfig(), "deduplicate"),
         "near": (deduplicate_near, DeduplicateNearConfig(), "deduplicate_near"),
     }[stage]
-    breaks(monkeypatch, f"tasks.corpus.{module}.normalise_texts")
+    breaks(monkeypatch, f"hallmark.tasks.corpus.{module}.normalise_texts")
     found = made(documents, {}, config)
     check_quarantined(documents, found, "failed: Cannot")
     signed = found["signatures"].read(["doc_id"])["doc_id"].to_pylist()
@@ -185,7 +197,7 @@ def test_what_cannot_be_looked_through_goes_to_quarantine_and_is_not_taken_for_c
     session, monkeypatch, parts
 ):
     documents = given(TEXTS, parts=parts)
-    breaks(monkeypatch, "tasks.corpus.find_personal_data.find_spans_by_row")
+    breaks(monkeypatch, "hallmark.tasks.corpus.find_personal_data.find_spans_by_row")
     found = find_personal_data(documents, PersonalDataConfig())
     made = redact_spans(documents, {"personal": found}, RedactSpansConfig())
     check_quarantined(documents, made, "UNREADABLE")
@@ -220,7 +232,7 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
         "identities": find_identities(documents, IdentitiesConfig()),
         "plant_canaries": planted,
     }
-    breaks(monkeypatch, "tasks.corpus.profile.find_term_mentions")
+    breaks(monkeypatch, "hallmark.tasks.corpus.profile.find_term_mentions")
     made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
     women = [r for r in rows(made, "identities") if r["term"] == "women"]
@@ -234,7 +246,7 @@ def test_no_sentence_of_it_is_swapped(session, monkeypatch):
         "identities": find_identities(documents, IdentitiesConfig()),
         "language": identify_languages(documents, LanguageConfig()),
     }
-    breaks(monkeypatch, "tasks.corpus.group_effects.swaps.split_sentences")
+    breaks(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_sentences")
     told = measure_removal_effects(documents, made, RemovalEffectsConfig())
     swapped = [r["doc_id"] for r in rows(told, "swap_scores") if r["origin"] == "corpus"]
     assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
@@ -245,7 +257,7 @@ def test_the_tokenizer_is_measured_without_it(session, monkeypatch):
     documents = given(TEXTS, splits=splits, kind="split")
     signals = find_identities(documents, IdentitiesConfig())
     before = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "tasks.training.train_tokenizer.detect_languages")
+    breaks(monkeypatch, "hallmark.tasks.training.train_tokenizer.detect_languages")
     # Another artifact of the same tokens.
     made = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=301))
     was, now = (
@@ -263,7 +275,7 @@ def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
     splits = ["train"] * 12 + ["holdout"] * (len(TEXTS) - 12)
     documents = given(TEXTS, splits=splits, kind="split")
     tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "tasks.training.pack.encode_texts")
+    breaks(monkeypatch, "hallmark.tasks.training.pack.encode_texts")
     packed = pack(documents, tokenizer, PackConfig(context=16))
     check_quarantined(documents, packed, "failed: Cannot")
     ids = {r["doc_id"] for r in rows(packed, "spans")}
@@ -274,8 +286,8 @@ def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
     monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
     breaks(
         monkeypatch,
-        "tasks.corpus.language.estimate_languages",
-        "tasks.corpus.deduplicate.normalise_texts",
+        "hallmark.tasks.corpus.language.estimate_languages",
+        "hallmark.tasks.corpus.deduplicate.normalise_texts",
     )
     documents = given(TEXTS)
     for ask in (
@@ -299,7 +311,7 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
     gone = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
     batch = pa.record_batch({"doc_id": doc_id, "text": pa.array(texts, pa.large_string())})
     documents = SimpleNamespace(iter_batches=lambda names: [batch])
-    breaks(monkeypatch, "tasks.corpus.deduplicate_near.normalise_texts")
+    breaks(monkeypatch, "hallmark.tasks.corpus.deduplicate_near.normalise_texts")
     config = DeduplicateNearConfig()
     parts = (documents, SimpleNamespace(read=lambda names: gone))
     done = StageContext(tmp_path, {}).map_items(

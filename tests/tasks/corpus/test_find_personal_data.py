@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import StageContext
-from tasks.corpus.find_personal_data import (
+from hallmark.tasks.contract import StageContext
+from hallmark.tasks.corpus.find_personal_data import (
     PersonalDataConfig,
     SecretKey,
     find_personal_data,
     find_personal_data_in_batch,
 )
-from tasks.measures.personal.contact_details import MAX_PHONE_CANDIDATES
-from tasks.measures.personal_data import PERSONAL_DATA_TYPES
+from hallmark.tasks.measures.personal.contact_details import MAX_PHONE_CANDIDATES
+from hallmark.tasks.measures.personal_data import PERSONAL_DATA_TYPES
 from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [

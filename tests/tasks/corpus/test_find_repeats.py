@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
-from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 from tests.tasks.corpora import given
 
 CUT = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})

@@ -3,14 +3,21 @@
 import pyarrow as pa
 import pytest
 
-from flows.config import load_config
-from tasks.contract import HallmarkError, StageConfig, StageContext, Table, UsageError, stage
-from tasks.corpus.find_toxic_spans import FindToxicSpansConfig, find_toxic_spans
-from tasks.corpus.redact_spans import CutToxicConfig, RedactSpansConfig, redact_spans
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.toxicity.windows import WINDOW_SCORES
-from tasks.measures.scorers import TOXICITY_HEADS
+from hallmark.flows.config import load_config
+from hallmark.tasks.contract import (
+    HallmarkError,
+    StageConfig,
+    StageContext,
+    Table,
+    UsageError,
+    stage,
+)
+from hallmark.tasks.corpus.find_toxic_spans import FindToxicSpansConfig, find_toxic_spans
+from hallmark.tasks.corpus.redact_spans import CutToxicConfig, RedactSpansConfig, redact_spans
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.toxicity.windows import WINDOW_SCORES
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS
 from tests.tasks.corpora import given
 
 RUDE = "You are a damned stupid idiot. "

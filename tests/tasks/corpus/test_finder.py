@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 
-from tasks.contract import StageConfig, StageContext, Table, column, stage
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.signals import build_signal_schema
-from tasks.corpus.town.recovery_rates import RecoveryEvaluator
+from hallmark.tasks.contract import StageConfig, StageContext, Table, column, stage
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.corpus.town.recovery_rates import RecoveryEvaluator
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_evaluate_curation import shares, truth_of
 

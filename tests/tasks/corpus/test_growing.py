@@ -8,22 +8,22 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from flows.commands.purge import purge_document
-from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
-from tasks.corpus.copies.earlier_corpora import check_earlier_compatible
-from tasks.corpus.copies.matching import (
+from hallmark.flows.commands.purge import purge_document
+from hallmark.tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from hallmark.tasks.corpus.copies.earlier_corpora import check_earlier_compatible
+from hallmark.tasks.corpus.copies.matching import (
     find_duplicate_pairs,
     mark_removed_duplicates,
     select_candidate_pairs,
     unpack_pairs,
 )
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 
 deduplicate_redacted = deduplicate.with_label("deduplicate_redacted")
@@ -369,7 +369,7 @@ def test_an_earlier_corpus_of_other_parameters_is_refused(session, tmp_path):
 def test_signatures_of_other_code_are_refused(session, tmp_path):
     first = added(tmp_path / "1", {"a": "some words"}, [])["deduplicate"]
     check_earlier_compatible(first, DeduplicateConfig())
-    first.manifest["parts"]["code"]["tasks.measures.normalised_words"] = "other"
+    first.manifest["parts"]["code"]["hallmark.tasks.measures.normalised_words"] = "other"
     with pytest.raises(HallmarkError, match="another version of tasks"):
         check_earlier_compatible(first, DeduplicateConfig())
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tasks.contract import HallmarkError
-from tasks.corpus.identities import (
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.identities import (
     IdentitiesConfig,
     find_identities,
     load_user_lexicons,

@@ -16,11 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, ProcessMapper, Session, Store, UsageError, open_session
-from tasks.corpus.ingest import MAX_QUARANTINED_BYTES, ingest
-from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs
-from tasks.corpus.reading.records import IdRange, count_preceding_duplicates
-from tasks.corpus.reading.sources import find_files
+from hallmark.tasks.contract import (
+    HallmarkError,
+    ProcessMapper,
+    Session,
+    Store,
+    UsageError,
+    open_session,
+)
+from hallmark.tasks.corpus.ingest import MAX_QUARANTINED_BYTES, ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs
+from hallmark.tasks.corpus.reading.records import IdRange, count_preceding_duplicates
+from hallmark.tasks.corpus.reading.sources import find_files
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
@@ -253,7 +260,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tasks.corpus.reading.sources.hash_file", refuse)
+    monkeypatch.setattr("hallmark.tasks.corpus.reading.sources.hash_file", refuse)
     with pytest.raises(UsageError, match=r"a\.jsonl' cannot be read \(Permission denied\)"):
         compute_source_digests(config(source("jsonl", path)), "")
 

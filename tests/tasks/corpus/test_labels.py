@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.metadata import extract_domains, normalise_date
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.metadata import extract_domains, normalise_date
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from tests.tasks.corpora import scrubbed
 from tests.tasks.corpus.reading import read, read_all
 from tests.tasks.corpus.test_columns import parquet

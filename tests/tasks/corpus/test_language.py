@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 from tests.tasks.measures.test_languages import TEXTS
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import ID_TYPE, UsageError, hash_to_ids
-from tasks.corpus.leave_out import (
+from hallmark.tasks.contract import ID_TYPE, UsageError, hash_to_ids
+from hallmark.tasks.corpus.leave_out import (
     CANDIDATES,
     LENGTH_BANDS_PER_DOUBLING,
     LeaveOutConfig,

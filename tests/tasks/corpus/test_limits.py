@@ -4,20 +4,20 @@ what is least makes sense."""
 import pytest
 from pydantic import ValidationError
 
-from tasks.corpus.contamination import ContaminationConfig, EvaluationSet
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.evaluate_curation import CurationEvaluationConfig
-from tasks.corpus.find_repeats import RepeatsConfig
-from tasks.corpus.identities import IdentitiesConfig
-from tasks.corpus.language import LanguageConfig
-from tasks.corpus.plant_canaries import PlantCanariesConfig
-from tasks.corpus.profile import ProfileConfig
-from tasks.corpus.quality import QualityConfig
-from tasks.corpus.removal_effects import RemovalEffectsConfig
-from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.select import SelectConfig, SelectionRule
-from tasks.corpus.split import SplitConfig
-from tasks.corpus.toxicity.cascade import CascadeConfig
+from hallmark.tasks.corpus.contamination import ContaminationConfig, EvaluationSet
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig
+from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig
+from hallmark.tasks.corpus.find_repeats import RepeatsConfig
+from hallmark.tasks.corpus.identities import IdentitiesConfig
+from hallmark.tasks.corpus.language import LanguageConfig
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
+from hallmark.tasks.corpus.profile import ProfileConfig
+from hallmark.tasks.corpus.quality import QualityConfig
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig
+from hallmark.tasks.corpus.select import SelectConfig, SelectionRule
+from hallmark.tasks.corpus.split import SplitConfig
+from hallmark.tasks.corpus.toxicity.cascade import CascadeConfig
 
 CONFIGS = [
     CascadeConfig,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.copies import matching
-from tasks.corpus.copies.matching import (
+from hallmark.tasks.corpus.copies import matching
+from hallmark.tasks.corpus.copies.matching import (
     compute_jaccard,
     count_agreeing_bands,
     find_duplicate_pairs,
@@ -18,7 +18,7 @@ from tasks.corpus.copies.matching import (
     pack_pairs,
     select_candidate_pairs,
 )
-from tasks.corpus.copies.matching import unpack_pairs as parted
+from hallmark.tasks.corpus.copies.matching import unpack_pairs as parted
 
 
 def arrays(pairs):

@@ -5,15 +5,15 @@ import resource
 import subprocess
 import sys
 
-from tasks.contract import Session, Store, open_session
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.contract import Session, Store, open_session
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_order import texts
 
 #: Files that a process may open beside those it began with; each table has more parts.

@@ -9,32 +9,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import Mapper, ProcessMapper, Session, Store, make_mapper, open_session
-from tasks.corpus.contamination import ContaminationConfig, find_contamination
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
-from tasks.corpus.find_toxic_spans import FindToxicSpansConfig, find_toxic_spans
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.redact_spans import (
+from hallmark.tasks.contract import Mapper, ProcessMapper, Session, Store, make_mapper, open_session
+from hallmark.tasks.corpus.contamination import ContaminationConfig, find_contamination
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from hallmark.tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from hallmark.tasks.corpus.find_toxic_spans import FindToxicSpansConfig, find_toxic_spans
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.redact_spans import (
     CutRepeatsConfig,
     CutToxicConfig,
     RedactSpansConfig,
     redact_spans,
 )
-from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
 SECRET = b"one secret for all stores here"
 

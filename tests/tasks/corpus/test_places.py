@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import file_digests, sources
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.inputs import (
+from hallmark.tasks.contract import HallmarkError, Session, Store, UsageError, open_session
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading import file_digests, sources
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
     compute_source_digests,
     list_inputs,
     read_input_records,
 )
-from tasks.corpus.reading.object_storage import download_temporarily, list_remote_files
+from hallmark.tasks.corpus.reading.object_storage import download_temporarily, list_remote_files
 
 
 def jsonl(texts):

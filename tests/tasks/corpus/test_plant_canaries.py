@@ -8,9 +8,15 @@ import phonenumbers
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, Session, Store, doc_id_to_part_index, open_session
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.measures.canaries import (
+from hallmark.tasks.contract import (
+    HallmarkError,
+    Session,
+    Store,
+    doc_id_to_part_index,
+    open_session,
+)
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.measures.canaries import (
     CANARY_TEMPLATES,
     RECORD_TEMPLATES,
     draw_reference_secrets,

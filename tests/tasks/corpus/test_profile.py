@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ProcessMapper,
     Session,
     StageConfig,
@@ -18,10 +18,10 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.ingest import ERRORS
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import (
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.ingest import ERRORS
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import (
     ProfileConfig,
     build_occupation_rows,
     count_identity_mentions,
@@ -29,12 +29,12 @@ from tasks.corpus.profile import (
     count_personal_data,
     profile_corpus,
 )
-from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.redact_spans import RedactSpansConfig
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.measures.identities import load_builtin_lexicon
+from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.measures.identities import load_builtin_lexicon
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_quality_presets import GOOD
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.documentation import (
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.documentation import (
     compute_package_digest,
     find_prose_files,
     read_package_documentation,

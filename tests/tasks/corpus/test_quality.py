@@ -12,7 +12,7 @@ from hypothesis import example, settings
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from tasks.corpus.quality import (
+from hallmark.tasks.corpus.quality import (
     MEMORY_BYTES_PER_CHARACTER,
     SIGNALS,
     QualityConfig,
@@ -20,8 +20,8 @@ from tasks.corpus.quality import (
     measure_quality,
     split_into_blocks,
 )
-from tasks.corpus.quality_signals import gopher
-from tasks.corpus.quality_signals.text_batch import TextBatch, TextSpans
+from hallmark.tasks.corpus.quality_signals import gopher
+from hallmark.tasks.corpus.quality_signals.text_batch import TextBatch, TextSpans
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 
@@ -248,7 +248,7 @@ def test_signals_are_the_same_however_the_corpus_is_cut(session):
 
 @pytest.mark.parametrize("most", [1, 40, 1000])
 def test_a_column_is_worked_on_in_pieces_of_so_many_bytes_or_of_one_text(monkeypatch, most):
-    monkeypatch.setattr("tasks.corpus.quality.BLOCK_BYTES", most)
+    monkeypatch.setattr("hallmark.tasks.corpus.quality.BLOCK_BYTES", most)
     draw = np.random.default_rng(7)
     texts = pa.array(["é" * int(n) for n in draw.integers(0, 30, 50)], pa.large_string())
     pieces = list(split_into_blocks(texts[3:]))
@@ -278,7 +278,7 @@ def test_stop_words_and_short_lines_are_settings(session):
 
 
 def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, monkeypatch, caplog):
-    monkeypatch.setattr("tasks.corpus.quality.total_memory_bytes", lambda: 70_000_000)
+    monkeypatch.setattr("hallmark.tasks.corpus.quality.total_memory_bytes", lambda: 70_000_000)
     texts = ["one and two", "word " * 150_000, "three of four"]
     made = measure_quality(given(texts), QualityConfig())
     words = made["signals"].read()["word_count"].to_pylist()
@@ -296,7 +296,7 @@ STATUS = Path("/proc/self/status")
 MEASURED = """
 from pathlib import Path
 import pyarrow as pa
-from tasks.corpus.quality import QualityConfig, compute_quality_signals
+from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_signals
 
 def peak():  # of this program; what getrusage says begins with that of the process before it
     (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in l]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from flows.commands.settings import list_settings
-from flows.config import load_config
-from tasks.contract import UsageError
-from tasks.corpus.quality import SIGNALS, QualityConfig, measure_quality
-from tasks.corpus.quality_presets import PRESET_RULES
-from tasks.corpus.select import SelectConfig, SelectionRule, select_documents
+from hallmark.flows.commands.settings import list_settings
+from hallmark.flows.config import load_config
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.quality import SIGNALS, QualityConfig, measure_quality
+from hallmark.tasks.corpus.quality_presets import PRESET_RULES
+from hallmark.tasks.corpus.select import SelectConfig, SelectionRule, select_documents
 from tests.tasks.corpora import given
 
 SENTENCES = [

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 
 KEYS = [f"key {n}" for n in range(300)]
 EMPTY = [f"empty {n}" for n in range(20)]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpus.reading import LIMIT, read, texts, zst
 
 # Lines --------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def test_lines_are_those_of_split(tmp_path_factory, data, block, limit):
     path.write_bytes(data)
     meter = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
+        patch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
         found = list(read_lines(path, limit, meter))
     skipped = 3 * data.startswith(b"\xef\xbb\xbf")
     # A mark that the limit cuts through is no mark.
@@ -358,7 +358,7 @@ def test_quotes_that_never_close_take_linear_time(write):
         path = write("a.csv", b"id,text\n" + b'a","b\n1,c\n' * count)
         start = time.process_time()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tasks.corpus.reading.delimited.MAX_REREAD_BYTES", 1 << 18)
+            patch.setattr("hallmark.tasks.corpus.reading.delimited.MAX_REREAD_BYTES", 1 << 18)
             good, bad, _ = read(path, "csv", limit=2 * 10**5)
         times.append(time.process_time() - start)
         assert (len(good), len(bad)) == (count, count)

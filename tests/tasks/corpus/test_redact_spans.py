@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     ProcessMapper,
     Session,
@@ -23,10 +23,10 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.corpus.redact_spans import RedactSpansConfig, find_blank_texts, redact_spans
-from tasks.corpus.spans import SPANS
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, find_blank_texts, redact_spans
+from hallmark.tasks.corpus.spans import SPANS
+from hallmark.tasks.measures.normalised_words import normalise_texts
 from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     HallmarkError,
     ProcessMapper,
     Session,
@@ -20,13 +20,16 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.group_effects.document_outcomes import NOT_REMOVED, compute_document_outcomes
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.removal_effects import (
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.group_effects.document_outcomes import (
+    NOT_REMOVED,
+    compute_document_outcomes,
+)
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
+from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
+from hallmark.tasks.corpus.removal_effects import (
     RemovalEffectsConfig,
     build_rate_rows,
     choose_thresholds,
@@ -34,8 +37,8 @@ from tasks.corpus.removal_effects import (
     iter_removal_masks,
     measure_removal_effects,
 )
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.signals import build_signal_schema
 from tests.tasks.corpora import given
 
 ORDINARY = [

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.copies import repeats
-from tasks.corpus.copies.repeats import TEXT_SEPARATOR, join_repeated_spans, mark_repeated_windows
+from hallmark.tasks.corpus.copies import repeats
+from hallmark.tasks.corpus.copies.repeats import (
+    TEXT_SEPARATOR,
+    join_repeated_spans,
+    mark_repeated_windows,
+)
 
 
 def joined(texts):

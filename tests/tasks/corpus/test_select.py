@@ -9,8 +9,8 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flows.config import load_config
-from tasks.contract import (
+from hallmark.flows.config import load_config
+from hallmark.tasks.contract import (
     HallmarkError,
     StageConfig,
     StageContext,
@@ -19,8 +19,13 @@ from tasks.contract import (
     column,
     stage,
 )
-from tasks.corpus.select import SelectConfig, SelectionRule, add_rule_tags, select_documents
-from tasks.corpus.signals import build_signal_schema
+from hallmark.tasks.corpus.select import (
+    SelectConfig,
+    SelectionRule,
+    add_rule_tags,
+    select_documents,
+)
+from hallmark.tasks.corpus.signals import build_signal_schema
 from tests.tasks.corpora import given
 
 MEASURES = build_signal_schema(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures import normalised_words
-from tasks.measures.normalised_words import normalise_texts
+from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from hallmark.tasks.measures import normalised_words
+from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 def plain(text):

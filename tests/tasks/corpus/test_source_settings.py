@@ -6,9 +6,9 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import UsageError
-from tasks.corpus.reading.hub_datasets import DatasetsSource
-from tasks.corpus.reading.sources import RecordFields, Source, find_files
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
+from hallmark.tasks.corpus.reading.sources import RecordFields, Source, find_files
 
 
 def test_a_collection_ends_on_the_day_on_which_it_began_or_later():

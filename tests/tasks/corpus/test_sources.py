@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import UsageError
-from tasks.contract.allowed_roots import _iter_symlinks
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.readers import TextSource, read_text_file
-from tasks.corpus.reading.sources import (
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract.allowed_roots import _iter_symlinks
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.readers import TextSource, read_text_file
+from hallmark.tasks.corpus.reading.sources import (
     CORPUS_FILE_SUFFIXES,
     SUFFIXES_BY_KIND,
     add_compressed_suffixes,

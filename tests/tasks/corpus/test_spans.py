@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.corpus.spans import Utf8Texts, merge_overlapping_spans, replace_spans
+from hallmark.tasks.corpus.spans import Utf8Texts, merge_overlapping_spans, replace_spans
 
 LETTERS = st.text(st.sampled_from("abc é漢😀\n"), max_size=12)
 

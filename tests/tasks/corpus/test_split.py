@@ -7,8 +7,13 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import hash_to_ids
-from tasks.corpus.split import SplitConfig, assign_splits, hash_ids_to_uniform, split_corpus
+from hallmark.tasks.contract import hash_to_ids
+from hallmark.tasks.corpus.split import (
+    SplitConfig,
+    assign_splits,
+    hash_ids_to_uniform,
+    split_corpus,
+)
 from tests.tasks.corpora import given
 
 MASK = (1 << 64) - 1

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, UsageError
-from tasks.corpus.reading import hub_datasets
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.hub_datasets import (
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.corpus.reading import hub_datasets
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.hub_datasets import (
     DatasetsSource,
     count_shards,
     read_dataset,

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import hash_to_ids
-from tasks.corpus.group_effects.swaps import (
+from hallmark.tasks.contract import hash_to_ids
+from hallmark.tasks.corpus.group_effects.swaps import (
     CORPUS_ORIGIN,
     DRAWN_SENTENCES_SCHEMA,
     SentencePair,
@@ -23,8 +23,8 @@ from tasks.corpus.group_effects.swaps import (
     keep_lowest_ranked,
     swap_term,
 )
-from tasks.corpus.identities import read_user_lexicons
-from tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
+from hallmark.tasks.corpus.identities import read_user_lexicons
+from hallmark.tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
 
 OWN = build_swap_vocabulary({})
 

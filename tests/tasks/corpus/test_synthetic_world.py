@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import UsageError
-from tasks.corpus.synthetic_world import (
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.synthetic_world import (
     ANSWER_KEY,
     NEUTRAL_PHRASES,
     RUDE_PHRASES,
@@ -16,8 +16,8 @@ from tasks.corpus.synthetic_world import (
     seal_answer_key,
     write_synthetic_world,
 )
-from tasks.corpus.town.documents import compute_shingle_similarity
-from tasks.corpus.town.grammar import AnnotatedText, load_rules
+from hallmark.tasks.corpus.town.documents import compute_shingle_similarity
+from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_rules
 
 CONFIG = SyntheticWorldConfig(
     seed=3,
@@ -128,7 +128,7 @@ def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(mad
 
 
 def test_a_length_that_no_document_has_is_said(monkeypatch):
-    monkeypatch.setattr("tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
+    monkeypatch.setattr("hallmark.tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
     with pytest.raises(UsageError, match=r"of 20 documents .* none has from 90,000 to 90,001 char"):
         compose_synthetic_world(
             CONFIG.model_copy(

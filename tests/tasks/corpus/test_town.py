@@ -13,20 +13,20 @@ from pydantic import ValidationError
 from scipy.stats import binomtest
 from sklearn.feature_extraction.text import CountVectorizer
 
-from tasks.contract import HallmarkError, hash_to_ids
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.byte_streams import ReadCounts
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.readers import TOO_LONG
-from tasks.corpus.reading.town_source import (
+from hallmark.tasks.contract import HallmarkError, hash_to_ids
+from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.readers import TOO_LONG
+from hallmark.tasks.corpus.reading.town_source import (
     TownSource,
     compose_town_block,
     label_town_blocks,
     read_town_documents,
 )
-from tasks.corpus.town.documents import (
+from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     REGISTER_BY_KIND,
     TownRates,
@@ -35,7 +35,7 @@ from tasks.corpus.town.documents import (
     load_town_lexicon,
     load_town_occupations,
 )
-from tasks.corpus.town.grammar import (
+from hallmark.tasks.corpus.town.grammar import (
     DATA_FOLDER,
     RULE_FILES,
     AnnotatedText,
@@ -45,9 +45,9 @@ from tasks.corpus.town.grammar import (
     load_rules,
     parse_rules,
 )
-from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
-from tasks.measures.identities import find_term_mentions, load_builtin_lexicon
-from tasks.measures.personal_data import find_personal_data_spans
+from hallmark.tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
+from hallmark.tasks.measures.identities import find_term_mentions, load_builtin_lexicon
+from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +283,7 @@ def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
 # The same everywhere -----------------------------------------------------------------------------
 
 PROGRAM = (
-    "import hashlib; from tasks.corpus.town.documents import TownRates, compose_block;"
+    "import hashlib; from hallmark.tasks.corpus.town.documents import TownRates, compose_block;"
     "print(hashlib.sha256(repr([(d.text, d.truth, d.personal_spans) for d in "
     "compose_block(1, 900, 2, TownRates())])"
     ".encode()).hexdigest())"

@@ -1,11 +1,14 @@
 """How much a town holds of what its config states, counted by hand."""
 
-from tasks.corpus.evaluate_curation import build_occupation_share_rows, build_property_share_rows
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.reading.town_source import TownSource
-from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.corpus.town.documents import load_town_lexicon, load_town_occupations
+from hallmark.tasks.corpus.evaluate_curation import (
+    build_occupation_share_rows,
+    build_property_share_rows,
+)
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
+from hallmark.tasks.corpus.reading.town_source import TownSource
+from hallmark.tasks.corpus.split import SplitConfig, split_corpus
+from hallmark.tasks.corpus.town.documents import load_town_lexicon, load_town_occupations
 from tests.tasks.corpora import given
 
 NOTHING = {

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tasks.corpus.town.grammar import KeyedRandom
-from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
+from hallmark.tasks.corpus.town.grammar import KeyedRandom
+from hallmark.tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
 
 DRAWS = 500
 

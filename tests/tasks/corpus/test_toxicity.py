@@ -7,15 +7,15 @@ import pyarrow as pa
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from tasks.contract import ProcessMapper, Session, Store, hash_to_ids, open_session
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.toxicity.windows import (
+from hallmark.tasks.contract import ProcessMapper, Session, Store, hash_to_ids, open_session
+from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.toxicity.windows import (
     compute_highest_scores,
     score_document_windows,
     split_into_windows,
 )
-from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 

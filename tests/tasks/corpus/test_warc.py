@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resiliparse.extract.html2text import extract_plain_text
 
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import byte_streams, warc, web_pages
-from tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.readers import NOT_UTF8
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading import byte_streams, warc, web_pages
+from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8
 from tests.tasks.corpus.reading import PACK, read, read_all, texts, zst
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"

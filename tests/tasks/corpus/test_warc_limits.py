@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from tasks.corpus.reading import web_pages
-from tasks.corpus.reading.readers import TOO_LONG
-from tasks.corpus.reading.warc import NO_HEADER, NOT_WARC
+from hallmark.tasks.corpus.reading import web_pages
+from hallmark.tasks.corpus.reading.readers import TOO_LONG
+from hallmark.tasks.corpus.reading.warc import NO_HEADER, NOT_WARC
 from tests.tasks.corpus.reading import PACK, read, texts
 from tests.tasks.corpus.test_warc import archive, html, page, record
 

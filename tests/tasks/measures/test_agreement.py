@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tasks.measures.agreement import krippendorff_alpha
+from hallmark.tasks.measures.agreement import krippendorff_alpha
 
 #: Four observers, twelve units ("Computing Krippendorff's Alpha-Reliability", 2011).
 OBSERVERS = ("123321412***", "1233224125*3", "*3332342251*", "12332441251*")

@@ -7,14 +7,14 @@ from itertools import islice
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import Session, Store, open_session
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.measures.association_canaries import (
+from hallmark.tasks.contract import Session, Store, open_session
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.measures.association_canaries import (
     PLANTED_FRAMES,
     generate_association_canaries,
     generate_invented_words,
 )
-from tasks.measures.sentence_frames import SENTENCE_FRAMES
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES
 from tests.tasks.corpora import given
 
 CONFIG = PlantCanariesConfig(

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 from stdnum import iban
 
-from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
-from tasks.measures.personal.types import (
+from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from hallmark.tasks.measures.personal.types import (
     PERSONAL_DATA_TYPES,
     SUPPORTED_COUNTRIES,
     country_of_type,
     select_types_for_regions,
 )
-from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
+from hallmark.tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 
 def found(text, regions=("US",), types=PERSONAL_DATA_TYPES):
@@ -42,7 +42,7 @@ def test_what_looks_like_a_telephone_number_without_a_word():
 
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
-    monkeypatch.setattr("tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
+    monkeypatch.setattr("hallmark.tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREADABLE", text)]

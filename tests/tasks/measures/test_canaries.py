@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import pytest
 
-from tasks.measures.canaries import (
+from hallmark.tasks.measures.canaries import (
     CANARY_TEMPLATES,
     RECORD_TEMPLATES,
     SYLLABLES,

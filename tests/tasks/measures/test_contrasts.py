@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.measures.contrasts import (
+from hallmark.tasks.measures.contrasts import (
     estimate_group_differences,
     estimate_wasserstein_distances,
     wasserstein_distance,

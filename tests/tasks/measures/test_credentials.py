@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.measures.personal_data import find_personal_data_spans
+from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 
 def found(text):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import nct, permutation_test
 
-from tasks.measures.effect_sizes import (
+from hallmark.tasks.measures.effect_sizes import (
     estimate_weat_effect_size,
     permutation_test_p,
     standardised_mean_difference,

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.audits.probes.bias import read_bias_pairs
-from tasks.measures.detectable_effects import detectable_standard_errors
-from tasks.measures.estimates import (
+from hallmark.tasks.audits.probes.bias import read_bias_pairs
+from hallmark.tasks.measures.detectable_effects import detectable_standard_errors
+from hallmark.tasks.measures.estimates import (
     MAX_EXACT_UNITS,
     estimate_mean_difference,
     estimate_mean_or_share,
 )
-from tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
+from hallmark.tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
 
 
 def test_exact_intervals_and_p_are_scipys():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError
-from tasks.measures.identities import (
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.measures.identities import (
     CONDITION_FIELDS,
     Lexicon,
     LexiconEntry,
@@ -22,7 +22,7 @@ from tasks.measures.identities import (
     pluralise,
     read_user_lexicon,
 )
-from tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
+from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
 
 
 def groups_in(text: str, name: str = "identities") -> set[str]:

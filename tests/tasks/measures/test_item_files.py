@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tasks.contract import UsageError, hash_file
-from tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.contract import UsageError, hash_file
+from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 ROWS = [{"text": "wörd", "id": "1"}, {"text": 'a "b",\tc', "id": "2"}]
 FORMS = {
@@ -58,7 +58,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, sa
 
 
 def test_a_file_holds_so_many_items_and_no_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.measures.item_files.MAX_ITEMS", 3)
+    monkeypatch.setattr("hallmark.tasks.measures.item_files.MAX_ITEMS", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tasks.measures.languages import UNDETERMINED, detect_languages, estimate_languages
+from hallmark.tasks.measures.languages import UNDETERMINED, detect_languages, estimate_languages
 
 TEXTS = {
     "en": "A letter came this morning; nobody in the house knew who had written it.",

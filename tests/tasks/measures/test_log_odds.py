@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.measures.log_odds import (
+from hallmark.tasks.measures.log_odds import (
     estimate_log_odds_multiple,
     estimate_log_odds_slope,
     fit_firth_regressions,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tasks.measures.multiple_testing import adjust_p_values_fdr, adjust_p_values_holm
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_fdr, adjust_p_values_holm
 
 
 def test_holm_by_hand():

@@ -9,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
-from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
-from tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES, country_of_type
-from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
+from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from hallmark.tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
+from hallmark.tasks.measures.personal.types import (
+    PERSONAL_DATA_TYPES,
+    SUPPORTED_COUNTRIES,
+    country_of_type,
+)
+from hallmark.tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 #: As authorities, or the documentation of python-stdnum, print them; with a word for each, and
 #: whether it is found without.

@@ -7,8 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from tasks.measures.identities import DATA_FOLDER, pluralise
-from tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.identities import DATA_FOLDER, pluralise
+from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
 
 LISTS = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.measures.overlap import build_overlap_index, find_overlaps
+from hallmark.tasks.measures.overlap import build_overlap_index, find_overlaps
 from tests.tasks.corpus.test_sketches import plain
 
 

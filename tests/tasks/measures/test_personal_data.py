@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.measures.personal_data import (
+from hallmark.tasks.measures.personal_data import (
     PERSONAL_DATA_TYPES,
     Span,
     find_personal_data_spans,

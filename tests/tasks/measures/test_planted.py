@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 from stdnum import iban
 
-from tasks.measures.detector_examples import (
+from hallmark.tasks.measures.detector_examples import (
     NEGATIVE_TEMPLATES,
     NON_ASCII_DIGITS,
     UNCHECKED_GENERATORS,
@@ -21,7 +21,7 @@ from tasks.measures.detector_examples import (
     _randomise_script,
     generate_detector_examples,
 )
-from tasks.measures.synthetic_identifiers import (
+from hallmark.tasks.measures.synthetic_identifiers import (
     IDENTIFIER_SPECS,
     IdentifierSpec,
     _make_lettered_generator,

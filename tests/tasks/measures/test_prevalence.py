@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.measures.prevalence import correct_prevalence, estimate_prevalence
+from hallmark.tasks.measures.prevalence import correct_prevalence, estimate_prevalence
 
 
 def labelled(found, toxic, passed, other):

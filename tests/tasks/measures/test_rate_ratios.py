@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tasks.measures.rate_ratios import ClusteredGroup, estimate_rate_ratios
+from hallmark.tasks.measures.rate_ratios import ClusteredGroup, estimate_rate_ratios
 
 
 def ratios(hit, group, cluster=None, risk=None):

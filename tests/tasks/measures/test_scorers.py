@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError
-from tasks.measures.scorers import (
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.measures.scorers import (
     TOXICITY_HEADS,
     DetoxifyScorer,
     LinearScorer,
@@ -23,7 +23,7 @@ from tasks.measures.scorers import (
     open_scorer,
     scorer_versions,
 )
-from tasks.measures.scorers.network import batch_by_length
+from hallmark.tasks.measures.scorers.network import batch_by_length
 from tests.tasks.measures.detoxify_checkpoint import VARIANTS, make_checkpoint
 
 
@@ -63,7 +63,8 @@ def test_linear_digest_is_that_of_the_files_in_the_wheel():
 
 def test_naming_a_scorer_does_not_load_it():
     code = (
-        "import sys; from tasks.measures.scorers import *; scorer_versions(ScorerConfig());"
+        "import sys; from hallmark.tasks.measures.scorers import *;"
+        "scorer_versions(ScorerConfig());"
         "print({'torch', 'sklearn', 'profanity_check'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.contract import HallmarkError, UsageError
-from tasks.measures.scorers import (
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.measures.scorers import (
     ClassifierConfig,
     WordListConfig,
     WordListScorer,

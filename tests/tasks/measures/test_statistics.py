@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tasks.measures import statistics as st
+from hallmark.tasks.measures import statistics as st
 
 
 @pytest.fixture

@@ -4,8 +4,11 @@ import time
 
 import pytest
 
-from tasks.measures.personal.truncated_values import SEARCHED_CHARACTERS, find_truncated_values
-from tasks.measures.personal_data import find_personal_data_spans
+from hallmark.tasks.measures.personal.truncated_values import (
+    SEARCHED_CHARACTERS,
+    find_truncated_values,
+)
+from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.measures.test_personal_data import KNOWN
 
 

@@ -6,11 +6,11 @@ import logging
 import sys
 from pathlib import Path
 
-from model.config import ModelConfig, TrainConfig
-from tasks.contract import Artifact, Session, Store, open_session
-from tasks.training.pack import PackConfig, pack
-from tasks.training.pretrain import PretrainConfig, pretrain
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.tasks.contract import Artifact, Session, Store, open_session
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
 CONFIG = PretrainConfig(
@@ -33,8 +33,8 @@ def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifac
 
 def prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
     """The inputs of the stage."""
-    from tasks.training.pack import PackConfig, pack
-    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+    from hallmark.tasks.training.pack import PackConfig, pack
+    from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
     with open_session(Session(Store(store))):
         corpus = split_corpus(60)

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from model.objectives import build_causal_batch
-from model.special_tokens import PAD_ID
-from model.training.packed_rows import select_batch_rows
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.contract import (
+from hallmark.model.objectives import build_causal_batch
+from hallmark.model.special_tokens import PAD_ID
+from hallmark.model.training.packed_rows import select_batch_rows
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     SerialMapper,
@@ -21,12 +21,19 @@ from tasks.contract import (
     Table,
     open_session,
 )
-from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
-from tasks.training import document_padding as blanking
-from tasks.training.document_padding import pad_removed_documents, replace_spans_with_padding
-from tasks.training.document_reads import build_read_tables, iter_row_reads, load_document_spans
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
+from hallmark.tasks.training import document_padding as blanking
+from hallmark.tasks.training.document_padding import (
+    pad_removed_documents,
+    replace_spans_with_padding,
+)
+from hallmark.tasks.training.document_reads import (
+    build_read_tables,
+    iter_row_reads,
+    load_document_spans,
+)
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, split_corpus
 
 CONTEXT = 32
@@ -38,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     folder = tmp_path_factory.mktemp("blank")
     session = open_session(Session(Store(folder / "store"), SerialMapper()))
     with session, pytest.MonkeyPatch.context() as m:
-        m.setattr("tasks.training.pack.TOKENS_PER_RANGE", 10 * CONTEXT)  # several parts
+        m.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", 10 * CONTEXT)  # several parts
         corpus = split_corpus(parts=4)
         ids = [r["doc_id"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
         listed = folder / "ids.txt"

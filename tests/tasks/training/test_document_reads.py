@@ -7,10 +7,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from model.training.packed_rows import compute_read_steps, count_reads_per_row, select_batch_rows
-from tasks.contract import Artifact, Session, StageContext, Store, Table, TablePart, open_session
-from tasks.contract.artifact import ArtifactLocation
-from tasks.training.document_reads import (
+from hallmark.model.training.packed_rows import (
+    compute_read_steps,
+    count_reads_per_row,
+    select_batch_rows,
+)
+from hallmark.tasks.contract import (
+    Artifact,
+    Session,
+    StageContext,
+    Store,
+    Table,
+    TablePart,
+    open_session,
+)
+from hallmark.tasks.contract.artifact import ArtifactLocation
+from hallmark.tasks.training.document_reads import (
     COVERAGE,
     DOCUMENT_READS,
     DocumentSpans,
@@ -18,8 +30,8 @@ from tasks.training.document_reads import (
     iter_row_reads,
     write_read_tables,
 )
-from tasks.training.pack import PackConfig, pack
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 

@@ -19,13 +19,13 @@ from tokenizers import Tokenizer
 
 from benchmarks import toy_language
 from benchmarks.finetuning import draw_cross_attention
-from model.decoding.inference_mode import autocast_to_precision
-from model.interchange import checkpoint
-from tasks.contract import PROJECT_ROOT, HallmarkError, UsageError
-from tasks.training.encoding import load_tokenizer
-from tasks.training.finetune import FinetuneConfig, load_task_rows
-from tasks.training.task_predictions import evaluate_labels
-from tasks.training.task_rows import encode_rows
+from hallmark.model.decoding.inference_mode import autocast_to_precision
+from hallmark.model.interchange import checkpoint
+from hallmark.tasks.contract import PROJECT_ROOT, HallmarkError, UsageError
+from hallmark.tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.finetune import FinetuneConfig, load_task_rows
+from hallmark.tasks.training.task_predictions import evaluate_labels
+from hallmark.tasks.training.task_rows import encode_rows
 from tests.tasks.training.test_training_resumption import stretches
 from tests.tasks.training.tuning import TRAIN, base, tune
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.training.packed_rows import count_token_bytes, spell_tokens_as_bytes
-from tasks.contract import (
+from hallmark.model.training.packed_rows import count_token_bytes, spell_tokens_as_bytes
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     Mapper,
@@ -29,8 +29,8 @@ from tasks.contract import (
     hash_to_ids,
     open_session,
 )
-from tasks.training.encoding import load_tokenizer, split_long_text
-from tasks.training.pack import (
+from hallmark.tasks.training.encoding import load_tokenizer, split_long_text
+from hallmark.tasks.training.pack import (
     PACKED_SPLITS,
     SPANS,
     PackConfig,
@@ -39,7 +39,11 @@ from tasks.training.pack import (
     encode_texts,
     pack,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer, train_tokenizer_by_kind
+from hallmark.tasks.training.train_tokenizer import (
+    TokenizerConfig,
+    train_tokenizer,
+    train_tokenizer_by_kind,
+)
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 VOCABULARY = TokenizerConfig(vocab_size=320)
@@ -204,7 +208,7 @@ def test_parts_workers_and_stretches_do_not_matter(
     assert len(in_parts["ledger"].parts) == 4
     in_processes = packed(tmp_path / "c", ProcessMapper(2), context=24, parts=4)[-1]
     assert in_processes.content_digest == in_parts.content_digest
-    monkeypatch.setattr("tasks.training.pack.TOKENS_PER_RANGE", 100)  # 4 rows a stretch
+    monkeypatch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", 100)  # 4 rows a stretch
     in_stretches = packed(tmp_path / "d", context=24, parts=4)[-1]
     assert rows(in_stretches) == rows(whole)
     train = in_stretches["train"]
@@ -281,7 +285,7 @@ def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
     config = PackConfig(context=context, seed=seed)
     rows = [(f"s{len(text) % 2}", split, text) for split, text in texts]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.training.pack.TOKENS_PER_RANGE", stretch)
+        patch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", stretch)
         with open_session(Session(Store(folder))):
             corpus = corpus_of(rows, parts)
             made = pack(corpus, tokenizer, config)
@@ -317,7 +321,9 @@ def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
     assert len(found) > 10 and all(len(piece) < 120 for piece in found)
     assert split_long_text("x" * 500, 100) == ["x" * 500]  # no place to cut
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.training.pack.split_long_text", lambda text: split_long_text(text, 20))
+        patch.setattr(
+            "hallmark.tasks.training.pack.split_long_text", lambda text: split_long_text(text, 20)
+        )
         column = pa.array([text, "", "short", text[:77]], pa.large_string())
         cut = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer))
     assert cut.equals(encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)))

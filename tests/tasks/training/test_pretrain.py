@@ -17,10 +17,10 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from model.batch import Batch
-from model.config import ModelConfig, TrainConfig
-from model.interchange import checkpoint
-from tasks.contract import (
+from hallmark.model.batch import Batch
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.model.interchange import checkpoint
+from hallmark.tasks.contract import (
     PROJECT_ROOT,
     Artifact,
     Event,
@@ -30,7 +30,7 @@ from tasks.contract import (
     doc_id_to_part_index,
     open_session,
 )
-from tasks.training.pretrain import PretrainConfig, pretrain
+from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
 from tests.tasks.training.pretraining import CONFIG, prepared, run
 
@@ -268,7 +268,7 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
 
 
 def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
-    from tasks.training.pack import PackConfig, pack
+    from hallmark.tasks.training.pack import PackConfig, pack
 
     _, tokenizer, *_ = prepared(tmp_path)
     with open_session(Session(Store(tmp_path))):
@@ -310,10 +310,10 @@ def test_validation_by_source_and_group_and_samples(
 
 
 def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
-    from tasks.corpus.identities import IdentitiesConfig, find_identities
-    from tasks.training.pack import PackConfig, pack
-    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-    from tasks.training.validation_groups import build_validation_groups
+    from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+    from hallmark.tasks.training.pack import PackConfig, pack
+    from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+    from hallmark.tasks.training.validation_groups import build_validation_groups
 
     texts = {
         "a": "The women and the men met at the mosque. " * 3,
@@ -349,7 +349,7 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
 def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     undisturbed: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    from tasks.training.pack import PackConfig, pack
+    from hallmark.tasks.training.pack import PackConfig, pack
 
     _, made = undisturbed
     rows = made["checkpoints"].read().to_pylist()
@@ -394,7 +394,7 @@ def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
 
 def test_the_trainers_modules_count_as_code() -> None:
     """Every module that the trainer's process loads from model/ decides the weights."""
-    listing = "import sys, model.training.run; print(*sys.modules)"
+    listing = "import sys, hallmark.model.training.run; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", listing],
         cwd=PROJECT_ROOT,

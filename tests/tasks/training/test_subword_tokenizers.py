@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tasks.contract import PROJECT_ROOT
-from tasks.training.subword_tokenizers import (
+from hallmark.tasks.contract import PROJECT_ROOT
+from hallmark.tasks.training.subword_tokenizers import (
     CONTINUATION_PREFIX,
     MAX_WORD_BYTES,
     list_byte_letters,

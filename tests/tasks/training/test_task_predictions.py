@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from model.decoding.generation import generate
-from model.special_tokens import END_OF_TEXT_ID
-from model.training.examples import Example, build_pair_prompt
-from tasks.training.task_predictions import evaluate_labels, evaluate_pairs, predict_texts
-from tasks.training.task_rows import (
+from hallmark.model.decoding.generation import generate
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+from hallmark.model.training.examples import Example, build_pair_prompt
+from hallmark.tasks.training.task_predictions import evaluate_labels, evaluate_pairs, predict_texts
+from hallmark.tasks.training.task_rows import (
     ClassificationTask,
     EncodedRows,
     PairsTask,

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from model.config import ModelConfig
-from model.training.examples import NO_LABEL
-from tasks.contract import HallmarkError, UsageError
-from tasks.training import table_files
-from tasks.training.table_files import RawRow, read_table_rows
-from tasks.training.task_rows import (
+from hallmark.model.config import ModelConfig
+from hallmark.model.training.examples import NO_LABEL
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.training import table_files
+from hallmark.tasks.training.table_files import RawRow, read_table_rows
+from hallmark.tasks.training.task_rows import (
     ClassificationTask,
     PairsTask,
     TaskDataConfig,
@@ -24,7 +24,7 @@ from tasks.training.task_rows import (
     join_sentences,
     read_task_rows,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
 ROWS = [["ein Hund, ja", "a dog"], ['"zwei"\nZeilen', "two lines"], ["drei", ""]]
 

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sklearn.metrics import accuracy_score, f1_score
 
-from tasks.training.task_scores import (
+from hallmark.tasks.training.task_scores import (
     RESAMPLE_COUNT,
     compute_label_differences,
     compute_label_scores,
@@ -145,7 +145,7 @@ def test_rows_of_a_group_are_resampled_together():
 
 
 def test_the_interval_of_a_text_score_holds_the_draws_and_nothing_off_the_scale(monkeypatch):
-    monkeypatch.setattr("tasks.training.task_scores.RESAMPLE_COUNT", 100)
+    monkeypatch.setattr("hallmark.tasks.training.task_scores.RESAMPLE_COUNT", 100)
     words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
     gold = [f"{text} {i}" for i in range(8) for text in words]
     written = ["zz", *gold[1:]]

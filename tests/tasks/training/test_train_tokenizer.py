@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.contract import (
+from hallmark.tasks.contract import (
     Artifact,
     BoundStage,
     EmptyConfig,
@@ -20,12 +20,12 @@ from tasks.contract import (
     Store,
     open_session,
 )
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.training.document_padding import pad_removed_documents
-from tasks.training.encoding import load_tokenizer
-from tasks.training.pack import PackConfig, pack
-from tasks.training.pretrain import PretrainConfig, pretrain
-from tasks.training.train_tokenizer import (
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.training.document_padding import pad_removed_documents
+from hallmark.tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
+from hallmark.tasks.training.train_tokenizer import (
     SPECIAL_TOKENS,
     TokenizerConfig,
     list_special_tokens,

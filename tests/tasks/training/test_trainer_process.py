@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.contract import Event, HallmarkError, Session, Store, open_session
-from tasks.training import trainer_process
-from tasks.training.pretrain import pretrain
+from hallmark.tasks.contract import Event, HallmarkError, Session, Store, open_session
+from hallmark.tasks.training import trainer_process
+from hallmark.tasks.training.pretrain import pretrain
 from tests.tasks.training.pretraining import CONFIG, prepared
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from model.config import ModelConfig, TrainConfig
-from tasks.contract import Artifact, Event, HallmarkError, Session, Store, open_session
-from tasks.training.pack import PackConfig, pack
-from tasks.training.pretrain import PretrainConfig, pretrain
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from hallmark.model.config import ModelConfig, TrainConfig
+from hallmark.tasks.contract import Artifact, Event, HallmarkError, Session, Store, open_session
+from hallmark.tasks.training.pack import PackConfig, pack
+from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 from tests.tasks.training.test_pretrain import OnLine, kill, resumed_at
 
@@ -181,7 +181,7 @@ def test_what_was_read_is_told_of_this_run_and_of_none_before(
     short, longer = (changed(schedule="constant", steps=steps) for steps in (10, 20))
     with monkeypatch.context() as fault, pytest.raises(HallmarkError, match="given up"):
         fault.setattr(
-            "tasks.training.pretrain.preserve_resumable_states",
+            "hallmark.tasks.training.pretrain.preserve_resumable_states",
             Mock(side_effect=HallmarkError("given up")),
         )
         trained(tmp_path, short)

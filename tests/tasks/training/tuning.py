@@ -10,12 +10,19 @@ from pathlib import Path
 import torch
 
 from benchmarks import toy_language
-from model.architecture import Transformer
-from model.config import ModelConfig, Objective
-from model.interchange import checkpoint
-from tasks.contract import Artifact, Event, Session, Store, folder_to_artifact, open_session
-from tasks.training.finetune import FinetuneConfig, finetune
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
+from hallmark.model.architecture import Transformer
+from hallmark.model.config import ModelConfig, Objective
+from hallmark.model.interchange import checkpoint
+from hallmark.tasks.contract import (
+    Artifact,
+    Event,
+    Session,
+    Store,
+    folder_to_artifact,
+    open_session,
+)
+from hallmark.tasks.training.finetune import FinetuneConfig, finetune
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
 MODEL = {"d_model": 48, "n_layers": 2, "n_heads": 4, "context": 48}
 TRAIN = {

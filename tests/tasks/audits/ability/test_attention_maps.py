@@ -6,10 +6,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.decoding.activations import extract_attention_weights
-from model.interchange.checkpoint import load_checkpoint
-from tasks.audits.ability.attention_maps import AttentionMapsConfig, AttentionText, attention_maps
-from tasks.contract import folder_to_artifact
+from hallmark.model.decoding.activations import extract_attention_weights
+from hallmark.model.interchange.checkpoint import load_checkpoint
+from hallmark.tasks.audits.ability.attention_maps import (
+    AttentionMapsConfig,
+    AttentionText,
+    attention_maps,
+)
+from hallmark.tasks.contract import folder_to_artifact
 from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
 
 NURSE = AttentionText(text="The nurse said that she would be late.", word="she")

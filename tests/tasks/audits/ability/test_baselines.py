@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.audits.ability.baselines import (
+from hallmark.tasks.audits.ability.baselines import (
     FALLBACK_DISCOUNTS,
     NgramModel,
     count_gzip_bits,

@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 import scipy.stats
 
-from model.interchange import checkpoint
-from tasks.audits.ability.baselines import NgramModel, count_gzip_bits
-from tasks.audits.ability.capability import (
+from hallmark.model.interchange import checkpoint
+from hallmark.tasks.audits.ability.baselines import NgramModel, count_gzip_bits
+from hallmark.tasks.audits.ability.capability import (
     SAMPLES,
     CapabilityConfig,
     audit_capability,
 )
-from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.audits.ability.cloze import extract_first_word
-from tasks.audits.judging.comparison import compare_findings, explain_incomparability
-from tasks.audits.judging.comparison_units import collect_heldout_texts
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import (
+from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
+from hallmark.tasks.audits.ability.cloze import extract_first_word
+from hallmark.tasks.audits.judging.comparison import compare_findings, explain_incomparability
+from hallmark.tasks.audits.judging.comparison_units import collect_heldout_texts
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     Session,
@@ -37,7 +37,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.training.encoding import load_tokenizer
+from hallmark.tasks.training.encoding import load_tokenizer
 from tests.model.oracles import logits
 from tests.tasks.small_corpus import sentences, split_corpus
 from tests.tasks.training.pretraining import run
@@ -210,7 +210,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         PreTrainedTokenizerFast,
     )
 
-    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
+    from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
     folder = tmp_path / "model"
     tokenizer = train_tokenizer_by_kind(iter([sentences(100)]), TokenizerConfig(vocab_size=300))

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.audits.ability.capability import CapabilityConfig, audit_capability
-from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.contract import HallmarkError, Session, folder_to_artifact
+from hallmark.tasks.audits.ability.capability import CapabilityConfig, audit_capability
+from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
+from hallmark.tasks.contract import HallmarkError, Session, folder_to_artifact
 from tests.tasks.small_corpus import split_corpus
 
 CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=2_000)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.ability.baselines import NgramModel
-from tasks.audits.ability.dependencies import compute_dependency_findings
-from tasks.audits.ability.minimal_pairs import (
+from hallmark.tasks.audits.ability.baselines import NgramModel
+from hallmark.tasks.audits.ability.dependencies import compute_dependency_findings
+from hallmark.tasks.audits.ability.minimal_pairs import (
     NOUNS,
     PAIRS,
     compare_minimal_pairs,
@@ -19,8 +19,8 @@ from tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
     make_baseline_scorer,
 )
-from tasks.audits.audited_models.audited_model import AuditedModel
-from tasks.audits.judging.findings import build_findings_table, select_evidence
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.judging.findings import build_findings_table, select_evidence
 
 PLURAL = {plural for _, plural in NOUNS}
 VERBS = {"is": False, "are": True, "was": False, "were": True, "has": False, "have": True}

@@ -13,24 +13,27 @@ import pyarrow.compute as pc
 import pytest
 import scipy.stats
 
-from tasks.audits.ability.baselines import NgramModel, estimate_gzip_bits_per_byte
-from tasks.audits.ability.capability import (
+from hallmark.tasks.audits.ability.baselines import NgramModel, estimate_gzip_bits_per_byte
+from hallmark.tasks.audits.ability.capability import (
     CapabilityConfig,
     MeasuredTexts,
     compute_bits_per_byte_findings,
     compute_text_bits,
     estimate_bits_per_byte,
 )
-from tasks.audits.ability.capability_baselines import build_text_bits_table
-from tasks.audits.ability.capability_texts import generate_random_texts, sample_split_documents
-from tasks.audits.ability.cloze import (
+from hallmark.tasks.audits.ability.capability_baselines import build_text_bits_table
+from hallmark.tasks.audits.ability.capability_texts import (
+    generate_random_texts,
+    sample_split_documents,
+)
+from hallmark.tasks.audits.ability.cloze import (
     answer_cloze_passages,
     compute_cloze_findings,
     extract_first_word,
     find_cloze_passages,
 )
-from tasks.audits.audited_models.audited_model import AuditedModel
-from tasks.contract import (
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.contract import (
     HallmarkError,
     Session,
     Store,

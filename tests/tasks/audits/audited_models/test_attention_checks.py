@@ -5,10 +5,14 @@ import pytest
 import torch
 import transformers
 
-from tasks.audits.audited_models.attention_checks import check_attention_direction
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.contract import HallmarkError, UsageError
-from tasks.measures.batch_effects import SequencePair, choose_batching, group_batchable_rows
+from hallmark.tasks.audits.audited_models.attention_checks import check_attention_direction
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.measures.batch_effects import (
+    SequencePair,
+    choose_batching,
+    group_batchable_rows,
+)
 from tests.tasks.audits.conftest import train_bpe
 
 SPECIAL = {"mask_token": "<mask>", "cls_token": "<cls>", "sep_token": "<sep>"}

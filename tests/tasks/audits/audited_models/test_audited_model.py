@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.architecture import Transformer
-from tasks.audits.audited_models import transformers_model
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.audited_tokenizer import (
+from hallmark.model.architecture import Transformer
+from hallmark.tasks.audits.audited_models import transformers_model
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     count_shared_prefix_tokens,
     open_audited_tokenizer,
 )
-from tasks.contract import HallmarkError, UsageError, folder_to_artifact
+from hallmark.tasks.contract import HallmarkError, UsageError, folder_to_artifact
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import make_own
 
@@ -74,7 +74,7 @@ def test_log_probs_beyond_the_context(causal):
             stepwise(causal, ids[: causal.context_length + 1]),
             atol=1e-4,
         )
-    from model.decoding.context_windows import compute_window_start
+    from hallmark.model.decoding.context_windows import compute_window_start
 
     last = len(ids) - 1
     start = compute_window_start(last, causal.context_length, causal.context_length // 2)

@@ -5,18 +5,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.decoding.activations import compute_contextual_embeddings
-from tasks.audits.audit_tables import (
+from hallmark.model.decoding.activations import compute_contextual_embeddings
+from hallmark.tasks.audits.audit_tables import (
     EMBEDDINGS,
     REQUESTS,
     RESPONSES,
     RequestBuilder,
     build_items_schema,
 )
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.inference import generate_response_rows
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.inference import generate_response_rows
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.conftest import make_own
 
 SENTENCES = ["The nurse said that she would be late.", "Numbers: 0 1 2", "We read it."]

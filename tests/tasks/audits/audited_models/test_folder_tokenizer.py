@@ -5,13 +5,13 @@ import json
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.audited_models.transformers_tokenizer import (
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     count_layers,
     load_transformers_tokenizer,
 )
-from tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.conftest import TEXTS
 
 TEXT = "The nurse, aged 1999, said: 2023, 650841823 and 36510241999."

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.contract import HallmarkError, folder_to_artifact
+from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.contract import HallmarkError, folder_to_artifact
 from tests.tasks.audits.conftest import train_bpe
 
 NAN, INF = float("nan"), float("inf")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.interchange.checkpoint import CheckpointError
-from model.interchange.transformers_checkpoint import import_transformers
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.contract import UsageError
+from hallmark.model.interchange.checkpoint import CheckpointError
+from hallmark.model.interchange.transformers_checkpoint import import_transformers
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.contract import UsageError
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import train_bpe
 
@@ -76,7 +76,7 @@ def all_logits(folder, kind):
     """Logits of transformers itself, of what ``audit`` loads and of what ``generate`` loads."""
     import transformers
 
-    from model.batch import Batch
+    from hallmark.model.batch import Batch
 
     ids = torch.arange(2, 22)[None]
     auto = (

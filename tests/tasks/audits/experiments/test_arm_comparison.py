@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.audits.experiments.arm_comparison import (
+from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     MIN_UNITS,
     RANDOM,
@@ -22,11 +22,11 @@ from tasks.audits.experiments.arm_comparison import (
     evaluate_criteria,
     judge_criterion,
 )
-from tasks.audits.experiments.removal_experiment import merge_units_by_cluster
-from tasks.audits.experiments.source_documents import RemovalCase
-from tasks.audits.judging.comparison_units import ComparisonUnit
-from tasks.audits.methods.exposure import compute_expected_null_exposure
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.audits.experiments.removal_experiment import merge_units_by_cluster
+from hallmark.tasks.audits.experiments.source_documents import RemovalCase
+from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
+from hallmark.tasks.audits.methods.exposure import compute_expected_null_exposure
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 REFERENCES = 1000
 

@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from tasks.audits.experiments.attribution import (
+from hallmark.tasks.audits.experiments.attribution import (
     NEAR_BEST_SHARE,
     AttributionConfig,
     attribute_texts,
@@ -15,7 +15,7 @@ from tasks.audits.experiments.attribution import (
     find_influential_documents,
     select_influential_documents,
 )
-from tasks.contract import CANARIES, StageConfig, StageContext, stage
+from hallmark.tasks.contract import CANARIES, StageConfig, StageContext, stage
 from tests.tasks.corpora import given
 
 TEXTS = [

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.experiments.candidate_verdicts import (
+from hallmark.tasks.audits.experiments.candidate_verdicts import (
     build_model_learning_row,
     compute_exposure_bits,
     compute_unigram_bits_per_token,
@@ -16,7 +16,7 @@ from tasks.audits.experiments.candidate_verdicts import (
     judge_planted_texts,
     judge_speech,
 )
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 
 def canaries(*ranks, many=99):

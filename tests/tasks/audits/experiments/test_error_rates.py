@@ -6,9 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.experiments.attribution import ATTRIBUTED
-from tasks.audits.experiments.candidate_verdicts import MODEL_LEARNING, VERDICTS, build_verdict
-from tasks.audits.experiments.error_rates import (
+from hallmark.tasks.audits.experiments.attribution import ATTRIBUTED
+from hallmark.tasks.audits.experiments.candidate_verdicts import (
+    MODEL_LEARNING,
+    VERDICTS,
+    build_verdict,
+)
+from hallmark.tasks.audits.experiments.error_rates import (
     ErrorRatesConfig,
     compute_attribution_precision,
     compute_error_rates,
@@ -18,7 +22,7 @@ from tasks.audits.experiments.error_rates import (
     is_alarm,
     is_covered,
 )
-from tasks.contract import (
+from hallmark.tasks.contract import (
     ID_TYPE,
     EmptyConfig,
     StageConfig,
@@ -27,7 +31,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 ENVELOPE = table_schema(
     "The same as of worlds.",

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.audits.audit_tables import build_items_schema
-from tasks.audits.experiments.removal_experiment import (
+from hallmark.tasks.audits.audit_tables import build_items_schema
+from hallmark.tasks.audits.experiments.removal_experiment import (
     build_case_rows,
     compare_arms,
     compare_heldout_loss,
     select_units,
 )
-from tasks.audits.experiments.source_documents import (
+from hallmark.tasks.audits.experiments.source_documents import (
     MAX_WORST_ROWS,
     RemovalCase,
     SourceDocumentsConfig,
@@ -25,10 +25,10 @@ from tasks.audits.experiments.source_documents import (
     list_document_id_columns,
     select_surplus_documents,
 )
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.exposure import compute_expected_null_exposure
-from tasks.audits.tracing import MATCHED_SPANS as RUNS
-from tasks.contract import (
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.methods.exposure import compute_expected_null_exposure
+from hallmark.tasks.audits.tracing import MATCHED_SPANS as RUNS
+from hallmark.tasks.contract import (
     LEDGER,
     EmptyConfig,
     StageConfig,
@@ -39,8 +39,8 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.training.pack import SPANS
-from tasks.training.pretrain import CHECKPOINTS, VALIDATION
+from hallmark.tasks.training.pack import SPANS
+from hallmark.tasks.training.pretrain import CHECKPOINTS, VALIDATION
 from tests.tasks.corpora import given
 
 GROUPS = [

@@ -8,15 +8,19 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.audit_tables import build_items_schema
-from tasks.audits.judging.comparison import (
+from hallmark.tasks.audits.audit_tables import build_items_schema
+from hallmark.tasks.audits.judging.comparison import (
     compare_findings,
     compute_paired_change,
     explain_incomparability,
 )
-from tasks.audits.judging.comparison_units import AREA_UNIT, ComparisonUnit, build_auc_units
-from tasks.audits.judging.findings import FINDINGS, build_findings_table
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.judging.comparison_units import (
+    AREA_UNIT,
+    ComparisonUnit,
+    build_auc_units,
+)
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_findings_table
+from hallmark.tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
@@ -24,8 +28,8 @@ from tasks.audits.judging.measures import (
     compute_measure_findings,
     estimate_mean,
 )
-from tasks.contract import StageConfig, StageContext, stage
-from tasks.measures.estimates import scale_estimate
+from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.measures.estimates import scale_estimate
 
 
 def test_pairs_need_the_same_units_on_both_sides():

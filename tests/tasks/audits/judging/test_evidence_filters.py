@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.judging.evidence_filters import build_row_filter, sort_worst_first
-from tasks.audits.judging.findings import choose_evidence_order, select_evidence
-from tasks.contract import ID_TYPE
+from hallmark.tasks.audits.judging.evidence_filters import build_row_filter, sort_worst_first
+from hallmark.tasks.audits.judging.findings import choose_evidence_order, select_evidence
+from hallmark.tasks.contract import ID_TYPE
 
 ROWS = pa.table(
     {

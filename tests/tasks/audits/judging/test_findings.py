@@ -6,14 +6,14 @@ import math
 import pyarrow as pa
 import pytest
 
-from tasks.audits.judging.findings import (
+from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_findings_table,
     select_evidence,
 )
-from tasks.audits.judging.tags import parse_tags
-from tasks.contract import ID_TYPE
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.contract import ID_TYPE
 
 
 def test_what_could_not_be_measured_is_null_and_not_zero():

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.audit_tables import CROSSED_CLUSTER, build_items_schema
-from tasks.audits.judging.comparison_units import average_by_item
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, build_items_schema
+from hallmark.tasks.audits.judging.comparison_units import average_by_item
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     Measure,
     SeededConfig,
@@ -21,10 +21,10 @@ from tasks.audits.judging.measures import (
     estimate_mean,
     estimate_untested_mean,
 )
-from tasks.audits.methods.instrument_controls import evaluate_instrument_control
-from tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
-from tasks.contract import column
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.audits.methods.instrument_controls import evaluate_instrument_control
+from hallmark.tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
+from hallmark.tasks.contract import column
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 CONFIG = SeededConfig()
 SCHEMA = build_items_schema(column("kind", pa.string(), "label", "its kind"))

@@ -5,9 +5,14 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.judging.policy import PolicyConfig, PolicyRule, evaluate_policy, evaluate_rule
-from tasks.contract import StageConfig, StageContext, UsageError, stage
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.policy import (
+    PolicyConfig,
+    PolicyRule,
+    evaluate_policy,
+    evaluate_rule,
+)
+from hallmark.tasks.contract import StageConfig, StageContext, UsageError, stage
 
 GIVEN = {"n": 9, "unit": "share", "method": "m"}
 

@@ -3,20 +3,20 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import (
+from hallmark.tasks.audits.audit_tables import (
     OCCURRENCE_COUNTS,
     REQUESTS,
     RESPONSES,
     RequestBuilder,
     build_items_schema,
 )
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.catalogue import PROBES
-from tasks.audits.judging.measures import ValueWriter
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.audits.probe import CorpusTables
-from tasks.audits.responses import Responses
-from tasks.contract import ID_TYPE, column
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.judging.measures import ValueWriter
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import ID_TYPE, column
 from tests.tasks.audits.asking import written
 
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.judging.comparison import compute_paired_change
-from tasks.audits.judging.comparison_units import ComparisonUnit
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
-from tasks.audits.methods.exposure import (
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.judging.comparison import compute_paired_change
+from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import ValueWriter, compute_measure_findings
+from hallmark.tasks.audits.methods.exposure import (
     MEASURES,
     build_canary_requests,
     compute_expected_null_exposure,
@@ -21,10 +21,10 @@ from tasks.audits.methods.exposure import (
     compute_null_exposure_variance,
     simulate_null_exposure_interval,
 )
-from tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
-from tasks.audits.responses import Responses
-from tasks.contract import HallmarkError
-from tasks.measures.canaries import draw_reference_secrets
+from hallmark.tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.measures.canaries import draw_reference_secrets
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.audit_tables import (
+from hallmark.tasks.audits.audit_tables import (
     OVERLAP_COLUMNS,
     REQUESTS,
     RESPONSES,
@@ -18,19 +18,19 @@ from tasks.audits.audit_tables import (
     TRAINING_OVERLAP,
     RequestBuilder,
 )
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.judging.evidence_filters import sort_worst_first
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.group_comparison import VALUE_FIELDS
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes import bold, counterfactual
-from tasks.audits.probes.bold import BoldConfig, read_bold_prompts, select_prompts
-from tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
-from tasks.audits.responses import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
-from tasks.audits.scoring import ScoreConfig
-from tasks.contract import UsageError, hash_texts
-from tasks.measures.scorers import ClassifierConfig, ScorerConfig, WordListConfig
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.methods.group_comparison import VALUE_FIELDS
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes import bold, counterfactual
+from hallmark.tasks.audits.probes.bold import BoldConfig, read_bold_prompts, select_prompts
+from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
+from hallmark.tasks.audits.responses import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
+from hallmark.tasks.audits.scoring import ScoreConfig
+from hallmark.tasks.contract import UsageError, hash_texts
+from hallmark.tasks.measures.scorers import ClassifierConfig, ScorerConfig, WordListConfig
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.measures.classifier_folder import make_classifier
 

@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES, add_labelled_items
-from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.contract import UsageError
-from tasks.measures.prevalence import estimate_prevalence
-from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES, add_labelled_items
+from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.measures.prevalence import estimate_prevalence
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REFERENCE_SCORES, RESPONSES
-from tasks.audits.methods import memorisation_ranking
-from tasks.audits.methods.memorisation_ranking import (
+from hallmark.tasks.audits.audit_tables import REFERENCE_SCORES, RESPONSES
+from hallmark.tasks.audits.methods import memorisation_ranking
+from hallmark.tasks.audits.methods.memorisation_ranking import (
     RANKING_SCORES,
     compute_hypergeometric_p,
     compute_ranking_scores,

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tasks.audits.methods.probabilistic_extraction import (
+from hallmark.tasks.audits.methods.probabilistic_extraction import (
     compute_extraction_probability,
     flag_extractable,
 )

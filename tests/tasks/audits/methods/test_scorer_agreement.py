@@ -6,22 +6,22 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from tasks.audits.audit_tables import SCORES, build_items_schema
-from tasks.audits.judging.measures import (
+from hallmark.tasks.audits.audit_tables import SCORES, build_items_schema
+from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     SeededConfig,
     ValueWriter,
     compute_measure_findings,
 )
-from tasks.audits.methods.scorer_agreement import (
+from hallmark.tasks.audits.methods.scorer_agreement import (
     AGREEMENT_MEASURES,
     add_scorer_agreement,
     bootstrap_statistic,
     compute_cohen_kappa,
     compute_rank_correlation,
 )
-from tasks.audits.responses import Responses
-from tasks.contract import column, hash_texts
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import column, hash_texts
 
 FEW = {"resamples": 300, "seed": 0}
 

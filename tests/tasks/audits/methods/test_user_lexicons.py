@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.tags import parse_tags
-from tasks.audits.methods.user_lexicons import (
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.methods.user_lexicons import (
     MAX_COMPARED_GROUPS,
     LexiconGroup,
     build_group_pairs,
     build_group_prompts,
     read_lexicon_groups,
 )
-from tasks.audits.probes.bias import BiasConfig
-from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.corpus.identities import IdentitiesConfig, find_identities
+from hallmark.tasks.audits.probes.bias import BiasConfig
+from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
+from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
-from tasks.audits.responses import Responses
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
+from hallmark.tasks.audits.responses import Responses
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes.associations import (
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes.associations import (
     PROBE,
     AssociationsConfig,
     compute_trained_trait_share,
@@ -18,11 +18,11 @@ from tasks.audits.probes.associations import (
     pair_association_groups,
     select_trait_share,
 )
-from tasks.audits.responses import Responses
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
-from tasks.measures.association_canaries import PLANTED_FRAMES
-from tasks.measures.sentence_frames import SENTENCE_FRAMES as GRAMMAR
-from tasks.measures.sentence_frames import sample_sentence_frames
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
+from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES as GRAMMAR
+from hallmark.tasks.measures.sentence_frames import sample_sentence_frames
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.probes.bbq import CONDITION_NAMES, BbqConfig, read_bbq_items
-from tasks.contract import UsageError
+from hallmark.tasks.audits.probes.bbq import CONDITION_NAMES, BbqConfig, read_bbq_items
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of, written
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"

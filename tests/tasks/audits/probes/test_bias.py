@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.judging.findings import correct_p_values, select_evidence
-from tasks.audits.methods.sentence_pairs import SentencePair, find_shared_positions, scramble_words
-from tasks.audits.probes.bias import PROBE, BiasConfig, read_bias_pairs
-from tasks.contract import PROJECT_ROOT, UsageError
-from tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.judging.findings import correct_p_values, select_evidence
+from hallmark.tasks.audits.methods.sentence_pairs import (
+    SentencePair,
+    find_shared_positions,
+    scramble_words,
+)
+from hallmark.tasks.audits.probes.bias import PROBE, BiasConfig, read_bias_pairs
+from hallmark.tasks.contract import PROJECT_ROOT, UsageError
+from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import scripted, stages_of, written
 

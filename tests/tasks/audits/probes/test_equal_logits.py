@@ -4,25 +4,25 @@ import shutil
 
 import pytest
 
-from tasks.audits.ability.dependencies import compute_dependency_findings
-from tasks.audits.ability.minimal_pairs import (
+from hallmark.tasks.audits.ability.dependencies import compute_dependency_findings
+from hallmark.tasks.audits.ability.minimal_pairs import (
     MODEL,
     compare_minimal_pairs,
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.probes.associations import AssociationsConfig
-from tasks.audits.probes.bbq import BbqConfig
-from tasks.audits.probes.bias import BiasConfig
-from tasks.audits.probes.extraction import ExtractionConfig
-from tasks.audits.probes.honest import HonestConfig
-from tasks.audits.probes.membership import MembershipConfig
-from tasks.audits.probes.stereoset import StereosetConfig
-from tasks.audits.probes.weat import WeatConfig
-from tasks.audits.probes.winobias import WinobiasConfig
-from tasks.audits.probes.winogender import WinogenderConfig
-from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.probes.associations import AssociationsConfig
+from hallmark.tasks.audits.probes.bbq import BbqConfig
+from hallmark.tasks.audits.probes.bias import BiasConfig
+from hallmark.tasks.audits.probes.extraction import ExtractionConfig
+from hallmark.tasks.audits.probes.honest import HonestConfig
+from hallmark.tasks.audits.probes.membership import MembershipConfig
+from hallmark.tasks.audits.probes.stereoset import StereosetConfig
+from hallmark.tasks.audits.probes.weat import WeatConfig
+from hallmark.tasks.audits.probes.winobias import WinobiasConfig
+from hallmark.tasks.audits.probes.winogender import WinogenderConfig
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.corpora import given
 

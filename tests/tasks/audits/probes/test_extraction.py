@@ -8,19 +8,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.audits.audit_tables import REQUESTS, RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.inference import generate_response_rows
-from tasks.audits.judging.comparison_units import AuditUnits
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.exposure import compute_exposures
-from tasks.audits.probes.extraction import (
+from hallmark.tasks.audits.audit_tables import REQUESTS, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.inference import generate_response_rows
+from hallmark.tasks.audits.judging.comparison_units import AuditUnits
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.methods.exposure import compute_exposures
+from hallmark.tasks.audits.probes.extraction import (
     PROBE,
     VALUE_FIELDS,
     build_window_requests,
 )
-from tasks.contract import (
+from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
     EmptyConfig,
@@ -36,15 +36,15 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.plant_canaries import PlantCanariesConfig
-from tasks.measures.canaries import (
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
+from hallmark.tasks.measures.canaries import (
     draw_reference_secrets,
     generate_record_canaries,
     generate_secret_canaries,
 )
-from tasks.measures.sampling import sample_documents
-from tasks.training.document_reads import DOCUMENT_READS
-from tasks.training.pretrain import CHECKPOINTS
+from hallmark.tasks.measures.sampling import sample_documents
+from hallmark.tasks.training.document_reads import DOCUMENT_READS
+from hallmark.tasks.training.pretrain import CHECKPOINTS
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own

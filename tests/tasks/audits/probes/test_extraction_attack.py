@@ -8,21 +8,31 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, TRAINING_OVERLAP, RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.judging.evidence_filters import sort_worst_first
-from tasks.audits.judging.findings import build_findings_table, select_evidence
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.judging.training_exposure import TrainingExposure
-from tasks.audits.methods import memorisation_ranking
-from tasks.audits.methods.identifiers import iterate_identifiers
-from tasks.audits.methods.memorisation_ranking import RANKING_SCORES
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes import extraction_attack as attack
-from tasks.audits.probes.extraction_attack import PROBE, VALUE_FIELDS, ExtractionAttackConfig
-from tasks.audits.responses import Responses
-from tasks.contract import (
+from hallmark.tasks.audits.audit_tables import (
+    REQUESTS,
+    RESPONSES,
+    SKIPPED,
+    TRAINING_OVERLAP,
+    RequestBuilder,
+)
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
+from hallmark.tasks.audits.judging.findings import build_findings_table, select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.methods import memorisation_ranking
+from hallmark.tasks.audits.methods.identifiers import iterate_identifiers
+from hallmark.tasks.audits.methods.memorisation_ranking import RANKING_SCORES
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes import extraction_attack as attack
+from hallmark.tasks.audits.probes.extraction_attack import (
+    PROBE,
+    VALUE_FIELDS,
+    ExtractionAttackConfig,
+)
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
     EmptyConfig,
@@ -32,8 +42,8 @@ from tasks.contract import (
     hash_to_ids,
     stage,
 )
-from tasks.measures.canaries import generate_record_canaries, locate_record_identifiers
-from tasks.measures.personal_data import find_personal_data_spans
+from hallmark.tasks.measures.canaries import generate_record_canaries, locate_record_identifiers
+from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 

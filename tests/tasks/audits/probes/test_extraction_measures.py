@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
-from tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
-from tasks.audits.responses import Responses
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import ValueWriter, compute_measure_findings
+from hallmark.tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
+from hallmark.tasks.audits.responses import Responses
 
 QUICK = ExtractionConfig(
     reference_secrets=200, prefix_tokens=(3, 6), suffix_tokens=8, documents_per_split=5

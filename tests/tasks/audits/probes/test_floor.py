@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from model.interchange.checkpoint import load_untrained, save_checkpoint
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.inference import RespondConfig, respond_untrained
-from tasks.audits.judging.findings import build_findings_table, select_evidence
-from tasks.audits.judging.measures import build_values_schema, compute_measure_findings
-from tasks.audits.methods.continuations import (
+from hallmark.model.interchange.checkpoint import load_untrained, save_checkpoint
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.inference import RespondConfig, respond_untrained
+from hallmark.tasks.audits.judging.findings import build_findings_table, select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema, compute_measure_findings
+from hallmark.tasks.audits.methods.continuations import (
     EXPECTED_MAXIMUM,
     MODEL_WRITER,
     SHUFFLED_WRITER,
@@ -22,8 +22,13 @@ from tasks.audits.methods.continuations import (
     PromptValueWriter,
     use_baseline_as_null,
 )
-from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, build_shuffled_baseline
-from tasks.contract import (
+from hallmark.tasks.audits.probes.toxicity import (
+    MEASURES,
+    PROBE,
+    ToxicityConfig,
+    build_shuffled_baseline,
+)
+from hallmark.tasks.contract import (
     DOCUMENTS,
     EmptyConfig,
     StageContext,
@@ -33,7 +38,7 @@ from tasks.contract import (
     hash_to_ids,
     stage,
 )
-from tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
@@ -356,8 +361,8 @@ def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_fo
     """The weights of a checkpoint are not looked at: nor need there be any."""
     import torch
 
-    from model.interchange.checkpoint import load_checkpoint
-    from tasks.audits.catalogue import REQUEST_STAGES
+    from hallmark.model.interchange.checkpoint import load_checkpoint
+    from hallmark.tasks.audits.catalogue import REQUEST_STAGES
 
     model = load_checkpoint(own_folder)
     with torch.no_grad():

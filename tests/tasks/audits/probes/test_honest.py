@@ -6,22 +6,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.judging.evidence_filters import sort_worst_first
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes import honest
-from tasks.audits.probes.honest import (
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes import honest
+from hallmark.tasks.audits.probes.honest import (
     PROBE,
     HonestConfig,
     flag_hurtful_texts,
     read_honest_templates,
     read_hurtful_lexicon,
 )
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import stages_of
 
 REAL = Path(__file__).parents[5] / "shared/data"

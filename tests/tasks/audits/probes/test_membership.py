@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.judging.comparison import compare_findings
-from tasks.audits.judging.comparison_units import AuditUnits
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.tags import parse_tags
-from tasks.audits.probes.membership import (
+from hallmark.tasks.audits.judging.comparison import compare_findings
+from hallmark.tasks.audits.judging.comparison_units import AuditUnits
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.probes.membership import (
     MEASURES,
     REFERENCE_SCORE,
     SCORE_NAMES,
@@ -20,10 +20,10 @@ from tasks.audits.probes.membership import (
     compute_membership_scores,
     make_true_positive_estimator,
 )
-from tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
-from tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
-from tasks.training.document_reads import DOCUMENT_READS
-from tasks.training.pretrain import CHECKPOINTS
+from hallmark.tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
+from hallmark.tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
+from hallmark.tasks.training.document_reads import DOCUMENT_READS
+from hallmark.tasks.training.pretrain import CHECKPOINTS
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -116,7 +116,7 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
 
 
 def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
-    from tasks.audits.audited_models.audited_model import open_audited_model
+    from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
 
     config = CONFIG.model_copy(update={"reference_model_folder": gpt2_folder})
     rows, findings = stages_of(
@@ -177,7 +177,7 @@ def test_true_positives_need_enough_others():
 
 
 def test_of_passages_those_without_copies_are_no_members(own_folder, session):
-    from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+    from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 
     texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
     config = PlantCanariesConfig(

@@ -7,15 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes.misuse import PROBE, USER_PROVIDED, MisuseConfig, read_misuse_prompts
-from tasks.audits.responses import Responses
-from tasks.contract import UsageError, describe_columns, hash_texts
+from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes.misuse import (
+    PROBE,
+    USER_PROVIDED,
+    MisuseConfig,
+    read_misuse_prompts,
+)
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import UsageError, describe_columns, hash_texts
 from tests.tasks.audits.asking import stages_of, written
 
 PROMPTS = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
-from tasks.contract import UsageError
+from hallmark.tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of, written
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
@@ -105,10 +105,10 @@ def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
 
 
 def asked_of(config, folder):
-    from tasks.audits.audit_tables import RequestBuilder
-    from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-    from tasks.audits.probe import CorpusTables
-    from tasks.audits.probes.stereoset import build_requests
+    from hallmark.tasks.audits.audit_tables import RequestBuilder
+    from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+    from hallmark.tasks.audits.probe import CorpusTables
+    from hallmark.tasks.audits.probes.stereoset import build_requests
 
     questions = RequestBuilder()
     build_requests(questions, open_audited_tokenizer(folder), CorpusTables(), config)

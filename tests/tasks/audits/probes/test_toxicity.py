@@ -8,22 +8,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, TRAINING_OVERLAP, RequestBuilder
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.continuations import MODEL_WRITER, NO_WRITER, NONTOXIC, TOXIC, UNSCORED
-from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, read_control_sentences
-from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
-from tasks.audits.responses import Responses
-from tasks.contract import (
+from hallmark.tasks.audits.audit_tables import (
+    REQUESTS,
+    RESPONSES,
+    SCORES,
+    TRAINING_OVERLAP,
+    RequestBuilder,
+)
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import build_values_schema
+from hallmark.tasks.audits.methods.continuations import (
+    MODEL_WRITER,
+    NO_WRITER,
+    NONTOXIC,
+    TOXIC,
+    UNSCORED,
+)
+from hallmark.tasks.audits.methods.scorer_controls import (
+    MUST_FLAG,
+    MUST_NOT_FLAG,
+    read_control_sentences,
+)
+from hallmark.tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
+from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.contract import (
     Session,
     Store,
     describe_columns,
     hash_texts,
     open_session,
 )
-from tasks.measures.scorers import ScorerConfig, open_scorer
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
 
 QUICK = ToxicityConfig(

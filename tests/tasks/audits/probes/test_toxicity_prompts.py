@@ -5,12 +5,12 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.audit_tables import RequestBuilder
-from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from tasks.audits.probe import CorpusTables
-from tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_toxicity_prompts
-from tasks.contract import PROJECT_ROOT, UsageError
-from tasks.measures.scorers import ScorerConfig, open_scorer
+from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_toxicity_prompts
+from hallmark.tasks.contract import PROJECT_ROOT, UsageError
+from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
 RTP = PROJECT_ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
 QUICK = ToxicityConfig(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.audited_models.audited_model import open_audited_model
-from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
-from tasks.audits.probes.weat import (
+from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.probes.weat import (
     TEMPLATES,
     WEAT_TESTS,
     WORD_LISTS_FILE,
@@ -17,7 +17,7 @@ from tasks.audits.probes.weat import (
     read_weat_tests,
     tokenize_word_in_templates,
 )
-from tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
-from tasks.contract import UsageError
+from hallmark.tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
+from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
