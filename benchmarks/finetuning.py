@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import toy_language
-from hallmark.flows import open_artifact, open_run
+from hallmark import open_artifact, open_run
 from hallmark.tasks.contract import Artifact
 
 SENTENCES, STORIES, LABELLED = 4000, 4000, 400

@@ -122,7 +122,7 @@ class Bench:
             exit_code=done.returncode,
             error=lines[-1] if done.returncode and lines else "",
             digests=content_digests(Store(uri)),
-            damaged=verify_store(Store(uri)).damaged,
+            damaged=verify_store(Store(uri)).damage_messages,
             seconds=seconds,
             requests=proxy.requests,
             faults=proxy.faults,

@@ -30,7 +30,7 @@ from typing import Any
 
 import httpx
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.runs import Run
 
 OPTIONS = {

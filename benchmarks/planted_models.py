@@ -357,7 +357,7 @@ def make_audits(
                 membership.PROBE,
                 membership.MembershipConfig(documents_per_split=100, max_tokens=64),
                 CorpusTables(documents=held),
-                (("auc", "kind=document, score=loss"),),
+                (("auc", "document, score=loss"),),
             ),
         ],
     }

@@ -29,11 +29,11 @@ log = logging.getLogger("hallmark")
 #: The stages that serve all probes, by the step that each is of a probe.
 SHARED_STAGES = {
     "respond": respond,
-    "floor": respond_untrained,
+    "respond_untrained": respond_untrained,
     "score": score_texts,
-    "floor_score": score_texts,
+    "score_untrained": score_texts,
     "trace": trace_training_text,
-    "reference": score_with_reference,
+    "score_with_reference": score_with_reference,
 }
 
 #: What a step leaves of a probe; None: nothing.
@@ -71,21 +71,29 @@ def run_probe_audits(
         table_artifacts = [
             corpus_tables[name] if name in probe.corpus_tables else None for name in corpus_tables
         ]
-        stage = REQUEST_STAGES[probe.name].with_label(f"{label_prefix}{probe.name}_ask", "ask")
+        stage = REQUEST_STAGES[probe.name].with_label(
+            f"{label_prefix}{probe.name}_build_requests", "build_requests"
+        )
         return stage(checkpoint, *table_artifacts, get_step_settings(config, probe))
 
     def collect_responses(probe: Probe) -> Artifact:
         stage = respond.with_label(f"{label_prefix}{probe.name}_respond", "respond")
         return stage(
-            checkpoint, get_step_artifact(probe, "ask"), get_step_settings(config, probe, "respond")
+            checkpoint,
+            get_step_artifact(probe, "build_requests"),
+            get_step_settings(config, probe, "respond"),
         )
 
     def collect_untrained_responses(probe: Probe) -> Artifact | None:
-        stage = respond_untrained.with_label(f"{label_prefix}{probe.name}_floor", "floor")
+        stage = respond_untrained.with_label(
+            f"{label_prefix}{probe.name}_respond_untrained", "respond_untrained"
+        )
         needs_baseline = probe.needs_untrained_baseline(get_step_settings(config, probe))
-        settings = get_step_settings(config, probe, "floor")
+        settings = get_step_settings(config, probe, "respond_untrained")
         return (
-            stage(checkpoint, get_step_artifact(probe, "ask"), settings) if needs_baseline else None
+            stage(checkpoint, get_step_artifact(probe, "build_requests"), settings)
+            if needs_baseline
+            else None
         )
 
     def score_responses(probe: Probe) -> Artifact | None:
@@ -93,16 +101,20 @@ def run_probe_audits(
         score_config = get_step_settings(config, probe, "score")
         return (
             stage(
-                get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), score_config
+                get_step_artifact(probe, "build_requests"),
+                get_step_artifact(probe, "respond"),
+                score_config,
             )
             if probe.uses_scorers
             else None
         )
 
     def score_untrained_responses(probe: Probe) -> Artifact | None:
-        stage = score_texts.with_label(f"{label_prefix}{probe.name}_floor_score", "score")
-        untrained_responses = get_step_artifact(probe, "floor")
-        score_config = get_step_settings(config, probe, "floor_score")
+        stage = score_texts.with_label(
+            f"{label_prefix}{probe.name}_score_untrained", "score_untrained"
+        )
+        untrained_responses = get_step_artifact(probe, "respond_untrained")
+        score_config = get_step_settings(config, probe, "score_untrained")
         return stage(None, untrained_responses, score_config) if untrained_responses else None
 
     def trace_responses(probe: Probe) -> Artifact | None:
@@ -114,7 +126,7 @@ def run_probe_audits(
             return None
         stage = trace_training_text.with_label(f"{label_prefix}{probe.name}_trace", "trace")
         return stage(
-            get_step_artifact(probe, "ask"),
+            get_step_artifact(probe, "build_requests"),
             get_step_artifact(probe, "respond"),
             *training_inputs,
             settings,
@@ -122,10 +134,10 @@ def run_probe_audits(
 
     def score_with_reference_model(probe: Probe) -> Artifact | None:
         stage = score_with_reference.with_label(
-            f"{label_prefix}{probe.name}_reference", "reference"
+            f"{label_prefix}{probe.name}_score_with_reference", "score_with_reference"
         )
         request_and_response_sets = (
-            get_step_artifact(probe, "ask"),
+            get_step_artifact(probe, "build_requests"),
             get_step_artifact(probe, "respond"),
         )
         reference_model = reference_models[probe.name]
@@ -133,7 +145,7 @@ def run_probe_audits(
             stage(
                 reference_model,
                 *request_and_response_sets,
-                get_step_settings(config, probe, "reference"),
+                get_step_settings(config, probe, "score_with_reference"),
             )
             if reference_model
             else None
@@ -141,32 +153,38 @@ def run_probe_audits(
 
     def compute_probe_findings(probe: Probe) -> Artifact:
         training_artifacts = training_inputs[:2] if probe.step_dependent else (None, None)
-        audit_inputs = (get_step_artifact(probe, step) for step in ("ask", "respond", "score"))
+        audit_inputs = (
+            get_step_artifact(probe, step) for step in ("build_requests", "respond", "score")
+        )
         comparison_inputs = (
             get_step_artifact(probe, step)
-            for step in ("floor", "floor_score", "trace", "reference")
+            for step in ("respond_untrained", "score_untrained", "trace", "score_with_reference")
         )
-        stage = FINDINGS_STAGES[probe.name].with_label(f"{label_prefix}audit_{probe.name}", "judge")
+        stage = FINDINGS_STAGES[probe.name].with_label(
+            f"{label_prefix}audit_{probe.name}", "compute_findings"
+        )
         return stage(
             *audit_inputs, *training_artifacts, *comparison_inputs, get_step_settings(config, probe)
         )
 
     step_functions: dict[str, ProbeStep] = {
-        "ask": build_requests,
+        "build_requests": build_requests,
         "respond": collect_responses,
-        "floor": collect_untrained_responses,
+        "respond_untrained": collect_untrained_responses,
         "score": score_responses,
-        "floor_score": score_untrained_responses,
+        "score_untrained": score_untrained_responses,
         "trace": trace_responses,
-        "reference": score_with_reference_model,
+        "score_with_reference": score_with_reference_model,
     }
     for step, run_step in step_functions.items():
         for probe in (probe for probe in probes if probe.name not in errors):
             with capture_failure(errors, probe.name):
                 output = run_step(probe)
                 artifacts |= {f"{probe.name}_{step}": output} if output else {}
-        if step == "ask":
-            request_sets = ((probe.name, get_step_artifact(probe, "ask")) for probe in probes)
+        if step == "build_requests":
+            request_sets = (
+                (probe.name, get_step_artifact(probe, "build_requests")) for probe in probes
+            )
             check_requests({name: artifact for name, artifact in request_sets if artifact})
     findings: dict[str, Artifact] = {}
     for probe in (probe for probe in probes if probe.name not in errors):
@@ -262,7 +280,7 @@ def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
     return {
         f"{probe.name}_{step}": stage.name
         for probe in probes
-        for step, stage in {"ask": REQUEST_STAGES[probe.name], **SHARED_STAGES}.items()
+        for step, stage in {"build_requests": REQUEST_STAGES[probe.name], **SHARED_STAGES}.items()
     }
 
 
@@ -277,11 +295,11 @@ def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
     return resolved.checkpoint if resolved else None
 
 
-def get_step_settings(config: Any, probe: Probe, step: str = "judge") -> Any:
+def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings") -> Any:
     """What a step of a probe runs with: its own settings, or those that probes share."""
-    if step in ("score", "floor_score"):
+    if step in ("score", "score_untrained"):
         return config.score.restrict_to_heads(probe.scorer_heads)
-    if step in ("respond", "floor", "reference"):
+    if step in ("respond", "respond_untrained", "score_with_reference"):
         return config.respond
     return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")
 
@@ -298,7 +316,7 @@ def map_labels_to_settings(config: Any) -> dict[str, Any]:
         f"{probe.name}_{step}": get_step_settings(config, probe, step)
         for probe in PROBES
         if f"audit_{probe.name}" in sections
-        for step in ("ask", *SHARED_STAGES)
+        for step in ("build_requests", *SHARED_STAGES)
     }
 
 

@@ -244,7 +244,7 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> t
         run["plant_canaries"],
         run["pack"],
         collect_stage_artifacts("audit"),
-        collect_stage_artifacts("ask"),
+        collect_stage_artifacts("build_requests"),
         collect_stage_artifacts("trace"),
     )
 

@@ -195,7 +195,7 @@ def test_probes_of_texts_have_lines_of_their_own():
     assert [line.name[1] for line in made] == [
         "score_difference",
         "score_difference",
-        "amplification",
+        "log_odds_amplification",
         "women_share",
         "with training text",
         "precision",

@@ -21,7 +21,7 @@ def doctor(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show what this machine has: device, scorers, Prefect server, store, disk."""
     results = check_machine(store)
     print_result(results, as_json, render_check_results)
-    if not all(result["ok"] for result in results):
+    if not all(result["is_ok"] for result in results):
         raise SystemExit(1)
 
 

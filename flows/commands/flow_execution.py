@@ -263,7 +263,7 @@ def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
     from hallmark.flows.finding_trace import format_finding_name
 
     descriptions = [
-        f"{row['rule']} ({format_finding_name(row)}: {row['why']})" for row in failed_rules[:3]
+        f"{row['rule']} ({format_finding_name(row)}: {row['reason']})" for row in failed_rules[:3]
     ]
     remainder = (
         f", and {len(failed_rules) - len(descriptions)} more"

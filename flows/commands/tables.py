@@ -35,7 +35,7 @@ def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:
     ----------
     stage
         Only the tables of this stage, such as deduplicate, or of its use under another name, such
-        as deduplicate_redacted or toxicity_ask.
+        as deduplicate_redacted or toxicity_build_requests.
     """
     print_result(list_tables(stage), as_json, render_tables)
 

@@ -240,7 +240,7 @@ class Evidence:
                 )
         lines = [
             "import pyarrow.compute as pc",
-            "from flows import open_artifact",
+            "from hallmark import open_artifact",
             "",
             f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
         ]

@@ -349,7 +349,7 @@ def _describe_policy_result(
     parts: list[InlineElement] = []
     for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
         metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
-        parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['why']}"]
+        parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['reason']}"]
         if row["distance"] is not None:
             parts.append(f" ({row['distance']:.3g} beyond it)")
         figure = _find_verdict_figure(row, findings)

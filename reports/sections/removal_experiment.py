@@ -197,7 +197,7 @@ class RemovalReport:
         evidence = self.book.get_evidence("compare_arms", "units", conditions, row_order="item")
         figure = Figure(
             f"{case.figure_prefix} {effect} {arm}",
-            f"{case.name}: {effect}, {arm}",
+            f"{case.name}: {effect.replace('_', ' ')}, {arm}",
             row["value"],
             row["unit"],
             evidence,

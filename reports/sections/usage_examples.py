@@ -34,8 +34,8 @@ def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
     tokenizer_argument = "tokenizer, " if limit_argument else ""
     task_class = class_by_kind[task["kind"]]
     return f"""\
-from flows import open_artifact
-from model.interchange.checkpoint import load_checkpoint
+from hallmark import open_artifact
+from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.tasks.training.encoding import load_tokenizer
 from hallmark.tasks.training.task_predictions import {predict_function}
 from hallmark.tasks.training.task_rows import {task_class}, TaskRow, encode_rows
@@ -58,7 +58,7 @@ def build_transformers_usage_code(task: Task, finetuned: Artifact) -> str:
     model_class = config["architectures"][0]
     return f"""\
 import torch
-from flows import open_artifact
+from hallmark import open_artifact
 from transformers import AutoTokenizer, {model_class}
 
 folder = open_artifact("{finetuned.name}").fetch_directory() / "transformers"

@@ -29,7 +29,7 @@ def hallmark(tmp_path):
 
 
 #: Of a metric that no audit has.
-RULE = "policy.rules.r={audit='bias', metric='preferense', lt=1}"
+RULE = "policy.rules.r={audit='bias', metric='stereotype_preferense', lt=1}"
 #: About a slice that the settings rule out.
 SLICE = (
     "policy.rules.s={audit='toxicity', metric='toxicity_probability', "
@@ -65,7 +65,11 @@ SLICE = (
             2,
             "rules.r.metric: the audit bias measures no 'preferen",
         ),
-        (["run", "smoke", "--dry-run", "--set", RULE], 2, "'preferense' (did you mean preference?"),
+        (
+            ["run", "smoke", "--dry-run", "--set", RULE],
+            2,
+            "'stereotype_preferense' (did you mean stereotype_preference?",
+        ),
         (
             ["run", "smoke", "--set", SLICE],
             2,

@@ -63,7 +63,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {"capability_baselines"}  # has some of those of audit_capability
-    ours -= {f"ask_{name}" for name in REQUEST_STAGES}  # have those of their audits
+    ours -= {f"build_requests_{name}" for name in REQUEST_STAGES}  # have those of their audits
     ours -= {
         "respond_untrained",
         "score_with_reference",

@@ -26,7 +26,7 @@ def judged(config: EmptyConfig, context: StageContext) -> None:
             "bound": "< 1",
             "distance": distance,
             "verdict": verdict,
-            "why": "",
+            "reason": "",
         }
         for rule, part, verdict, distance in (
             ("polite", "", "pass", -0.5),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 pytestmark = pytest.mark.slow

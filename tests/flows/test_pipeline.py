@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.outage import step_seconds
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.tags import parse_tags
@@ -60,13 +60,13 @@ STAGES = [
     "train_tokenizer",
     "pack",
     "pretrain",
-    *(f"{name}_ask" for name in ASKED),
+    *(f"{name}_build_requests" for name in ASKED),
     "capability_baselines",
     "audit_capability",
     *(f"{name}_respond" for name in ASKED),
-    "toxicity_floor",
+    "toxicity_respond_untrained",
     *(f"{name}_score" for name in SCORED),
-    "toxicity_floor_score",
+    "toxicity_score_untrained",
     *(f"{name}_trace" for name in TRACED),
     *(f"audit_{name}" for name in ASKED),
     "attention_maps",
@@ -77,10 +77,10 @@ STAGES = [
 #: What all checkpoints of a training share.
 SHARED = (
     "capability_baselines",
-    "toxicity_ask",
-    "toxicity_floor",
-    "toxicity_floor_score",
-    *(f"{name}_ask" for name in ASKED if name != "toxicity"),
+    "toxicity_build_requests",
+    "toxicity_respond_untrained",
+    "toxicity_score_untrained",
+    *(f"{name}_build_requests" for name in ASKED if name != "toxicity"),
 )
 
 pytestmark = pytest.mark.slow
@@ -140,7 +140,11 @@ def test_a_second_run_makes_nothing_and_is_quick(smoke):
 
 def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
     report = smoke.json("run", "smoke", "--set", "audit_bias.seed=7")
-    assert made(report) == ["bias_ask", "audit_bias", "model_card"]  # nobody is asked again
+    assert made(report) == [
+        "bias_build_requests",
+        "audit_bias",
+        "model_card",
+    ]  # nobody is asked again
     # Of two runs that trained the same checkpoint the one that is named says how it is audited.
     for run, seed in ((smoke.first, 0), (report["run"], 7)):
         settled = resolve_flow_arguments(None, [], None, f"{run}@0", store=str(smoke.store))

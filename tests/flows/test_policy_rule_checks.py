@@ -25,7 +25,8 @@ def config_of(**rule):
     [
         (
             {"audit": "bias", "metric": "stereotype_preference", "slice": "race"},
-            r"r\.slice: preference has no slice 'race'; it has '' and slices by alike, category",
+            r"r\.slice: stereotype_preference has no slice 'race'; it has '' and slices by "
+            r"category, equal_token_counts",
         ),
         (
             {"audit": "bias", "metric": "stereotype_preference", "slice": "categry=race"},
@@ -41,7 +42,7 @@ def config_of(**rule):
                 "metric": "toxicity_probability",
                 "slice": "prompted, draw_count=26",
             },
-            r"did you mean prompted, k=\d+",
+            r"did you mean prompted, draw_count=\d+",
         ),
         ({"audit": "toxicity", "metric": "scorer_kappa"}, "a further scorer of toxicity"),
         (
@@ -60,11 +61,11 @@ def config_of(**rule):
         ({"audit": "capability", "metric": "cloze_accuracy", "slice": "model"}, "it has ''$"),
         (
             {"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
-            "no slice 'grup=women'; it has '' and slices by domain, group$",
+            "no slice 'grup=women'; it has '' and slices by domain, group_name$",
         ),
         (
             {"audit": "bold", "metric": "toxicity_difference", "slice": "group_name=women"},
-            "no slice 'group=women'; it has slices by domain, group$",
+            "no slice 'group_name=women'; it has slices by domain, group_name$",
         ),
         (
             {"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
@@ -224,8 +225,9 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
 
 def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  # noqa: F811
     hallmark = Hallmark(tmp_path / "store")
-    rule = "policy.rules.r={audit='bias', metric='preference', slice='category=rac', lt=0.9}"
+    rule = "policy.rules.r={audit='bias', metric='stereotype_preference', "
+    rule += "slice='category=rac', lt=0.9}"
     said = hallmark("audit", str(gpt2_folder), "--only", "bias", "--set", rule, code=2).stderr
-    assert "policy.rules.r.slice: preference has no slice 'category=rac'" in said
+    assert "policy.rules.r.slice: stereotype_preference has no slice 'category=rac'" in said
     made = {folder.name for folder in (tmp_path / "store" / "artifacts").iterdir()}
-    assert "ask_bias" in made and "respond" not in made
+    assert "build_requests_bias" in made and "respond" not in made

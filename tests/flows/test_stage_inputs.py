@@ -81,7 +81,10 @@ def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(t
 
 def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings(inputs):
     readers = {label for label, given in inputs.items() if "identities" in given}
-    assert readers >= {"toxicity_ask", "bias_ask"} and "audit_capability" not in readers
+    assert (
+        readers >= {"toxicity_build_requests", "bias_build_requests"}
+        and "audit_capability" not in readers
+    )
 
 
 @pytest.mark.parametrize("section", SIGNALS_BY_STAGE)
@@ -97,12 +100,12 @@ def test_a_reference_reads_what_was_written(inputs, tmp_path):
     (folder / "config.json").write_text("{}")
     named = load_config("smoke", [f"audit_extraction_attack.reference_model_folder={folder}"])
     found = inputs_of(named, tmp_path / "store")
-    assert {*found} - {*inputs} == {"extraction_attack_reference"}
-    given = found["extraction_attack_reference"]
-    asked = {f"extraction_attack_{part}" for part in ("ask", "respond")}
+    assert {*found} - {*inputs} == {"extraction_attack_score_with_reference"}
+    given = found["extraction_attack_score_with_reference"]
+    asked = {f"extraction_attack_{part}" for part in ("build_requests", "respond")}
     assert given > asked and {name.split("/")[0] for name in given - asked} == {"checkpoint"}
     more = found["audit_extraction_attack"] - inputs["audit_extraction_attack"]
-    assert more == {"extraction_attack_reference"}
+    assert more == {"extraction_attack_score_with_reference"}
     nowhere = load_config("smoke", ["audit_extraction_attack.reference_model_folder=/nowhere"])
-    with pytest.raises(UsageError, match="reference: there is no folder"):
+    with pytest.raises(UsageError, match="reference_model_folder: there is no folder"):
         inputs_of(nowhere, tmp_path / "store")

@@ -35,11 +35,17 @@ def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
     run.record["overrides"] = ["audit_bias.seed=5"]
     report = build_status_report(run)
     reasons = stale(report)
-    assert reasons["bias_ask"] == ["config: seed"]  # it runs with the same settings
-    assert reasons["bias_respond"] == ["may change with bias_ask"]
+    assert reasons["bias_build_requests"] == ["config: seed"]  # it runs with the same settings
+    assert reasons["bias_respond"] == ["may change with bias_build_requests"]
     assert reasons["audit_bias"][0] == "config: seed"
     assert reasons["model_card"] == ["may change with audit_bias"]
-    assert {*reasons} == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
+    assert {*reasons} == {
+        "bias_build_requests",
+        "bias_respond",
+        "bias_trace",
+        "audit_bias",
+        "model_card",
+    }
     assert "stale: config: seed" in render_status(report)
 
 
@@ -49,15 +55,16 @@ def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(
         "score.additional_scorers=[{kind='words', path='moods.csv'}]",
     ]
     ask = replace(
-        STAGES["ask_toxicity"], external_digests=lambda config, secret: {"prompts": "others"}
+        STAGES["build_requests_toxicity"],
+        external_digests=lambda config, secret: {"prompts": "others"},
     )
-    monkeypatch.setitem(STAGES, "ask_toxicity", ask)
+    monkeypatch.setitem(STAGES, "build_requests_toxicity", ask)
     reasons = stale(build_status_report(run))
-    assert reasons["toxicity_ask"] == ["outside: prompts"]
-    assert reasons["toxicity_respond"] == ["may change with toxicity_ask"]
-    assert reasons["extraction_attack_trace"] == ["config: least"]
-    assert reasons["counterfactual_score"][0] == "config: also"
-    assert "config: also" not in reasons["toxicity_score"]  # it would not be asked
+    assert reasons["toxicity_build_requests"] == ["outside: prompts"]
+    assert reasons["toxicity_respond"] == ["may change with toxicity_build_requests"]
+    assert reasons["extraction_attack_trace"] == ["config: min_span_tokens"]
+    assert reasons["counterfactual_score"][0] == "config: additional_scorers"
+    assert "config: additional_scorers" not in reasons["toxicity_score"]  # it would not be asked
     assert "may change with toxicity_trace" in reasons["audit_toxicity"]
 
 

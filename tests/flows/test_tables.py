@@ -55,8 +55,8 @@ def test_one_stage_alone(capsys):
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
     assert list_tables("deduplicate_redacted") == list_tables("deduplicate")
-    assert list_tables("toxicity_ask") == list_tables("ask_toxicity")
-    assert list_tables("bbq_floor") == list_tables("respond_untrained")
+    assert list_tables("toxicity_build_requests") == list_tables("build_requests_toxicity")
+    assert list_tables("bbq_respond_untrained") == list_tables("respond_untrained")
     said = (
         r"no stage 'redact_span' \(did you mean redact_spans\?\); "
         r"choose one of: ingest, .*cut_repeats"

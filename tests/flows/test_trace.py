@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.commands.batch import describe_training_batch
 from hallmark.flows.commands.trace import (

@@ -35,11 +35,11 @@ def test_an_undamaged_store_is_read_whole(smoke, store):
     found = verify_store(store)
     on_disk = [p for p in (store.root_folder / "artifacts").rglob("*") if p.is_file()]
     read = [p for p in on_disk if p.name not in ("manifest.json", "tombstones.json")]
-    assert not found.damaged and not found.not_stored
-    assert (found.files, found.bytes) == (len(read), sum(p.stat().st_size for p in read))
-    assert found.artifacts == len(on_disk) - len(read)
+    assert not found.damage_messages and not found.missing_inputs
+    assert (found.file_count, found.byte_count) == (len(read), sum(p.stat().st_size for p in read))
+    assert found.artifact_count == len(on_disk) - len(read)
     of_run = verify_run(store, smoke.first)
-    assert not of_run.damaged and 0 < of_run.artifacts <= found.artifacts
+    assert not of_run.damage_messages and 0 < of_run.artifact_count <= found.artifact_count
     assert "nothing is damaged" in smoke("verify", "--store", str(store.root_folder)).stdout
 
 
@@ -54,11 +54,11 @@ def test_every_damaged_file_is_named(smoke, store):
     manifest = store.root_folder / run["language"].folder / "manifest.json"
     manifest.write_text("{")
     for found in (verify_store(store), verify_run(store, smoke.first)):
-        assert len(found.damaged) == 4
+        assert len(found.damage_messages) == 4
         for path in (*targets, gone):
-            assert sum(str(path) in problem for problem in found.damaged) == 1
-        assert sum(run["pack"].name in problem for problem in found.damaged) == 1
-        assert sum("manifest.json" in problem for problem in found.damaged) == 1
+            assert sum(str(path) in problem for problem in found.damage_messages) == 1
+        assert sum(run["pack"].name in problem for problem in found.damage_messages) == 1
+        assert sum("manifest.json" in problem for problem in found.damage_messages) == 1
     done = smoke("verify", smoke.first, "--store", str(store.root_folder), code=1)
     assert done.stdout.rstrip().endswith("4 damaged") and done.stderr == ""
     report = smoke.json("verify", "--store", str(store.root_folder), code=1)
@@ -70,7 +70,7 @@ def test_a_lost_manifest_is_damage_too(store, smoke):
     lost = open_run(smoke.first, store)["language"]
     (store.root_folder / lost.folder / "manifest.json").unlink()
     for found in (verify_store(store), verify_run(store, smoke.first)):
-        assert len(found.damaged) == 1 and lost.name in found.damaged[0]
+        assert len(found.damage_messages) == 1 and lost.name in found.damage_messages[0]
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smoke, monkeypatch):
@@ -87,14 +87,14 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smok
 
     monkeypatch.setattr(artifact, "hash_file", read)
     found = verify_store(store)
-    assert len(found.damaged) == 2
-    assert f"{bad} cannot be read (Input/output error)" in found.damaged
+    assert len(found.damage_messages) == 2
+    assert f"{bad} cannot be read (Input/output error)" in found.damage_messages
 
 
 def test_records_and_the_secret_are_read_too(store, smoke):
     (store.root_folder / "runs" / smoke.first / "run.json").write_text("[]")
     (store.root_folder / "secret").write_text("short")
-    damaged = verify_store(store).damaged
+    damaged = verify_store(store).damage_messages
     assert len(damaged) == 2
     assert "run.json" in damaged[0] and "the secret in" in damaged[1]
 

@@ -126,7 +126,7 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
             "assigned_trait_share=0.9",
             "assigned_trait_share=1.0",
         ]
-        assert (card.fetch_directory() / "charts/dose.svg").exists()
+        assert (card.fetch_directory() / "charts/trait-share.svg").exists()
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("To read this by" in bias) == seen
         assert ("No planted association was found on this model" in bias) == (not seen)

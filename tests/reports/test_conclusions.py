@@ -133,7 +133,7 @@ def test_a_dose_that_is_shown_below_one_that_is_not_is_named(session):
     assert (
         "assigned_trait_share=0.9" in said
         and "0.0500 to 0.9500" in said
-        and "Strength by dose" in said
+        and "Strength by trait share" in said
     )
 
 

@@ -211,7 +211,7 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     units = list(memorised().units_by_arm["base"].values())
     assert base["value"] == pytest.approx(sum(u.value for u in units) / len(units))
     assert base["row_count"] == len(units) and figures["secrets: documents removed"]["value"] == 2
-    change = figures["secrets: change, removed"]
+    change = figures["secrets: change from base, removed"]
     assert change["row_count"] == 2 * len(units)  # both of each pair
     folder = made.fetch_directory()
     assert all((folder / row["page_path"]).exists() for row in figures.values())

@@ -54,7 +54,7 @@ def many_findings(config: EmptyConfig, context: StageContext) -> None:
             n=9,
             unit="score",
             method="by hand",
-            tags={"domain": "religion", "group": name},
+            tags={"domain": "religion", "group_name": name},
             evidence_filter=where,
         )
         for name in GROUPS

@@ -21,7 +21,7 @@ TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own trai
 def format_empty_split_message(split: str) -> str:
     return (
         f"the split {split!r} holds no text to measure capability on; ingest more text, raise "
-        f"split.{split} or take another split.seed"
+        f"split.{split}_share or take another split.seed"
     )
 
 

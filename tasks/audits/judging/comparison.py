@@ -40,7 +40,7 @@ IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
 
 class AuditedCheckpoint(Protocol):
-    """A checkpoint, and what audits of it left: the findings ("audit"), "ask" and "score"."""
+    """A checkpoint, and what audits of it left: findings ("audit"), "build_requests", "score"."""
 
     @property
     def name(self) -> str: ...
@@ -68,7 +68,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         ):
             return "other held-out texts were measured"
         first_artifact, second_artifact = (
-            checkpoint.find_artifact(audit, "ask") for checkpoint in (first, second)
+            checkpoint.find_artifact(audit, "build_requests") for checkpoint in (first, second)
         )
         if (
             first_artifact
@@ -100,7 +100,8 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
                 f"{', '.join(f'trace.{setting}' for setting in differing_settings)}"
             )
         first_artifact, second_artifact = (
-            checkpoint.find_artifact(audit, "reference") for checkpoint in (first, second)
+            checkpoint.find_artifact(audit, "score_with_reference")
+            for checkpoint in (first, second)
         )
         if (
             first_artifact

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hallmark.flows import console, open_run
+from hallmark import open_run
+from hallmark.flows import console
 from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
@@ -135,7 +136,7 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
     steps = first["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
     runs = [run for run in read_all_runs(Store(apart.store)) if run.id not in before]
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
-    assert len({run["associations_ask"].name for run in runs}) == 1
+    assert len({run["associations_build_requests"].name for run in runs}) == 1
     *_, said = done.stderr.splitlines()
     assert all(f"{apart.first}@{step}: the policy is broken: none" in said for step in steps)
     names = [f"{apart.first}@{step}" for step in steps]

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from benchmarks import toy_language
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.commands.finetune import render_scores
 from hallmark.flows.run_recording import resolve_flow_arguments

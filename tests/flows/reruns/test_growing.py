@@ -7,7 +7,7 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.commands.purge import purge_document
 from hallmark.flows.commands.trace import trace_document
 from hallmark.flows.corpus_additions import open_corpus_documents, resolve_earlier_run_id

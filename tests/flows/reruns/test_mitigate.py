@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.checkpoint_comparison import CheckpointAudits
 from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint
 from hallmark.flows.commands.mitigate import mitigate, render_mitigation
@@ -60,7 +60,12 @@ def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, m
 
 def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     report, runs = mitigated
-    for label in ("train_tokenizer", "extraction_ask", "bias_ask", "toxicity_ask"):
+    for label in (
+        "train_tokenizer",
+        "extraction_build_requests",
+        "bias_build_requests",
+        "toxicity_build_requests",
+    ):
         assert len({run[label].content_digest for run in runs}) == 1
     assert report["incomparable"] == {}
     rows = {(r["metric"], r["slice"]): r for r in report["rows"]}
@@ -94,7 +99,10 @@ def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
     run = open_run(report["run"], str(apart.store))
     page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
     assert "were not packed" in page.text
-    assert run["extraction_ask"].content_digest == without["extraction_ask"].content_digest
+    assert (
+        run["extraction_build_requests"].content_digest
+        == without["extraction_build_requests"].content_digest
+    )
 
 
 def test_bad_input_is_one_sentence(apart, tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.commands.prove import trace_case_documents
 from hallmark.flows.commands.status import _format_rerun_command
 from hallmark.flows.removal_experiment import (
@@ -95,7 +95,12 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
 
 def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
     report, runs = proved
-    for name in ("train_tokenizer", "extraction_ask", "associations_ask", "pack"):
+    for name in (
+        "train_tokenizer",
+        "extraction_build_requests",
+        "associations_build_requests",
+        "pack",
+    ):
         assert len({run[name].content_digest for run in runs.values()}) == 1
     audits = {name for name in runs["removed"].stages if name.startswith("audit_")}
     assert audits == {"audit_extraction", "audit_associations"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.error_rates import find_current_error_rates
 from hallmark.flows.runs import Run, find_artifact, list_run_ids

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hallmark.flows import open_run
+from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint, trace_training_history
 from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure

@@ -220,7 +220,7 @@ def test_requests_of_another_tokenizer_are_not_stored(session, copied):
     session.listener = replace
     with pytest.raises(HallmarkError, match=CHANGED):
         REQUEST_STAGES["toxicity"](checkpoint, None, None, None, QUICK)
-    assert session.store.list_artifacts("ask_toxicity") == []
+    assert session.store.list_artifacts("build_requests_toxicity") == []
 
 
 @pytest.mark.parametrize("way", ["folder", "file", "in place"])
@@ -270,7 +270,7 @@ def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp
         REQUEST_STAGES["bias"](
             folder_to_artifact(gpt2_folder, "checkpoint"), None, None, None, config
         )
-    assert session.store.list_artifacts("ask_bias") == []
+    assert session.store.list_artifacts("build_requests_bias") == []
 
 
 def test_a_scorer_that_changes_is_not_scored_with(session, tmp_path, own_folder, questions):

@@ -19,12 +19,12 @@ OURS = {
 }
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experiment_card"}
 #: The stages of a study and of a proof that estimate.
-ESTIMATING = {"judge_candidates", "error_rates", "proof"}
+ESTIMATING = {"judge_candidates", "error_rates", "compare_arms"}
 #: The stages that compose worlds.
 WORLDS = {"world", "seal_answer_key"}
 PROBES = {probe.name for probe in catalogue.PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
-COUNTERS = {"ask_amplification", "audit_amplification"}
+COUNTERS = {"build_requests_amplification", "audit_amplification"}
 AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PROBES)}
 
 
@@ -88,7 +88,8 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "removal_effects", "profile", "ask_toxicity", "audit_toxicity"} | COUNTERS,
+        {"identities", "removal_effects", "profile", "build_requests_toxicity", "audit_toxicity"}
+        | COUNTERS,
     ),
     "the list of occupations": (
         "tasks/measures/data/occupations.json",
@@ -124,9 +125,9 @@ EDITS = {
         "KEEP\nEDITED = 1\n",
         # What is asked stays the same, so nobody is asked again.
         (AUDITS - {"attention_maps"})
-        | {f"ask_{name}" for name in PROBES}
+        | {f"build_requests_{name}" for name in PROBES}
         | ESTIMATING
-        | {"behind", "removal_experiment_card"}
+        | {"find_source_documents", "removal_experiment_card"}
         | {
             "removal_effects",
             "profile",
@@ -138,13 +139,13 @@ EDITS = {
         "tasks/audits/probes/toxicity.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        {"ask_toxicity", "audit_toxicity"},
+        {"build_requests_toxicity", "audit_toxicity"},
     ),
     "what asks a model": (
         "tasks/audits/inference.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        {"respond", "respond_untrained", "refer"},
+        {"respond", "respond_untrained", "score_with_reference"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -187,7 +188,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
                 "profile",
                 "evaluate_curation",
             }
-            | {"finetune", "attribute"}
+            | {"finetune", "attribute_texts"}
             | ESTIMATING
             | AUDITS,
         ),
@@ -197,7 +198,14 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         ),
         (
             "torch",
-            {"pretrain", "finetune", "respond", "respond_untrained", "refer", "attention_maps"}
+            {
+                "pretrain",
+                "finetune",
+                "respond",
+                "respond_untrained",
+                "score_with_reference",
+                "attention_maps",
+            }
             | {"audit_capability", "capability_baselines"},
         ),
         ("prefect", set()),
