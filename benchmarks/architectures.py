@@ -32,7 +32,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.auto import modeling_auto
 
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import detect_model_kind
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output

@@ -37,7 +37,8 @@ from benchmarks.audit_parts import Part, parts
 from benchmarks.scoring import BATCH, make_checkpoint, passages
 from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.model.interchange.transformers_checkpoint import export_transformers
-from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probes import toxicity
 from hallmark.tasks.measures.scorers import DetoxifyScorer, ScorerConfig
 

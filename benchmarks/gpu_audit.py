@@ -37,8 +37,9 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig
 from hallmark.model.interchange.checkpoint import save_checkpoint
 from hallmark.tasks.audits.audit_tables import RESPONSES
-from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.inference import RequestChunk, generate_response_rows, split_into_chunks
 from hallmark.tasks.measures.scorers.network import batch_by_length
 

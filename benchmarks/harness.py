@@ -33,7 +33,7 @@ from hallmark.model.config import ModelConfig
 from hallmark.model.interchange.checkpoint import save_checkpoint
 from hallmark.model.interchange.transformers_checkpoint import export_transformers
 from hallmark.tasks.audits.audit_tables import RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes import bbq, bias, winogender
 

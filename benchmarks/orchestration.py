@@ -113,7 +113,7 @@ def part(number: int) -> int:
 def overhead(kind: str, workers: int, parts: int = 2000) -> float:
     """Milliseconds a part, once the workers are there."""
     from hallmark.tasks.contract import make_mapper
-    from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
+    from hallmark.tasks.contract.resources import DEFAULT_RESOURCES
 
     with make_mapper(kind, workers) as mapper:
         list(mapper(part, [(0,)] * 16, DEFAULT_RESOURCES))

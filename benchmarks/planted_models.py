@@ -37,7 +37,7 @@ from hallmark.model.interchange.checkpoint import save_checkpoint
 from hallmark.model.objectives import build_causal_batch
 from hallmark.model.special_tokens import END_OF_TEXT_ID
 from hallmark.model.training.optimizers import clip_gradients, make_optimizers
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probes import bias, extraction, membership, toxicity
 from hallmark.tasks.contract import CANARIES, DOCUMENTS

@@ -12,10 +12,8 @@ from typing import Any
 
 from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder
 from hallmark.tasks.audits.audit_tables import RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import (
-    AuditedTokenizer,
-    open_audited_tokenizer,
-)
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, PROBES, REQUEST_STAGES
 from hallmark.tasks.audits.inference import respond, respond_untrained
 from hallmark.tasks.audits.probe import CorpusTables, Probe

@@ -19,7 +19,13 @@ from hallmark.flows.runs import (
     open_run,
     read_all_runs,
 )
-from hallmark.tasks.contract import Artifact, Store, UsageError, folder_to_artifact
+from hallmark.tasks.contract import (
+    Artifact,
+    Store,
+    UsageError,
+    folder_to_artifact,
+    get_artifact_store,
+)
 
 #: The stages that leave checkpoints.
 TRAINING_STAGES = ("pretrain", "finetune")
@@ -125,8 +131,9 @@ class TrainingHistory(NamedTuple):
         """The corpora that they read, but for those that are ``known``."""
         corpora_by_name: dict[str, Artifact] = {}
         for number, training_run in self.training_runs.items():
-            assert training_run.store is not None
-            resolved = _trace_checkpoint_origin(training_run.store, self.checkpoints[number])
+            store = get_artifact_store(training_run)
+            assert store is not None
+            resolved = _trace_checkpoint_origin(store, self.checkpoints[number])
             additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
             corpora_by_name |= {
                 corpus["plant_canaries"].name: corpus["plant_canaries"]
@@ -144,8 +151,8 @@ def trace_training_history(
 ) -> TrainingHistory | None:
     """How a checkpoint was trained; None where the store does not know all of it."""
     history = TrainingHistory({}, {}, {})
-    while training_run is not None and training_run.store is not None:
-        store, number = training_run.store, str(len(history.training_runs))
+    while training_run is not None and (store := get_artifact_store(training_run)) is not None:
+        number = str(len(history.training_runs))
         lineage = training_run.manifest["lineage"]
         packed_corpus = store.find_artifact(*lineage["packed_corpus"].split("/"))
         if packed_corpus is None:

@@ -47,7 +47,14 @@ from hallmark.tasks.audits.experiments.source_documents import (
 from hallmark.tasks.audits.failures import FailuresConfig, record_failures
 from hallmark.tasks.audits.judging.policy import evaluate_policy
 from hallmark.tasks.audits.sample_scoring import score_samples
-from hallmark.tasks.contract import Artifact, HallmarkError, Table, UsageError, get_current_session
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Table,
+    UsageError,
+    get_artifact_store,
+    get_current_session,
+)
 from hallmark.tasks.corpus.contamination import find_contamination
 from hallmark.tasks.corpus.deduplicate import deduplicate
 from hallmark.tasks.corpus.deduplicate_near import deduplicate_near
@@ -331,14 +338,11 @@ def lineage_input(
 ) -> Artifact | None:
     """What a training was made of; None where it is not known, or another ``stage`` made it: the
     tokenizer may be a checkpoint's."""
-    if training_run is None or training_run.store is None:
+    store = get_artifact_store(training_run) if training_run else None
+    if training_run is None or store is None:
         return None
     stage_name, _, fingerprint = training_run.manifest["lineage"][input_name].partition("/")
-    return (
-        training_run.store.find_artifact(stage_name, fingerprint)
-        if stage in (None, stage_name)
-        else None
-    )
+    return store.find_artifact(stage_name, fingerprint) if stage in (None, stage_name) else None
 
 
 def has_audit_stages(last_stage: str | None) -> bool:

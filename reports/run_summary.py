@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import RedactFunction
-from hallmark.tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
 #: Figures of a model card that the index shows, by the start of their ids.
 KEY_FIGURE_LABELS = {
@@ -108,7 +108,8 @@ def read_checkpoint_step(card: Artifact) -> int | None:
     """The training step of the checkpoint that a card is about; None for one from elsewhere."""
     stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
     try:
-        checkpoint = card.store.find_artifact(stage, digest) if card.store and digest else None
+        store = get_artifact_store(card)
+        checkpoint = store.find_artifact(stage, digest) if store and digest else None
         return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
     except (HallmarkError, KeyError):
         return None

@@ -140,8 +140,8 @@ def complete_prompt(
 ) -> Report:
     """What the checkpoint makes of the prompt. UsageError where it cannot be asked for that."""
     from hallmark.model.decoding.inference_mode import autocast_to_precision
-    from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
     from hallmark.tasks.audits.audited_models.hallmark_model import HallmarkEncoder
+    from hallmark.tasks.audits.audited_models.opening import open_audited_model
     from hallmark.tasks.audits.audited_models.transformers_model import TransformersMaskedModel
 
     model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)

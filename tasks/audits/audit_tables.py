@@ -21,6 +21,9 @@ from hallmark.tasks.contract import ID_TYPE, column, table_schema, to_canonical_
 #: Token ids of several texts.
 TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
 
+#: The ``text_kind`` of texts that neither training nor its validation read.
+HELD_OUT_TEXT = "held-out text"
+
 REQUESTS = table_schema(
     "What a model is asked; of equal requests each row has the same id.",
     column("request", ID_TYPE, "id", "the request: a hash of all that is asked"),

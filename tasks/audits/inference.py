@@ -24,12 +24,9 @@ from hallmark.tasks.audits.audit_tables import (
     REQUESTS,
     RESPONSES,
 )
-from hallmark.tasks.audits.audited_models.audited_model import (
-    AuditedModel,
-    ScoredContinuation,
-    open_audited_model,
-)
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, ScoredContinuation
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import (
     Artifact,
     DeviceName,

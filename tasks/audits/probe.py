@@ -19,12 +19,10 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
 from hallmark.tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import (
-    METADATA_FILES,
-    AuditedTokenizer,
-    open_audited_tokenizer,
-)
+from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.instrument_controls import evaluate_instrument_control
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     ValueWriter,
@@ -33,7 +31,6 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
 from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
-from hallmark.tasks.audits.methods.instrument_controls import evaluate_instrument_control
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 

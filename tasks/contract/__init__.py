@@ -35,7 +35,6 @@ from hallmark.tasks.contract.columns import (
     is_partitioned,
     table_schema,
 )
-from hallmark.tasks.contract.commit import TELEMETRY
 from hallmark.tasks.contract.corpus_tables import (
     CANARIES,
     DOCUMENTS,
@@ -78,14 +77,9 @@ from hallmark.tasks.contract.fingerprint import (
     to_canonical_json,
 )
 from hallmark.tasks.contract.import_closure import compute_code_digests
-from hallmark.tasks.contract.mappers import (
-    Mapper,
-    ProcessMapper,
-    Resources,
-    SerialMapper,
-    make_mapper,
-)
+from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
+from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
@@ -103,9 +97,10 @@ from hallmark.tasks.contract.settings import (
     expand_home,
     resolve_torch_device,
 )
+from hallmark.tasks.contract.stage_call import TELEMETRY
 from hallmark.tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
 from hallmark.tasks.contract.stages import STAGES, BoundStage, Stage, stage
-from hallmark.tasks.contract.store import STALENESS_COMPONENTS, Store
+from hallmark.tasks.contract.store import STALENESS_COMPONENTS, Store, get_artifact_store
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
@@ -184,6 +179,7 @@ __all__ = [
     "folder_to_artifact",
     "format_file_changed_message",
     "format_file_missing_message",
+    "get_artifact_store",
     "get_current_session",
     "get_table_meaning",
     "hash_documents",

@@ -30,12 +30,11 @@ from hallmark.tasks.contract.external_files import (
     stat_to_file_stamp,
 )
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import iter_file_entries
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from hallmark.tasks.contract.store import Store
 
 Manifest = dict[str, Any]
 ManifestEntry = dict[str, Any]
@@ -46,7 +45,7 @@ class ArtifactLocation:
     """Where the files of an artifact lie; it can be sent to another process."""
 
     artifact_name: str  # of the artifact, for messages
-    store: Store | None  # None: the folder of somebody else, see ``external``
+    store: ObjectStore | None  # None: the folder of somebody else, see ``external``
     folder: str  # key of the artifact in the store, or a local folder
 
     def fetch_file(self, entry: ManifestEntry) -> Path:
@@ -348,7 +347,7 @@ class Artifact:
     """What a stage left: tables and files, named by a manifest, never changed."""
 
     manifest: Manifest
-    store: Store | None  # None: the folder of somebody else, see ``external``
+    store: ObjectStore | None  # None: the folder of somebody else, see ``external``
     folder: str  # key of the artifact in the store, or a local folder
 
     @property

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,51 +21,38 @@ from hallmark.tasks.contract.artifact import (
     build_file_entry,
     compute_content_digest,
 )
-from hallmark.tasks.contract.columns import column, table_schema
 from hallmark.tasks.contract.corpus_tables import LEDGER
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
+from hallmark.tasks.contract.stage_call import TELEMETRY, StageCall
 from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
 
-if TYPE_CHECKING:
-    from hallmark.tasks.contract.stages import BoundStage
 
-TELEMETRY = table_schema(
-    "What the stage cost on this machine; no part of its content.",
-    column("metric", pa.string(), "label", "what was measured or noted"),
-    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
-    column("unit", pa.string(), "label", "unit of the value"),
-    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
-)
-
-
-def commit_stage_output(
-    bound_stage: BoundStage, context: StageContext, stopwatch: Stopwatch
-) -> Artifact:
+def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopwatch) -> Artifact:
     """Check the accounts, write the telemetry and the manifest, and move all into the store."""
     context.close()
-    table_entries = context.assemble_tables(bound_stage.stage.tables)
-    if bound_stage.stage.has_automatic_accounts:
-        _write_accounts(bound_stage, context, table_entries)
+    table_entries = context.assemble_tables(call.stage.tables)
+    if call.stage.has_automatic_accounts:
+        _write_accounts(call, context, table_entries)
         table_entries |= context.assemble_tables(("accounts", "checksums"))
     if "accounts" in table_entries:
         accounts.check_accounts_balance(
-            bound_stage.label, _read_table_rows(context, table_entries["accounts"])
+            call.label, _read_table_rows(context, table_entries["accounts"])
         )
     if "checksums" in table_entries:
         accounts.check_checksums_balance(
-            bound_stage.label, _read_table_rows(context, table_entries["checksums"])
+            call.label, _read_table_rows(context, table_entries["checksums"])
         )
     _write_telemetry(context, stopwatch)
-    telemetry_entries = context.assemble_tables([*bound_stage.stage.telemetry_tables, "telemetry"])
+    telemetry_entries = context.assemble_tables([*call.stage.telemetry_tables, "telemetry"])
     part_names = {
         part["name"]
         for entry in (table_entries | telemetry_entries).values()
         for part in entry["parts"]
     }
     manifest = _build_manifest(
-        bound_stage, context, table_entries, _build_file_entries(context.output_folder, part_names)
+        call, context, table_entries, _build_file_entries(context.output_folder, part_names)
     )
-    return bound_stage.session.store.commit(
+    return call.session.store.commit(
         context.output_folder, manifest | {"telemetry": telemetry_entries}
     )
 
@@ -78,17 +65,15 @@ def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list
     ]
 
 
-def _write_accounts(
-    bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any]
-) -> None:
+def _write_accounts(call: StageCall, context: StageContext, table_entries: dict[str, Any]) -> None:
     """Write the accounts of a stage that takes documents, and leaves documents and a ledger."""
-    if bound_stage.stage.tables["ledger"].names != LEDGER.names:
-        raise TypeError(f"{bound_stage.stage.name}: its ledger does not have the LEDGER schema")
+    if call.stage.tables["ledger"].names != LEDGER.names:
+        raise TypeError(f"{call.stage.name}: its ledger does not have the LEDGER schema")
     counts = [
         accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
         for name in ("documents", "ledger")
     ]
-    input_counts = bound_stage.arguments["documents"].source_counts
+    input_counts = call.arguments["documents"].source_counts
     account_rows = accounts.compute_accounts(input_counts, *counts)
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
@@ -121,42 +106,42 @@ def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> d
 
 
 def _build_manifest(
-    bound_stage: BoundStage,
+    call: StageCall,
     context: StageContext,
     table_entries: dict[str, Any],
     file_entries: dict[str, Any],
 ) -> Manifest:
     return {
-        "stage": bound_stage.stage.name,
-        "fingerprint": bound_stage.fingerprint,
+        "stage": call.stage.name,
+        "fingerprint": call.fingerprint,
         "content": compute_content_digest(table_entries, file_entries),
         "determinism": context.determinism,
         "tables": table_entries,
         "files": file_entries,
-        "parts": bound_stage.fingerprint_components,
-        "lineage": bound_stage.lineage,
+        "parts": call.fingerprint_components,
+        "lineage": call.lineage,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def commit_child_artifact(
-    bound_stage: BoundStage,
+    call: StageCall,
     context: StageContext,
     stage_name: str,
     key: Mapping[str, Any],
     folder: Path,
 ) -> Artifact:
     """Commit a folder as an artifact of its own while its stage goes on (a checkpoint)."""
-    components = {"stage": stage_name, "parent": bound_stage.fingerprint, "key": dict(key)}
+    components = {"stage": stage_name, "parent": call.fingerprint, "key": dict(key)}
     child_fingerprint = compute_fingerprint(components)
-    artifact = bound_stage.session.store.find_artifact(stage_name, child_fingerprint)
+    artifact = call.session.store.find_artifact(stage_name, child_fingerprint)
     if artifact is None:
-        manifest = _build_manifest(bound_stage, context, {}, _build_file_entries(folder)) | {
+        manifest = _build_manifest(call, context, {}, _build_file_entries(folder)) | {
             "telemetry": {},
             "stage": stage_name,
         }
         manifest |= {"fingerprint": child_fingerprint, "parts": components}
-        artifact = bound_stage.session.store.commit(folder, manifest)
+        artifact = call.session.store.commit(folder, manifest)
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return artifact

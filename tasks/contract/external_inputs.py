@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hallmark.tasks.contract.artifact import (
     DIGEST_MISMATCH,
@@ -27,9 +27,7 @@ from hallmark.tasks.contract.external_files import (
 from hallmark.tasks.contract.inputs import iter_artifacts
 from hallmark.tasks.contract.lease import clear_folder
 from hallmark.tasks.contract.object_store import is_store_folder
-
-if TYPE_CHECKING:
-    from hallmark.tasks.contract.stages import BoundStage
+from hallmark.tasks.contract.stage_call import StageCall
 
 #: Name of the file in a work area that says what the files outside the store were when an attempt
 #: began.
@@ -180,30 +178,28 @@ class ExternalInputMonitor:
                 )
 
 
-def monitor_external_inputs(bound_stage: BoundStage, work_area: Path) -> ExternalInputMonitor:
+def monitor_external_inputs(call: StageCall, work_area: Path) -> ExternalInputMonitor:
     """Watch what a call reads outside the store, and make its work area fit for it.
 
     Raises:
         FileChangedError: A file is not what the fingerprint says.
     """
-    root_folder, stage = bound_stage.session.store.root_folder, bound_stage.stage
-    compute_digests = partial(
-        stage.compute_external_digests, bound_stage.config, bound_stage.session.store
-    )
+    root_folder, stage = call.session.store.root_folder, call.stage
+    compute_digests = partial(stage.compute_external_digests, call.config, call.session.store)
     monitor = ExternalInputMonitor(
-        [bound_stage.external_files],
-        bound_stage.fingerprint_components["external"],
+        [call.external_files],
+        call.fingerprint_components["external"],
         compute_digests,
     )
     try:
-        for input_name, input_value in bound_stage.arguments.items():
+        for input_name, input_value in call.arguments.items():
             for artifact in iter_artifacts([input_value]):
                 monitor.file_groups.append(
                     record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder)
                 )
         monitor.check_unchanged()
     except FileChangedError as error:
-        raise FileChangedError(f"stage {bound_stage.label}: {error}") from error
+        raise FileChangedError(f"stage {call.label}: {error}") from error
     monitor.prepare_work_area(work_area)
     return monitor
 

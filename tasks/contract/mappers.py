@@ -1,7 +1,7 @@
-"""Mappers: where the parts of a stage are worked on.
+"""Run the partitions of a stage in processes of this machine.
 
-Here, one after the other; in processes of this machine; or on a Ray cluster (``on_ray.py``). All
-give the same results in the same order: which of them runs is one setting, and decides no artifact.
+``resources.py`` has the mapper that runs them one after the other, ``ray_mapper.py`` the one for a
+Ray cluster. All give the same results in the same order, so the choice decides no artifact.
 """
 
 from __future__ import annotations
@@ -12,67 +12,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one item of a stage's work needs, for mappers that can choose where it runs."""
-
-    cpus: int = 1
-    memory_bytes: int = 0  # bytes; 0: not said
-    gpus: float = 0
-
-
-DEFAULT_RESOURCES = Resources()
-
-
-class Mapper(Protocol):
-    """Runs a function over argument tuples and yields the results in their order.
-
-    The function and its arguments must be importable and picklable by a fresh process.
-    """
-
-    def __call__(
-        self,
-        function: Callable[..., Result],
-        argument_tuples: Sequence[tuple[Any, ...]],
-        resources: Resources,
-    ) -> Iterator[Result]: ...
-
-    def __enter__(self) -> Mapper: ...
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class SerialMapper:
-    """Works on them here, one after the other."""
-
-    def __call__(
-        self,
-        function: Callable[..., Result],
-        argument_tuples: Sequence[tuple[Any, ...]],
-        resources: Resources,
-    ) -> Iterator[Result]:
-        for arguments in argument_tuples:
-            yield function(*arguments)
-
-    def __enter__(self) -> SerialMapper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
+from hallmark.tasks.contract.ray_mapper import RayMapper
+from hallmark.tasks.contract.resources import Mapper, Resources, Result, SerialMapper
 
 #: Workers are forks of a process that does nothing but that, and has imported what all need: to
 #: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
@@ -155,15 +99,6 @@ class ProcessMapper:
         self._pool = None
 
 
-def make_mapper(kind: str, worker_count: int) -> Mapper:
-    """The mapper that a config names: "processes" or "ray"."""
-    if kind == "ray":
-        from hallmark.tasks.contract.ray_mapper import RayMapper
-
-        return RayMapper(worker_count)
-    return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()
-
-
 def _initialize_worker(environment: dict[str, str]) -> None:
     """In a worker: take over the parent's environment, which may have changed since the process
     that it is a fork of was started, and watch the parent: a pool's workers hold both ends of their
@@ -178,3 +113,10 @@ def _initialize_worker(environment: dict[str, str]) -> None:
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
+
+
+def make_mapper(kind: str, worker_count: int) -> Mapper:
+    """The mapper that a config names: "processes" or "ray"."""
+    if kind == "ray":
+        return RayMapper(worker_count)
+    return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()

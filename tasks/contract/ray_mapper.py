@@ -15,7 +15,7 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 from hallmark.tasks.contract.errors import UsageError
-from hallmark.tasks.contract.mappers import Resources, Result, SerialMapper
+from hallmark.tasks.contract.resources import Resources, Result, SerialMapper
 
 #: Parts sent ahead of the one that is waited for, for each worker: their arguments take memory.
 QUEUED_ITEMS_PER_WORKER = 4

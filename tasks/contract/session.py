@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hallmark.tasks.contract.artifact import Artifact
 from hallmark.tasks.contract.errors import HallmarkError
-from hallmark.tasks.contract.mappers import Mapper, SerialMapper
+from hallmark.tasks.contract.resources import Mapper, SerialMapper
 from hallmark.tasks.contract.store import Store
 
 log = logging.getLogger("hallmark")

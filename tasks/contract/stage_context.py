@@ -21,7 +21,7 @@ import pyarrow as pa
 from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
 from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
 from hallmark.tasks.contract.errors import HallmarkError
-from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
+from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.table_writers import TableWriters
 
 if TYPE_CHECKING:

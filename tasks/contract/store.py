@@ -234,6 +234,11 @@ class Store(ObjectStore):
         return hmac.new(self.secret, b"hallmark secret id", hashlib.sha256).hexdigest()[:16]
 
 
+def get_artifact_store(artifact: Artifact) -> Store | None:
+    """Return the store of an artifact, or None if it is a folder outside of any store."""
+    return artifact.store if isinstance(artifact.store, Store) else None
+
+
 def _is_valid_manifest(manifest: Any) -> bool:
     """Whether it has all keys of a manifest, of the types that readers rely on, and its digests
     are those of what it lists."""

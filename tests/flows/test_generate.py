@@ -18,7 +18,7 @@ from hallmark.model.decoding.beam_search import decode_with_beam_search
 from hallmark.model.decoding.generation import generate
 from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.model.probing.cloze import compute_mask_log_probs
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401

@@ -23,9 +23,9 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     Float32,
     check_finite_values,
-    open_audited_model,
 )
 from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import (
     Artifact,
     DeviceName,

@@ -27,7 +27,6 @@ from hallmark.tasks.audits.ability.capability_baselines import (
     BaselinesConfig,
 )
 from hallmark.tasks.audits.ability.capability_texts import (
-    HELD_OUT_TEXT,
     PRINTABLE_CHARACTERS,
     RANDOM_TEXT,
     TRAINING_TEXT,
@@ -47,11 +46,9 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
-from hallmark.tasks.audits.audited_models.audited_model import (
-    AUDIT_LIBRARIES,
-    AuditedModel,
-    open_audited_model,
-)
+from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
+from hallmark.tasks.audits.audited_models.audited_model import AUDIT_LIBRARIES, AuditedModel
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from hallmark.tasks.contract import (
     ID_TYPE,

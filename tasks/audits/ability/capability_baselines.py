@@ -14,7 +14,6 @@ from pydantic import Field
 
 from hallmark.tasks.audits.ability.baselines import NgramModel
 from hallmark.tasks.audits.ability.capability_texts import (
-    HELD_OUT_TEXT,
     RANDOM_TEXT,
     TRAINING_TEXT,
     generate_random_texts,
@@ -28,11 +27,9 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
     make_baseline_scorer,
 )
-from hallmark.tasks.audits.audited_models.audited_tokenizer import (
-    METADATA_FILES,
-    AuditedTokenizer,
-    open_audited_tokenizer,
-)
+from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
+from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,

@@ -13,7 +13,6 @@ from hallmark.tasks.contract import HallmarkError, Table, count_utf8_bytes
 
 PRINTABLE_CHARACTERS = "".join(map(chr, range(32, 127)))
 
-HELD_OUT_TEXT = "held-out text"
 RANDOM_TEXT = "random characters"  # negative control: nobody can compress them
 TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own training documents
 

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,15 +20,12 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     TokenIds,
     count_shared_prefix_tokens,
-    read_checkpoint_config,
-    resolve_checkpoint_folder,
 )
-from hallmark.tasks.contract import Artifact, HallmarkError, UsageError, resolve_torch_device
+from hallmark.tasks.contract import HallmarkError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hallmark.model.config import Precision
     from hallmark.model.decoding.beam_search import Hypothesis
     from hallmark.model.decoding.token_scores import TokenStatistics
 
@@ -406,37 +402,3 @@ def batch_by_shared_context(
                 target_indices += index_chunk
                 batch_tokens += chunk_tokens
         yield ContextBatch(batch_contexts, context_indices, target_indices)
-
-
-def open_audited_model(
-    checkpoint: Artifact | Path | str,
-    device: str = "auto",
-    *,
-    precision: Precision = "auto",
-    allow_pairs: bool = False,
-    untrained_seed: int | None = None,
-) -> AuditedModel:
-    """The model of a checkpoint folder, on a device ("auto": the GPU where there is one), in a
-    precision ("auto": bf16 on a GPU that has it). With a seed: the same model before any training,
-    with weights drawn from it; those of the checkpoint are not looked at.
-
-    Raises UsageError, one sentence, where the folder holds no model that can be loaded safely, or
-    none of language: of labels, or, unless ``pairs`` asks for it, one that answers sources.
-    """
-    folder, name = resolve_checkpoint_folder(checkpoint)
-    config = read_checkpoint_config(folder)
-    device = resolve_torch_device(device)
-    if config.get("model_type") == "hallmark":
-        from hallmark.tasks.audits.audited_models.hallmark_model import open_hallmark_model
-
-        model = open_hallmark_model(
-            folder, name, device, allow_pairs=allow_pairs, untrained_seed=untrained_seed
-        )
-    else:
-        from hallmark.tasks.audits.audited_models.transformers_model import open_transformers_model
-
-        model = open_transformers_model(folder, config, name, device, untrained_seed=untrained_seed)
-    from hallmark.model.decoding.inference_mode import autocast_to_precision
-
-    with autocast_to_precision(model.model, precision) as model.precision:
-        return model

@@ -136,25 +136,6 @@ def count_shared_prefix_tokens(sequences: Sequence[Sequence[int]]) -> int:
     return count
 
 
-def open_audited_tokenizer(checkpoint: Artifact | Path | str) -> AuditedTokenizer:
-    """The reader of a checkpoint folder, whose weights are not looked at.
-
-    Raises UsageError, one sentence, where the folder holds no language model, or one that answers
-    sources.
-    """
-    folder, name = resolve_checkpoint_folder(checkpoint)
-    config = read_checkpoint_config(folder)
-    if config.get("model_type") == "hallmark":
-        from hallmark.tasks.audits.audited_models.hallmark_tokenizer import open_hallmark_tokenizer
-
-        return open_hallmark_tokenizer(folder, name)
-    from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
-        open_transformers_tokenizer,
-    )
-
-    return open_transformers_tokenizer(folder, config, name)
-
-
 def resolve_checkpoint_folder(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
     """The folder of a checkpoint, and its name for messages."""
     if isinstance(checkpoint, Artifact):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.audits.ability.capability_texts import HELD_OUT_TEXT
+from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.measures.estimates import roc_placement_values

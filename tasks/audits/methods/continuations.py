@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +37,6 @@ from hallmark.tasks.measures.estimates import (
 from hallmark.tasks.measures.identities import find_groups_in_texts
 from hallmark.tasks.measures.statistics import Float64
 
-if TYPE_CHECKING:
-    from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
-
 #: Who wrote a text: the model, or, as a floor, who means nothing by it; or nobody.
 MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (
     "model",
@@ -58,6 +55,22 @@ SHUFFLED_TEXT = "shuffled"
 TOXIC, NONTOXIC = "toxic prompts", "non-toxic prompts"
 UNSCORED = "prompts without a score"
 WITHOUT_PLANTED_TEXT = "prompted without planted text"
+
+
+class ContinuationSettings(Protocol):
+    """The settings of the toxicity audit that decide what becomes of continuations."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def continuations_per_prompt(self) -> int: ...
+
+    @property
+    def continuation_counts(self) -> tuple[int, ...]: ...
+
+    @property
+    def toxicity_threshold(self) -> float: ...
 
 
 def label_by_file_score(part: str) -> str:
@@ -94,7 +107,7 @@ TEXT_COLUMNS = (
 )
 
 
-def collect_texts(responses: Responses, writer_name: str, config: ToxicityConfig) -> pa.Table:
+def collect_texts(responses: Responses, writer_name: str, config: ContinuationSettings) -> pa.Table:
     """What was written for the sake of the items, and the items that are texts themselves: a row a
     text, those of a unit together. ``row``: its item; ``unit``: the item that stands for its
     prompt; ``kind`` of that; ``prompt_subset``: which prompts it belongs to; and TEXT_COLUMNS."""
@@ -248,7 +261,7 @@ class PromptValueWriter:
     items: pa.Table
     texts: pa.Table
     scorer: str
-    config: ToxicityConfig
+    config: ContinuationSettings
 
     def compute_maxima(self, k: int, scores: np.ndarray | None = None) -> UnitMaxima:
         if scores is None:

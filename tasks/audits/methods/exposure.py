@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,15 @@ from hallmark.tasks.measures.canaries import draw_reference_secrets
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
 from hallmark.tasks.measures.statistics import contributions_to_mean_difference
 
-if TYPE_CHECKING:
-    from hallmark.tasks.audits.probes.extraction import ExtractionConfig
+
+class ExposureSettings(Protocol):
+    """The settings of the extraction audit that exposure depends on."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def reference_secrets(self) -> int: ...
 
 
 def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> tuple[Any, Any]:
@@ -102,7 +109,7 @@ def build_canary_requests(
     requests: RequestBuilder,
     tokenizer: AuditedTokenizer,
     canaries: Sequence[Mapping[str, Any]],
-    config: ExtractionConfig,
+    config: ExposureSettings,
 ) -> None:
     """An item a canary; of each template one request, for the secrets of its canaries in their
     order and for those that they are ranked among.

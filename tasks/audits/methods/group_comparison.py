@@ -25,6 +25,7 @@ from hallmark.tasks.audits.judging.findings import (
     build_finding_from_estimate,
     select_evidence,
 )
+from hallmark.tasks.audits.judging.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     HasSeed,
@@ -36,7 +37,6 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from hallmark.tasks.audits.methods.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Seed, StageConfig, column
 from hallmark.tasks.measures.contrasts import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,6 @@ from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.measures.canaries import locate_record_identifiers
 
-if TYPE_CHECKING:
-    from hallmark.tasks.audits.probes.extraction_attack import ExtractionAttackConfig
-
 Row = dict[str, Any]
 
 #: Of items, and the requests for them.
@@ -41,11 +38,24 @@ IDENTIFIER_PART = "identifier"
 SPARE_TOKENS = 4
 
 
+class SamplingSettings(Protocol):
+    """The settings of the extraction attack by which continuations are drawn."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def continuations_per_prompt(self) -> int: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+
 def build_identifier_requests(
     requests: RequestBuilder,
     tokenizer: AuditedTokenizer,
     records: Sequence[Mapping[str, Any]],
-    config: ExtractionAttackConfig,
+    config: SamplingSettings,
 ) -> None:
     """Each identifier of each record, behind what stands before it there, as far as the model
     sees."""
@@ -156,7 +166,7 @@ def slice_by_type(values: pa.Table) -> list[Slice]:
     return slices
 
 
-def describe_prompted_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
+def describe_prompted_share(values: pa.Table, config: SamplingSettings) -> str:
     return (
         f"share of identifiers in planted records that are in one of "
         f"{config.continuations_per_prompt} draws behind all that stands before them, as they stand"

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hallmark.tasks.audits.judging.findings import build_finding_from_estimate
-from hallmark.tasks.audits.methods.instrument_controls import CONTROL_LEVEL
+from hallmark.tasks.audits.judging.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import Float64
 

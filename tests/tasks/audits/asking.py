@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.catalogue import (
     FINDINGS_STAGES,
     METRICS_BY_AUDIT,

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from hallmark.tasks.audits import inference as responding
 from hallmark.tasks.audits.ability import attention_maps as maps
 from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.catalogue import REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
 from hallmark.tasks.audits.probes.bias import BiasConfig

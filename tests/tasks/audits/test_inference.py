@@ -7,7 +7,8 @@ import pytest
 
 from hallmark.tasks.audits import inference as responding
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder, hash_json_values
-from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond, split_into_chunks
 from hallmark.tasks.audits.probes.toxicity import ToxicityConfig

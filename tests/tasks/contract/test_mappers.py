@@ -25,7 +25,7 @@ from hallmark.tasks.contract import (
     open_session,
     stage,
 )
-from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
+from hallmark.tasks.contract.resources import DEFAULT_RESOURCES
 from tests.tasks.contract.stages import COUNT, CountConfig, DropConfig, MakeConfig, drop, make
 
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from hallmark.tasks.contract import ProcessMapper, Resources, SerialMapper, make_mapper
-from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES
+from hallmark.tasks.contract.resources import DEFAULT_RESOURCES
 
 
 def pair(number, offset):

@@ -161,7 +161,8 @@ def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     program = (
         "import os, time\n"
-        "from hallmark.tasks.contract.mappers import DEFAULT_RESOURCES, ProcessMapper\n"
+        "from hallmark.tasks.contract.mappers import ProcessMapper\n"
+        "from hallmark.tasks.contract.resources import DEFAULT_RESOURCES\n"
         "if __name__ == '__main__':\n"
         "    with ProcessMapper(2) as m:\n"
         "        list(m(os.getpid, [()] * 2, DEFAULT_RESOURCES))\n"

@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from hallmark.tasks.audits.audited_models.attention_checks import check_attention_direction
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.measures.batch_effects import (
     SequencePair,

@@ -8,11 +8,8 @@ import torch
 
 from hallmark.model.architecture import Transformer
 from hallmark.tasks.audits.audited_models import transformers_model
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
-from hallmark.tasks.audits.audited_models.audited_tokenizer import (
-    count_shared_prefix_tokens,
-    open_audited_tokenizer,
-)
+from hallmark.tasks.audits.audited_models.audited_tokenizer import count_shared_prefix_tokens
+from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.contract import HallmarkError, UsageError, folder_to_artifact
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import make_own

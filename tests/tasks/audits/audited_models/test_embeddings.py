@@ -13,7 +13,7 @@ from hallmark.tasks.audits.audit_tables import (
     RequestBuilder,
     build_items_schema,
 )
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.inference import generate_response_rows
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError

@@ -5,8 +5,7 @@ import json
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     count_layers,
     load_transformers_tokenizer,

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import HallmarkError, folder_to_artifact
 from tests.tasks.audits.conftest import train_bpe
 

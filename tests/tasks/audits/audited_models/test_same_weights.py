@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from hallmark.model.interchange.checkpoint import CheckpointError
 from hallmark.model.interchange.transformers_checkpoint import import_transformers
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import UsageError
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import train_bpe

@@ -10,6 +10,7 @@ from scipy import stats
 from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, build_items_schema
 from hallmark.tasks.audits.judging.comparison_units import average_by_item
 from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.instrument_controls import evaluate_instrument_control
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     Measure,
@@ -21,7 +22,6 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_mean,
     estimate_untested_mean,
 )
-from hallmark.tasks.audits.methods.instrument_controls import evaluate_instrument_control
 from hallmark.tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.estimates import estimate_mean_or_share

@@ -10,7 +10,7 @@ from hallmark.tasks.audits.audit_tables import (
     RequestBuilder,
     build_items_schema,
 )
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.judging.measures import ValueWriter
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.judging.comparison import compute_paired_change
 from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
 from hallmark.tasks.audits.judging.findings import select_evidence

@@ -18,7 +18,7 @@ from hallmark.tasks.audits.audit_tables import (
     TRAINING_OVERLAP,
     RequestBuilder,
 )
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema

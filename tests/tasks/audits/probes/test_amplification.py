@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
 from hallmark.tasks.audits.responses import Responses

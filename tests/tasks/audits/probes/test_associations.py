@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.associations import (

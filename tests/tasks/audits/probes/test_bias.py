@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.judging.findings import correct_p_values, select_evidence
 from hallmark.tasks.audits.methods.sentence_pairs import (
     SentencePair,

@@ -11,7 +11,7 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probes.associations import AssociationsConfig
 from hallmark.tasks.audits.probes.bbq import BbqConfig
 from hallmark.tasks.audits.probes.bias import BiasConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.inference import generate_response_rows
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.findings import select_evidence

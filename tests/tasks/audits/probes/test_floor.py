@@ -9,7 +9,7 @@ from scipy import stats
 
 from hallmark.model.interchange.checkpoint import load_untrained, save_checkpoint
 from hallmark.tasks.audits.audit_tables import RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.inference import RespondConfig, respond_untrained
 from hallmark.tasks.audits.judging.findings import build_findings_table, select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema, compute_measure_findings

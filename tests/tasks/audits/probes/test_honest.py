@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.probe import CorpusTables

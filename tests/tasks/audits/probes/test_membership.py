@@ -116,7 +116,7 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
 
 
 def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
-    from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+    from hallmark.tasks.audits.audited_models.opening import open_audited_model
 
     config = CONFIG.model_copy(update={"reference_model_folder": gpt2_folder})
     rows, findings = stages_of(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema
 from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings

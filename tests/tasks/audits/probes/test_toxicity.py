@@ -15,7 +15,7 @@ from hallmark.tasks.audits.audit_tables import (
     TRAINING_OVERLAP,
     RequestBuilder,
 )
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema
 from hallmark.tasks.audits.methods.continuations import (

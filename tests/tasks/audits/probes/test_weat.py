@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hallmark.tasks.audits.audited_models.audited_model import open_audited_model
-from hallmark.tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.audits.probes.weat import (
     TEMPLATES,
     WEAT_TESTS,

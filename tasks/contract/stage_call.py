@@ -1,0 +1,195 @@
+"""What a stage is, and one call of it: the inputs are bound and the fingerprint is computed.
+
+``stages.py`` runs such calls; ``commit.py`` and ``external_inputs.py`` need only what is here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from hallmark.tasks.contract.accounts import ACCOUNTS, CHECKSUMS
+from hallmark.tasks.contract.allowed_roots import check_config_paths
+from hallmark.tasks.contract.artifact import Artifact, Table
+from hallmark.tasks.contract.columns import column, table_schema
+from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.external_files import ExternalFiles
+from hallmark.tasks.contract.fingerprint import compute_fingerprint, read_library_versions
+from hallmark.tasks.contract.import_closure import compute_code_digests
+from hallmark.tasks.contract.inputs import (
+    compute_digest_and_lineage,
+    iter_artifacts,
+    select_input_contents,
+    select_input_table,
+)
+from hallmark.tasks.contract.resources import Resources
+from hallmark.tasks.contract.session import Session
+from hallmark.tasks.contract.settings import StageConfig
+from hallmark.tasks.contract.store import Store
+from hallmark.tasks.contract.tombstones import hash_purged_ids
+
+Determinism = Literal["exact", "machine", "statistical"]
+
+TELEMETRY = table_schema(
+    "What the stage cost on this machine; no part of its content.",
+    column("metric", pa.string(), "label", "what was measured or noted"),
+    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
+    column("unit", pa.string(), "label", "unit of the value"),
+    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
+)
+
+
+@dataclass(frozen=True)
+class StageDefinition:
+    """What a stage is: its function, its name, and what decides its output."""
+
+    body: Callable[..., None]
+    name: str
+    tables: dict[str, pa.Schema]
+    telemetry_tables: dict[str, pa.Schema]
+    extra_code: tuple[str, ...]
+    libraries: tuple[str, ...]
+    external_digests: Callable[..., dict[str, str]] | None
+    determinism: Determinism
+    reads: dict[str, Sequence[str]]
+    resources: Resources
+    is_entry_point: bool = False
+    resume_key: Callable[..., Any] | None = None
+    label: str = ""
+    phase: str = ""
+
+    @property
+    def run_label(self) -> str:
+        """What a run calls it."""
+        return self.label or self.name
+
+    @functools.cached_property
+    def parameter_types(self) -> dict[str, Any]:
+        hints = typing.get_type_hints(self.body)
+        return {name: hints[name] for name in inspect.signature(self.body).parameters}
+
+    @property
+    def input_names(self) -> list[str]:
+        return [name for name in self.parameter_types if name not in ("config", "context")]
+
+    @property
+    def has_automatic_accounts(self) -> bool:
+        return {"documents", "ledger"} <= set(self.tables) and "documents" in self.input_names
+
+    def collect_table_schemas(self) -> dict[str, pa.Schema]:
+        """Of all tables that it leaves, those of the contract among them."""
+        account_schemas = (
+            {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.has_automatic_accounts else {}
+        )
+        return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
+
+    def compute_code_digests(self) -> dict[str, str]:
+        source_file = Path(
+            inspect.getsourcefile(self.body) or ""
+        )  # may lie outside of this project
+        return compute_code_digests(self.body.__module__, source_file, self.extra_code)
+
+    def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
+        """Digests of what comes from outside the store, and of what must not come in again."""
+        check_config_paths(config, self.run_label)
+        digests = (
+            self.external_digests(config, store.compute_secret_id())
+            if self.external_digests
+            else {}
+        )
+        return digests | (hash_purged_ids(store) if self.is_entry_point else {})
+
+    def read_library_versions(self) -> dict[str, str]:
+        return read_library_versions(sorted({"pyarrow", *self.libraries}))
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """A stage with its inputs and settings: the fingerprint is known before it runs."""
+
+    stage: StageDefinition
+    arguments: dict[str, Any]
+    config: StageConfig
+    session: Session
+    fingerprint_components: dict[str, Any]
+    fingerprint: str
+    lineage: dict[str, Any]
+    external_files: ExternalFiles = field(default_factory=ExternalFiles)
+    """Files that ``Stage.external`` took digests of, as they were then."""
+
+    @classmethod
+    def from_inputs(
+        cls, stage: StageDefinition, inputs: Sequence[Any], config: StageConfig, session: Session
+    ) -> Self:
+        if len(inputs) != len(stage.input_names):
+            raise TypeError(f"{stage.name} takes {stage.input_names}, got {len(inputs)} inputs")
+        arguments: dict[str, Any] = {}
+        digests: dict[str, Any] = {}
+        lineage: dict[str, Any] = {}
+        for input_name, input_value in zip(stage.input_names, inputs, strict=True):
+            is_table_input = stage.parameter_types[input_name] in (Table, Table | None)
+            selected_input = (
+                select_input_table(input_value, input_name) if is_table_input else input_value
+            )
+            if input_name in stage.reads:
+                selected_input = select_input_contents(selected_input, stage.reads[input_name])
+            arguments[input_name] = selected_input
+            digests[input_name], lineage[input_name] = compute_digest_and_lineage(selected_input)
+        external_files = ExternalFiles()
+        with external_files.record_hashed_files():
+            external_digests = stage.compute_external_digests(config, session.store)
+        components = {
+            "stage": stage.name,
+            "code": stage.compute_code_digests(),
+            "config": config.model_dump(mode="json"),
+            "inputs": digests,
+            "libraries": stage.read_library_versions(),
+            "external": external_digests,
+        }
+        return cls(
+            stage,
+            arguments,
+            config,
+            session,
+            components,
+            compute_fingerprint(components),
+            lineage,
+            external_files,
+        )
+
+    @property
+    def label(self) -> str:
+        return self.stage.run_label
+
+    @property
+    def work_area_id(self) -> str:
+        """What names its work area: the fingerprint, or one that runs with other settings share."""
+        if self.stage.resume_key is None:
+            return self.fingerprint
+        return compute_fingerprint(
+            {**self.fingerprint_components, "config": self.stage.resume_key(self.config)}
+        )
+
+    def find_stored_artifact(self) -> Artifact | None:
+        """The stored output, if any.
+
+        Raises:
+            HallmarkError: A file of the output, or of an input from which it was made, is missing
+                from the store or has another size.
+        """
+        artifact = self.session.store.find_artifact(self.stage.name, self.fingerprint)
+        if artifact is not None:
+            try:
+                self.session.check_artifact_files(
+                    [*iter_artifacts(self.arguments.values()), artifact]
+                )
+            except HallmarkError as error:
+                raise HallmarkError(f"stage {self.label}: {error}") from error
+        return artifact
