@@ -88,7 +88,8 @@ def write_books(vocabulary: list[str], count: int, folder: Path, size: int = 5_0
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
     from hallmark.flows.config import load_config
-    from hallmark.flows.pipeline import curate_corpus, train_model
+    from hallmark.flows.curation import curate_corpus
+    from hallmark.flows.training import train_model
     from hallmark.tasks.contract import (
         Event,
         LastStageReached,

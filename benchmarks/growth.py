@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from benchmarks.curation import texts
 from hallmark.flows.config import Config, load_config
-from hallmark.flows.pipeline import curate_corpus
+from hallmark.flows.curation import curate_corpus
 from hallmark.tasks.contract import (
     Artifact,
     LastStageReached,

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder
@@ -20,7 +20,13 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.reference_scoring import score_with_reference
 from hallmark.tasks.audits.scoring import score_texts
 from hallmark.tasks.audits.tracing import trace_training_text
-from hallmark.tasks.contract import Artifact, HallmarkError, UsageError, iter_config_paths
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Stage,
+    UsageError,
+    iter_config_paths,
+)
 
 log = logging.getLogger("hallmark")
 
@@ -34,161 +40,197 @@ SHARED_STAGES = {
     "score_with_reference": score_with_reference,
 }
 
-#: What a step leaves of a probe; None: nothing.
-ProbeStep = Callable[[Probe], Artifact | None]
+
+@dataclass(frozen=True)
+class TrainingInputs:
+    """What the trainings behind a checkpoint left, as the stage ``trace`` takes it; None: unknown.
+
+    Attributes:
+        checkpoints: The checkpoint that each training left, newest first.
+        training_runs: The artifact of each training.
+        packed_corpora: The packed rows that each training read.
+        documents: The documents of all corpora in these rows, with their canaries.
+    """
+
+    checkpoints: Mapping[str, Artifact] | None = None
+    training_runs: Mapping[str, Artifact] | None = None
+    packed_corpora: Mapping[str, Artifact] | None = None
+    documents: Sequence[Artifact] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether texts can be traced to training documents."""
+        return self.packed_corpora is not None and self.documents is not None
 
 
-def run_probe_audits(
-    probes: Sequence[Probe],
-    checkpoint: Artifact,
-    corpus_tables: Mapping[str, Any],
-    training_inputs: Sequence[Any],
-    config: Any,
-    artifacts: dict[str, Artifact],
-    errors: dict[str, str],
-    label_prefix: str = "",
-    check_requests: Callable[[dict[str, Artifact]], None] = lambda asked: None,
-) -> dict[str, Artifact]:
-    """The findings of each probe. What leads to them goes to ``made``; why one has none, to
-    ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the checkpoints
-    that trainings left, these and the rows that they read, as ``origin.trainings`` has them, and
-    documents and plants in them; ``config``: one with the sections of examining
-    and of these probes; ``called``: what the names of the stages begin
-    with, where a run examines twice; ``check``: called with what each probe asks, by its name,
-    before a model is asked anything; what it raises ends the run."""
+@dataclass
+class ProbeAudits:
+    """The audits of several probes, one step of all of them at a time.
 
-    reference_models = {
-        probe.name: resolve_reference_model(probe, get_step_settings(config, probe))
-        for probe in probes
-    }
+    So a model is opened once for all probes, and the terminal has one line for each step. A probe
+    that fails is left out of all later steps; the others continue.
 
-    def get_step_artifact(probe: Probe, step: str) -> Artifact | None:
-        return artifacts.get(f"{probe.name}_{step}")
+    Attributes:
+        probes: The probes to run.
+        checkpoint: The model to audit.
+        config: A config with the sections of the audits and of these probes.
+        lexicons: The artifact with the user's lexicons, if there is a corpus.
+        documents: The artifacts with the documents of the corpus, if there is one.
+        canaries: The artifacts with the canaries of the corpus; by default ``documents``.
+        training: What is known of the trainings of the checkpoint.
+        label_prefix: Prefix of the stages' labels, for a run that audits several models.
+        artifacts: The artifacts of all steps so far, by label.
+        errors: Why probes failed, by their names.
+    """
 
-    def build_requests(probe: Probe) -> Artifact:
-        table_artifacts = [
-            corpus_tables[name] if name in probe.corpus_tables else None for name in corpus_tables
-        ]
-        stage = REQUEST_STAGES[probe.name].with_label(
-            f"{label_prefix}{probe.name}_build_requests", "build_requests"
+    probes: Sequence[Probe]
+    checkpoint: Artifact
+    config: Any
+    lexicons: Artifact | None = None
+    documents: Sequence[Artifact] | None = None
+    canaries: Sequence[Artifact] | None = None
+    training: TrainingInputs = TrainingInputs()
+    label_prefix: str = ""
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def build_requests(self) -> dict[str, Artifact]:
+        """Build what each probe asks a model, and return it by the probe's name."""
+        # A reference model that is missing must be refused before a model is asked anything.
+        self.reference_models = {
+            probe.name: resolve_reference_model(probe, get_step_settings(self.config, probe))
+            for probe in self.probes
+        }
+        corpus_tables = {
+            "lexicons": self.lexicons,
+            "canaries": self.documents if self.canaries is None else self.canaries,
+            "documents": self.documents,
+        }
+        for probe in self.probes:
+            with capture_failure(self.errors, probe.name):
+                stage = self._label_stage(REQUEST_STAGES[probe.name], probe, "build_requests")
+                probe_tables = {
+                    name: table if name in probe.corpus_tables else None
+                    for name, table in corpus_tables.items()
+                }
+                self.artifacts[f"{probe.name}_build_requests"] = stage(
+                    checkpoint=self.checkpoint,
+                    **probe_tables,
+                    config=get_step_settings(self.config, probe),
+                )
+        return {
+            probe.name: artifact
+            for probe in self.probes
+            if (artifact := self._find_artifact(probe, "build_requests"))
+        }
+
+    def run(self) -> dict[str, Artifact]:
+        """Ask the model, score and trace its answers, and return the findings of each probe."""
+        steps: dict[str, Callable[[Probe], Artifact | None]] = {
+            "respond": self._collect_responses,
+            "respond_untrained": self._collect_untrained_responses,
+            "score": self._score_responses,
+            "score_untrained": self._score_untrained_responses,
+            "trace": self._trace_responses,
+            "score_with_reference": self._score_with_reference_model,
+        }
+        for step, run_step in steps.items():
+            for probe in self._list_running_probes():
+                with capture_failure(self.errors, probe.name):
+                    if artifact := run_step(probe):
+                        self.artifacts[f"{probe.name}_{step}"] = artifact
+        findings: dict[str, Artifact] = {}
+        for probe in self._list_running_probes():
+            with capture_failure(self.errors, probe.name):
+                findings[probe.name] = self._compute_findings(probe)
+        return findings
+
+    def _list_running_probes(self) -> list[Probe]:
+        return [probe for probe in self.probes if probe.name not in self.errors]
+
+    def _find_artifact(self, probe: Probe, step: str) -> Artifact | None:
+        return self.artifacts.get(f"{probe.name}_{step}")
+
+    def _label_stage(self, stage: Stage, probe: Probe, step: str) -> Stage:
+        return stage.with_label(f"{self.label_prefix}{probe.name}_{step}", step)
+
+    def _collect_responses(self, probe: Probe) -> Artifact:
+        return self._label_stage(respond, probe, "respond")(
+            checkpoint=self.checkpoint,
+            requests=self._find_artifact(probe, "build_requests"),
+            config=get_step_settings(self.config, probe, "respond"),
         )
-        return stage(checkpoint, *table_artifacts, get_step_settings(config, probe))
 
-    def collect_responses(probe: Probe) -> Artifact:
-        stage = respond.with_label(f"{label_prefix}{probe.name}_respond", "respond")
-        return stage(
-            checkpoint,
-            get_step_artifact(probe, "build_requests"),
-            get_step_settings(config, probe, "respond"),
-        )
-
-    def collect_untrained_responses(probe: Probe) -> Artifact | None:
-        stage = respond_untrained.with_label(
-            f"{label_prefix}{probe.name}_respond_untrained", "respond_untrained"
-        )
-        needs_baseline = probe.needs_untrained_baseline(get_step_settings(config, probe))
-        settings = get_step_settings(config, probe, "respond_untrained")
-        return (
-            stage(checkpoint, get_step_artifact(probe, "build_requests"), settings)
-            if needs_baseline
-            else None
-        )
-
-    def score_responses(probe: Probe) -> Artifact | None:
-        stage = score_texts.with_label(f"{label_prefix}{probe.name}_score", "score")
-        score_config = get_step_settings(config, probe, "score")
-        return (
-            stage(
-                get_step_artifact(probe, "build_requests"),
-                get_step_artifact(probe, "respond"),
-                score_config,
-            )
-            if probe.uses_scorers
-            else None
-        )
-
-    def score_untrained_responses(probe: Probe) -> Artifact | None:
-        stage = score_texts.with_label(
-            f"{label_prefix}{probe.name}_score_untrained", "score_untrained"
-        )
-        untrained_responses = get_step_artifact(probe, "respond_untrained")
-        score_config = get_step_settings(config, probe, "score_untrained")
-        return stage(None, untrained_responses, score_config) if untrained_responses else None
-
-    def trace_responses(probe: Probe) -> Artifact | None:
-        settings = get_step_settings(config, probe, "trace")
-        is_traceable = settings.enabled and all(
-            training_input is not None for training_input in training_inputs
-        )
-        if not (probe.searches_training_text and is_traceable):
+    def _collect_untrained_responses(self, probe: Probe) -> Artifact | None:
+        if not probe.needs_untrained_baseline(get_step_settings(self.config, probe)):
             return None
-        stage = trace_training_text.with_label(f"{label_prefix}{probe.name}_trace", "trace")
+        return self._label_stage(respond_untrained, probe, "respond_untrained")(
+            checkpoint=self.checkpoint,
+            requests=self._find_artifact(probe, "build_requests"),
+            config=get_step_settings(self.config, probe, "respond_untrained"),
+        )
+
+    def _score_responses(self, probe: Probe) -> Artifact | None:
+        if not probe.uses_scorers:
+            return None
+        return self._label_stage(score_texts, probe, "score")(
+            request_set=self._find_artifact(probe, "build_requests"),
+            responses=self._find_artifact(probe, "respond"),
+            config=get_step_settings(self.config, probe, "score"),
+        )
+
+    def _score_untrained_responses(self, probe: Probe) -> Artifact | None:
+        untrained_responses = self._find_artifact(probe, "respond_untrained")
+        if untrained_responses is None:
+            return None
+        return self._label_stage(score_texts, probe, "score_untrained")(
+            request_set=None,
+            responses=untrained_responses,
+            config=get_step_settings(self.config, probe, "score_untrained"),
+        )
+
+    def _trace_responses(self, probe: Probe) -> Artifact | None:
+        settings = get_step_settings(self.config, probe, "trace")
+        if not (probe.searches_training_text and settings.enabled and self.training.is_complete):
+            return None
+        return self._label_stage(trace_training_text, probe, "trace")(
+            request_set=self._find_artifact(probe, "build_requests"),
+            response_set=self._find_artifact(probe, "respond"),
+            checkpoints=self.training.checkpoints,
+            training_runs=self.training.training_runs,
+            packed_corpora=self.training.packed_corpora,
+            documents=self.training.documents,
+            canaries=self.training.documents,
+            config=settings,
+        )
+
+    def _score_with_reference_model(self, probe: Probe) -> Artifact | None:
+        reference_model = self.reference_models[probe.name]
+        if reference_model is None:
+            return None
+        return self._label_stage(score_with_reference, probe, "score_with_reference")(
+            reference_model=reference_model,
+            request_set=self._find_artifact(probe, "build_requests"),
+            response_set=self._find_artifact(probe, "respond"),
+            config=get_step_settings(self.config, probe, "score_with_reference"),
+        )
+
+    def _compute_findings(self, probe: Probe) -> Artifact:
+        label = f"{self.label_prefix}audit_{probe.name}"
+        stage = FINDINGS_STAGES[probe.name].with_label(label, "compute_findings")
+        reads_training = probe.step_dependent
         return stage(
-            get_step_artifact(probe, "build_requests"),
-            get_step_artifact(probe, "respond"),
-            *training_inputs,
-            settings,
+            request_set=self._find_artifact(probe, "build_requests"),
+            response_set=self._find_artifact(probe, "respond"),
+            score_set=self._find_artifact(probe, "score"),
+            checkpoints=self.training.checkpoints if reads_training else None,
+            training_runs=self.training.training_runs if reads_training else None,
+            untrained_responses=self._find_artifact(probe, "respond_untrained"),
+            untrained_scores=self._find_artifact(probe, "score_untrained"),
+            training_overlap=self._find_artifact(probe, "trace"),
+            reference_scores=self._find_artifact(probe, "score_with_reference"),
+            config=get_step_settings(self.config, probe),
         )
-
-    def score_with_reference_model(probe: Probe) -> Artifact | None:
-        stage = score_with_reference.with_label(
-            f"{label_prefix}{probe.name}_score_with_reference", "score_with_reference"
-        )
-        request_and_response_sets = (
-            get_step_artifact(probe, "build_requests"),
-            get_step_artifact(probe, "respond"),
-        )
-        reference_model = reference_models[probe.name]
-        return (
-            stage(
-                reference_model,
-                *request_and_response_sets,
-                get_step_settings(config, probe, "score_with_reference"),
-            )
-            if reference_model
-            else None
-        )
-
-    def compute_probe_findings(probe: Probe) -> Artifact:
-        training_artifacts = training_inputs[:2] if probe.step_dependent else (None, None)
-        audit_inputs = (
-            get_step_artifact(probe, step) for step in ("build_requests", "respond", "score")
-        )
-        comparison_inputs = (
-            get_step_artifact(probe, step)
-            for step in ("respond_untrained", "score_untrained", "trace", "score_with_reference")
-        )
-        stage = FINDINGS_STAGES[probe.name].with_label(
-            f"{label_prefix}audit_{probe.name}", "compute_findings"
-        )
-        return stage(
-            *audit_inputs, *training_artifacts, *comparison_inputs, get_step_settings(config, probe)
-        )
-
-    step_functions: dict[str, ProbeStep] = {
-        "build_requests": build_requests,
-        "respond": collect_responses,
-        "respond_untrained": collect_untrained_responses,
-        "score": score_responses,
-        "score_untrained": score_untrained_responses,
-        "trace": trace_responses,
-        "score_with_reference": score_with_reference_model,
-    }
-    for step, run_step in step_functions.items():
-        for probe in (probe for probe in probes if probe.name not in errors):
-            with capture_failure(errors, probe.name):
-                output = run_step(probe)
-                artifacts |= {f"{probe.name}_{step}": output} if output else {}
-        if step == "build_requests":
-            request_sets = (
-                (probe.name, get_step_artifact(probe, "build_requests")) for probe in probes
-            )
-            check_requests({name: artifact for name, artifact in request_sets if artifact})
-    findings: dict[str, Artifact] = {}
-    for probe in (probe for probe in probes if probe.name not in errors):
-        with capture_failure(errors, probe.name):
-            findings[probe.name] = compute_probe_findings(probe)
-    return findings
 
 
 def list_probes_with_user_files(config: Any, audit_names: Sequence[str]) -> list[Probe]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
-from hallmark.flows.runs import Run, open_run, read_all_runs
-from hallmark.flows.site import get_site_folder
+from hallmark.flows.runs import Run, get_site_folder, open_run, read_all_runs
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.comparison import (

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from hallmark.flows.corpus_additions import EarlierAdditions
+from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
 from hallmark.flows.runs import (
     ARTIFACT_NAME_PATTERN,
@@ -40,9 +40,8 @@ class ResolvedCheckpoint:
 
     checkpoint: Artifact
     training_run: Artifact | None = None
-    corpus_artifacts: dict[str, Artifact] | None = None
+    corpus: Corpus | None = None
     source_run: Run | None = None
-    earlier_additions: EarlierAdditions = ()
 
     @property
     def name(self) -> str:
@@ -134,12 +133,10 @@ class TrainingHistory(NamedTuple):
             store = get_artifact_store(training_run)
             assert store is not None
             resolved = _trace_checkpoint_origin(store, self.checkpoints[number])
-            additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
-            corpora_by_name |= {
-                corpus["plant_canaries"].name: corpus["plant_canaries"]
-                for corpus in additions
-                if "plant_canaries" in corpus
-            }
+            if resolved.corpus is not None:
+                corpora_by_name |= {
+                    documents.name: documents for documents in resolved.corpus.documents
+                }
         return [
             corpora_by_name[number]
             for number in sorted(corpora_by_name.keys() - {corpus.name for corpus in known_corpora})
@@ -244,7 +241,7 @@ def _trace_checkpoint_origin(
     ]
     if planted_corpus.stage == "leave_out":  # so here
         planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
-    earlier_additions = [{"plant_canaries": artifact} for artifact in earlier_corpora]
+    earlier_corpus = Corpus(tuple({"plant_canaries": artifact} for artifact in earlier_corpora))
 
     def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
@@ -257,12 +254,7 @@ def _trace_checkpoint_origin(
         if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
             corpus_artifacts = {label: run[label] for label in corpus_labels}
-            return ResolvedCheckpoint(
-                checkpoint, training_run, corpus_artifacts, run, earlier_additions
-            )
-    return ResolvedCheckpoint(
-        checkpoint,
-        training_run,
-        {"plant_canaries": planted_corpus},
-        earlier_additions=earlier_additions,
-    )
+            corpus = earlier_corpus.add(corpus_artifacts)
+            return ResolvedCheckpoint(checkpoint, training_run, corpus, run)
+    corpus = earlier_corpus.add({"plant_canaries": planted_corpus})
+    return ResolvedCheckpoint(checkpoint, training_run, corpus)

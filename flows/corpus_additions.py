@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hallmark.flows.corpus import EMPTY_CORPUS, Corpus
 from hallmark.flows.runs import Run, check_not_purged, open_run
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
 from hallmark.tasks.corpus.copies.duplicates import is_source_or_part
@@ -12,9 +12,6 @@ from hallmark.tasks.corpus.copies.earlier_corpora import check_earlier_compatibl
 
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
-
-#: The additions of a corpus, oldest first: of each its artifacts by label.
-EarlierAdditions = Sequence[dict[str, Artifact]]
 
 #: The stages that an addition is compared with, and those that make up the corpus and its profile.
 DEDUPLICATION_STAGES = ("deduplicate", "deduplicate_near", "deduplicate_redacted")
@@ -59,12 +56,14 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
     return runs
 
 
-def collect_earlier_additions(store: Store, config: Config) -> EarlierAdditions:
-    """The additions before that of a run with this config, none for most."""
+def open_earlier_corpus(store: Store, config: Config) -> Corpus:
+    """Open the corpus that a run with this config adds to; most runs add to none."""
     if config.earlier_run is None:
-        return []
+        return EMPTY_CORPUS
     runs = resolve_addition_chain(store, config.earlier_run)
-    return [{label: run[label] for label in CORPUS_STAGES if label in run.stages} for run in runs]
+    return Corpus(
+        tuple({label: run[label] for label in CORPUS_STAGES if label in run.stages} for run in runs)
+    )
 
 
 def list_corpus_runs(run: Run) -> list[Run]:
@@ -99,7 +98,7 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
     if config.earlier_run is None:
         return None
     runs = resolve_addition_chain(store, config.earlier_run)
-    for run, artifacts in zip(runs, collect_earlier_additions(store, config), strict=True):
+    for run, artifacts in zip(runs, open_earlier_corpus(store, config).additions, strict=True):
         check_not_purged(f"the corpus of run {run.id} cannot be added to", artifacts.values())
         try:
             for label in (*DEDUPLICATION_STAGES, "split"):
@@ -121,7 +120,7 @@ def check_preferred_sources_exist(store: Store, config: Config) -> None:
     source_names = [
         source_name for source in config.ingest.sources for source_name in source.list_names()
     ]
-    for artifacts in collect_earlier_additions(store, config):
+    for artifacts in open_earlier_corpus(store, config).additions:
         earlier_sources = (
             artifacts["ingest"]["accounts"].read(["source"])["source"].unique().to_pylist()
         )

@@ -96,15 +96,14 @@ class TrainingDocuments:
     def from_checkpoint(
         cls, resolved: ResolvedCheckpoint, redactor: Redactor | None
     ) -> TrainingDocuments:
-        corpus_artifacts = resolved.corpus_artifacts or {}
-        additions = [*resolved.earlier_additions, corpus_artifacts]
-        corpora = [addition["plant_canaries"] for addition in additions]
+        assert resolved.corpus is not None
+        corpora = resolved.corpus.documents
         history = trace_training_history(resolved.checkpoint, resolved.training_run)
         corpora += history.list_corpora_except(corpora) if history else []
         documents = Table(tuple(corpora), "documents")
         licences = {
             row["source"]: row["licence"]
-            for addition in additions
+            for addition in resolved.corpus.additions
             if "ingest" in addition
             for row in addition["ingest"]["sources"].read(["source", "licence"]).to_pylist()
         }
@@ -235,7 +234,7 @@ def trace_finding(
     )
     documents_by_row = [*find_row_documents(worst_rows, table.columns, training_overlap)]
     training_documents = None
-    if resolved and resolved.corpus_artifacts is not None:
+    if resolved and resolved.corpus is not None:
         training_documents = TrainingDocuments.from_checkpoint(resolved, redactor)
         training_documents.load_details(
             {doc_id for row_documents in documents_by_row for doc_id, _ in row_documents}

@@ -31,11 +31,7 @@ IS_CONTROL_BY_ARM = {"control": True, "without": False}
 def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
     """A checkpoint whose corpus and config are known. UsageError for any other."""
     resolved = resolve_checkpoint(store, checkpoint_name)
-    if (
-        resolved.training_run is None
-        or resolved.corpus_artifacts is None
-        or resolved.source_run is None
-    ):
+    if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
             f"{checkpoint_name}: the store does not know what it was trained on, so nothing "
             f"can be left "
@@ -56,7 +52,7 @@ def find_source_document_ids(
     for finding_name in finding_names:
         parse_finding_audit(finding_name)
     resolved = resolve_trained_checkpoint(store, checkpoint_name)
-    assert resolved.corpus_artifacts is not None
+    assert resolved.corpus is not None
     runs_by_finding = {
         finding_name: checkpoint_audits.find_audit_run(finding_name.partition(".")[0])
         or checkpoint_audits.audit_run
@@ -73,12 +69,12 @@ def find_source_document_ids(
             f"nothing that the model wrote there stands in what it read; name another finding, or "
             f"--toxicity alone"
         )
-    if "leave_out" in resolved.corpus_artifacts:  # what was left out before stays out
+    if "leave_out" in resolved.corpus.latest:  # what was left out before stays out
         excluded_earlier = (
-            resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+            resolved.corpus.latest["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
         )
         document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
-    documents = Table((resolved.corpus_artifacts["plant_canaries"],), "documents")
+    documents = Table((resolved.corpus.latest["plant_canaries"],), "documents")
     document_rows = documents.find_document_rows(
         sorted(document_ids), ["doc_id", "cluster", "split"]
     )

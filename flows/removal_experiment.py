@@ -229,8 +229,8 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
 # Documents and arms --------------------------------------------------------------------------
 
 
-def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> tuple[Any, ...]:
-    """What the stage ``behind`` is given."""
+def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> dict[str, Any]:
+    """Return the inputs of the stage ``find_source_documents`` by name."""
     audit_names = dict.fromkeys(case.audit for case in config.cases)
 
     def collect_stage_artifacts(stage: str) -> dict[str, Artifact]:
@@ -240,13 +240,13 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> t
             if format_stage_label(audit, stage) in run.stages
         }
 
-    return (
-        run["plant_canaries"],
-        run["pack"],
-        collect_stage_artifacts("audit"),
-        collect_stage_artifacts("build_requests"),
-        collect_stage_artifacts("trace"),
-    )
+    return {
+        "documents": run["plant_canaries"],
+        "spans": run["pack"],
+        "audits": collect_stage_artifacts("audit"),
+        "requests": collect_stage_artifacts("build_requests"),
+        "traces": collect_stage_artifacts("trace"),
+    }
 
 
 @dataclass(frozen=True)

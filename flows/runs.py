@@ -284,6 +284,11 @@ def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
             )
 
 
+def get_site_folder(store: Store) -> Path:
+    """The folder of a store's site: inside a local store, else in its cache on this machine."""
+    return store.local_folder / "site"
+
+
 # Past runs -----------------------------------------------------------------------------------
 
 

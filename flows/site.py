@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hallmark.flows.runs import read_all_runs
+from hallmark.flows.checkpoint_comparison import find_audited_trainings
+from hallmark.flows.runs import get_site_folder, read_all_runs
 from hallmark.tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
@@ -21,18 +22,12 @@ log = logging.getLogger("hallmark")
 SITE_CONTENT = {"index.html", "tables.html", "runs"}
 
 
-def get_site_folder(store: Store) -> Path:
-    """The folder of a store's site: inside a local store, else in its cache on this machine."""
-    return store.local_folder / "site"
-
-
 def build_store_site(
     store: Store, output_folder: Path | None = None, rebuild_all: bool = True
 ) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
     page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
-    from hallmark.flows.checkpoint_comparison import find_audited_trainings
-    from hallmark.flows.commands.tables import list_tables
+    from hallmark.flows.table_listing import list_tables
     from hallmark.reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
-from hallmark.flows.audit_execution import run_probe_audits
+from hallmark.flows.audit_execution import ProbeAudits
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
 from hallmark.flows.run_recording import frontend, generate_flow_run_name, record_run
 from hallmark.flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
@@ -34,7 +34,6 @@ from hallmark.tasks.audits.experiments.error_rates import (
 )
 from hallmark.tasks.contract import (
     Artifact,
-    EmptyConfig,
     HallmarkError,
     Resources,
     Store,
@@ -64,10 +63,17 @@ def world(config: dict[str, Any], store: str) -> str:
     with record_run("world", settings, Store(store)) as run:
         world_corpus = write_synthetic_world(settings.world)
         seal_answer_key(settings.world)
-        tokenizer = train_tokenizer([world_corpus], None, settings.train_tokenizer)
-        packed_corpus = pack([world_corpus], tokenizer, settings.pack)
+        tokenizer = train_tokenizer(
+            documents=[world_corpus], signals=None, config=settings.train_tokenizer
+        )
+        packed_corpus = pack(documents=[world_corpus], tokenizer=tokenizer, config=settings.pack)
         training_run = pretrain(
-            packed_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
+            packed_corpus=packed_corpus,
+            tokenizer=tokenizer,
+            documents=[world_corpus],
+            signals=None,
+            start_checkpoint=None,
+            config=settings.pretrain,
         )
         checkpoint = run.find_last_checkpoint(training_run)
         sample_audits = audit_world(settings, checkpoint, world_corpus)
@@ -75,9 +81,14 @@ def world(config: dict[str, Any], store: str) -> str:
             expand_to_full_audits(settings), checkpoint, world_corpus, FULL_AUDIT_PREFIX
         )
         verdicts = judge_candidates(
-            sample_audits, full_audits, training_run, packed_corpus, EmptyConfig()
+            sample_audits=sample_audits,
+            full_audits=full_audits,
+            training_run=training_run,
+            packed_corpus=packed_corpus,
         )
-        attributions = attribute_texts([world_corpus], [world_corpus], settings.attribute_texts)
+        attributions = attribute_texts(
+            documents=[world_corpus], canaries=[world_corpus], config=settings.attribute_texts
+        )
         removed_ids = (
             select_influential_documents(
                 attributions["attributions"].read(), read_detected_candidates(verdicts)
@@ -97,16 +108,27 @@ def world(config: dict[str, Any], store: str) -> str:
                     world_corpus, exclusion_config
                 )
                 padded_corpus = pad_removed_documents.with_label(f"{arm}_pad_removed_documents")(
-                    packed_corpus, remaining_documents, remaining_documents, tokenizer
+                    packed_corpus=packed_corpus,
+                    documents=remaining_documents,
+                    ledger=remaining_documents,
+                    tokenizer=tokenizer,
                 )
                 retraining_run = pretrain.with_label(f"{arm}_pretrain")(
-                    padded_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
+                    packed_corpus=padded_corpus,
+                    tokenizer=tokenizer,
+                    documents=[world_corpus],
+                    signals=None,
+                    start_checkpoint=None,
+                    config=settings.pretrain,
                 )
                 arm_audits = audit_world(
                     settings, run.find_last_checkpoint(retraining_run), world_corpus, f"{arm}_"
                 )
                 judge_candidates.with_label(f"{arm}_verdicts")(
-                    arm_audits, arm_audits, retraining_run, packed_corpus, EmptyConfig()
+                    sample_audits=arm_audits,
+                    full_audits=arm_audits,
+                    training_run=retraining_run,
+                    packed_corpus=packed_corpus,
                 )
     return run.id
 
@@ -121,12 +143,17 @@ def audit_world(
     config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
 ) -> dict[str, Artifact]:
     """What the audits find, by their names. HallmarkError where one fails."""
-    corpus_tables = {"lexicons": world_corpus, "canaries": [world_corpus], "documents": None}
-    errors: dict[str, str] = {}
-    findings = run_probe_audits(
-        STUDIED_PROBES, checkpoint, corpus_tables, (None,) * 4, config, {}, errors, label_prefix
+    probe_audits = ProbeAudits(
+        probes=STUDIED_PROBES,
+        checkpoint=checkpoint,
+        config=config,
+        lexicons=world_corpus,
+        canaries=[world_corpus],
+        label_prefix=label_prefix,
     )
-    if errors:
+    probe_audits.build_requests()
+    findings = probe_audits.run()
+    if errors := probe_audits.errors:
         raise HallmarkError("; ".join(f"{name}: {reason}" for name, reason in errors.items()))
     return findings
 
@@ -192,7 +219,11 @@ def study(config: dict[str, Any], store: str) -> str:
             excluded_worlds=excluded_worlds, max_documents=settings.attribute_texts.max_documents
         )
         rates = compute_error_rates(
-            verdicts_by_world, answer_keys, attributions_by_world, arm_verdicts, rates_config
+            verdicts=verdicts_by_world,
+            answer_keys=answer_keys,
+            attributions=attributions_by_world,
+            retrained_verdicts=arm_verdicts,
+            config=rates_config,
         )
         build_study_card(rates, settings.study_card)
     run.site_index = try_build_site(opened_store)

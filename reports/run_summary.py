@@ -169,11 +169,7 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
         return KeyFigure(label)
     unit, details = row["unit"], []
     if row["low"] is not None and row["high"] is not None:
-        level_text = (
-            "interval"
-            if row["confidence_level"] is None
-            else f"{100 * row['confidence_level']:g} %:"
-        )
+        level_text = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
         details.append(
             f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}"
         )

@@ -105,10 +105,10 @@ def test_reports_import_neither_torch_nor_prefect_and_the_pipeline_no_torch():
 
 
 def list_project_stages():
-    import hallmark.flows.pipeline
-    import hallmark.flows.study  # noqa: F401
+    from hallmark.flows.flow_registry import register_all_stages
     from hallmark.tasks.contract import STAGES
 
+    register_all_stages()
     return [s for s in STAGES.values() if s.body.__module__ in SOURCES]
 
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    OverridesOption,
-    StoreOption,
-    run_flow_and_report,
-    run_flow_for_each,
-)
+from hallmark.flows.commands.flow_execution import run_flow_and_report, run_flow_for_each
+from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption
 
 
 def audit(
@@ -36,8 +31,8 @@ def audit(
         Where the audits' settings come from; by default the config of the checkpoint's run, and of
         a checkpoint from elsewhere that of the demo.
     """
+    from hallmark.flows.auditing import check_audit_names
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
-    from hallmark.flows.pipeline import check_audit_names
     from hallmark.flows.run_recording import resolve_flow_arguments
     from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 

@@ -8,12 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    StoreOption,
-    WholeNumber,
-    print_result,
-)
+from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
 from hallmark.flows.runs import Run, open_run
 from hallmark.model.training.packed_rows import select_batch_rows

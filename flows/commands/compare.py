@@ -11,7 +11,7 @@ from hallmark.flows.checkpoint_comparison import (
     find_audited_checkpoints,
     find_trajectory_page,
 )
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_store
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_store, resolve_store_uri
 from hallmark.tasks.contract import HallmarkError
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    OverridesOption,
-    StoreOption,
-    run_flow_and_report,
-)
+from hallmark.flows.commands.flow_execution import run_flow_and_report
+from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption
 
 
 def finetune(

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter, Token
+from hallmark.flows.commands.options import print_result
 
-OverridesOption = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
-    ),
-]
 if TYPE_CHECKING:
     from hallmark.flows.runs import Run
     from hallmark.tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
-
-
-def _parse_whole_number(target_type: Any, tokens: Sequence[Token]) -> int:
-    """Of an option; "1.5" is not rounded."""
-    try:
-        return int(tokens[0].value)
-    except ValueError as error:
-        raise ValueError(f"{tokens[0].value!r} is no whole number") from error
-
-
-WholeNumber = Annotated[int, Parameter(converter=_parse_whole_number, negative="")]
-
-StoreOption = Annotated[
-    str | None,
-    Parameter(
-        name="--store",
-        help="The store, a folder, a URI or the .toml file of a config that names one, instead of "
-        "the one that the config or HALLMARK_STORE names.",
-    ),
-]
-JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
 
 
 def configure_prefect_environment() -> None:
@@ -91,7 +63,7 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
     if not (server and server.connect_prefect()):
         server = None
         _check_prefect_server_answers()
-    from hallmark.flows import pipeline  # noqa: F401
+    from hallmark.flows import pipeline  # noqa: F401  (imports every stage of a run)
     from hallmark.flows.console import RunProgressDisplay
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.contract import STAGES
@@ -176,9 +148,9 @@ def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
 
 
 def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
-    from hallmark.flows import pipeline
+    from hallmark.flows.flow_registry import get_flow
 
-    return call_flow_and_get_run(lambda: getattr(pipeline, flow_name)(**parameters))
+    return call_flow_and_get_run(lambda: get_flow(flow_name)(**parameters))
 
 
 def print_run_summary(flow_name: str, run: Run) -> None:
@@ -290,7 +262,3 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
             raise
         log.warning("Prefect's server has not heard of the end of run %s: %s", new_run.id, error)
         return new_run
-
-
-def print_result(result: Any, as_json: bool, render_text: Callable[[Any], str]) -> None:
-    print(json.dumps(result, indent=2, ensure_ascii=False) if as_json else render_text(result))

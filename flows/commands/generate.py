@@ -14,12 +14,7 @@ from hallmark.flows.checkpoint_resolution import (
     find_checkpoint_in_folder,
     resolve_checkpoint,
 )
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    StoreOption,
-    WholeNumber,
-    print_result,
-)
+from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts
 from hallmark.flows.runs import open_store
 from hallmark.reports.page.figures import format_count
@@ -190,7 +185,9 @@ def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRe
     corpus_artifacts = (
         collect_redaction_artifacts(resolved_checkpoint.source_run)
         if resolved_checkpoint.source_run
-        else resolved_checkpoint.corpus_artifacts or {}
+        else dict(resolved_checkpoint.corpus.latest)
+        if resolved_checkpoint.corpus
+        else {}
     )
     redactor = (
         build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY)

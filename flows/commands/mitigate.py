@@ -10,14 +10,13 @@ from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.commands.compare import render_comparison
-from hallmark.flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.options import (
     JsonOption,
     OverridesOption,
     StoreOption,
     WholeNumber,
-    call_flow_and_get_run,
     print_result,
-    start_prefect_and_progress,
 )
 from hallmark.flows.mitigation import (
     IS_CONTROL_BY_ARM,

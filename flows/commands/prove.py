@@ -5,14 +5,8 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    StoreOption,
-    WholeNumber,
-    call_flow_and_get_run,
-    print_result,
-    start_prefect_and_progress,
-)
+from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.mitigation import get_removal_list_folder
 from hallmark.flows.removal_experiment import (
     build_experiment_report,
@@ -82,7 +76,7 @@ def prove(
         ),
         chdir(base_run.working_folder),
     ):
-        from hallmark.flows import pipeline
+        from hallmark.flows import pipeline, removal_flow
 
         def train_arm(overrides: list[str]) -> Run:
             """Whatever of it is there comes from the store."""
@@ -107,7 +101,7 @@ def prove(
         run_ids_by_arm = {arm: arm_run.id for arm, arm_run in runs_by_arm.items()}
         case_config = cases.model_dump(mode="json")
         proof_run = call_flow_and_get_run(
-            lambda: pipeline.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri)
+            lambda: removal_flow.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri)
         )
     report = build_experiment_report(proof_run)
     if proof_run.site_index:
@@ -129,9 +123,9 @@ def trace_case_documents(base_run: Run, cases: Any) -> Any:
 
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
     with open_session(Session(base_run.store, mapper, frontend.on_event)):
-        return find_source_documents(*collect_source_document_inputs(base_run, cases), cases)[
-            "source_documents"
-        ]
+        return find_source_documents(
+            **collect_source_document_inputs(base_run, cases), config=cases
+        )["source_documents"]
 
 
 #: What the rows of effects are called.

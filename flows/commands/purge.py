@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.commands.trace import find_training_steps, parse_doc_id
 from hallmark.flows.document_purge import (
     DocumentPurge,

@@ -8,13 +8,8 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    StoreOption,
-    call_flow_and_get_run,
-    print_result,
-    start_prefect_and_progress,
-)
+from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import list_corpus_runs
 from hallmark.flows.runs import Record, Run, check_not_purged, find_artifact, open_run
 from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
@@ -142,11 +137,12 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
 
 def _rerun_flow(run: Run, target_uri: str) -> str:
     from hallmark.flows import pipeline
+    from hallmark.flows.flow_registry import get_flow
     from hallmark.tasks.corpus.plant_canaries import plant_canaries
 
     record: Record = run.record
     config = {**record["config"], "earlier_run": None}
-    flow_function = getattr(pipeline, record["flow"])
+    flow_function = get_flow(record["flow"])
     if record["flow"] == "finetune":
         checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
         if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_run
 from hallmark.flows.site import build_store_site
 from hallmark.flows.unredacted_site import write_unredacted_site

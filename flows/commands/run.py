@@ -6,13 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import (
-    JsonOption,
-    OverridesOption,
-    StoreOption,
-    print_result,
-    run_flow_and_report,
-)
+from hallmark.flows.commands.flow_execution import run_flow_and_report
+from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption, print_result
 
 
 def run(

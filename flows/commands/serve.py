@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import OverridesOption, StoreOption
+from hallmark.flows.commands.options import OverridesOption, StoreOption
 from hallmark.flows.deployments import serve_deployments
 
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import JsonOption, print_result
+from hallmark.flows.commands.options import JsonOption, print_result
 from hallmark.flows.config import Config
 from hallmark.flows.config_errors import list_schema_references, suggest_closest_name
 from hallmark.tasks.contract import UsageError

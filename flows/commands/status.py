@@ -8,7 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.config import fill_missing_sections, load_config
 from hallmark.flows.config_files import find_override, read_config_tree
 from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
@@ -43,8 +43,11 @@ def build_status_report(run: Run) -> Report:
 
 
 def _build_stage_report(run: Run) -> Report:
-    from hallmark.flows import pipeline, study, study_config  # noqa: F401  (registers every stage)
+    from hallmark.flows import study_config
     from hallmark.flows.audit_execution import map_labels_to_settings
+    from hallmark.flows.flow_registry import register_all_stages
+
+    register_all_stages()
 
     config, config_problem = _load_current_config(run)
     settings_by_stage = map_labels_to_settings(config) if config else {}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from hallmark.flows.commands.flow_execution import (
+from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.options import (
     JsonOption,
     OverridesOption,
     StoreOption,
     WholeNumber,
-    call_flow_and_get_run,
     print_result,
-    start_prefect_and_progress,
 )
 from hallmark.reports.page.figures import format_count, format_value
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
 from hallmark.flows.finding_trace import parse_finding_audit, trace_finding
 from hallmark.flows.runs import Run, open_run

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
 from hallmark.reports.page.figures import format_count
 from hallmark.reports.purge_notices import iter_artifact_names

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from hallmark.flows.audit_execution import check_user_audit_items, check_user_files_exist
+from hallmark.flows.auditing import audit_checkpoint, has_audit_stages, list_audits_up_to
 from hallmark.flows.config import ROOT_KEYS, Config, load_config
 from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
-    collect_earlier_additions,
+    open_earlier_corpus,
     resolve_earlier_run_id,
 )
+from hallmark.flows.curation import curate_corpus
 from hallmark.flows.forecast import training_costs
 from hallmark.flows.forecast.corpus_estimates import (
     UNKNOWN_ESTIMATE,
@@ -39,16 +41,10 @@ from hallmark.flows.forecast.stage_plan import (
     UnknownArtifact,
     find_newest_artifact,
 )
-from hallmark.flows.pipeline import (
-    audit_checkpoint,
-    curate_corpus,
-    has_audit_stages,
-    list_audits_up_to,
-    train_model,
-)
 from hallmark.flows.policy_rule_checks import check_policy_rules
 from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
 from hallmark.flows.runs import find_artifact, resolve_store_uri
+from hallmark.flows.training import train_model
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     Artifact,
@@ -149,7 +145,7 @@ class Forecaster:
             start_checkpoint,
             max_sample_bytes,
         )
-        self.earlier_additions = collect_earlier_additions(store, config)
+        self.earlier_corpus = open_earlier_corpus(store, config)
         self.sample: CorpusSample | None = None
         self.scaled_sample: ScaledSample | None = None
         # Of each stage: what it takes in any case, and on the sample besides.
@@ -221,8 +217,8 @@ class Forecaster:
         """The whole pipeline under a plan."""
         session = Session(self.store, last_stage=self.last_stage, plan_stage=plan)
         with open_session(session), suppress(LastStageReached):
-            corpus = curate_corpus(config, self.earlier_additions)
-            trained = train_model(config, corpus, self.start_checkpoint, self.earlier_additions)
+            corpus = curate_corpus(config, self.earlier_corpus)
+            trained = train_model(config, corpus, self.start_checkpoint)
             pretrained = trained["pretrain"]
             audit_checkpoint(
                 config,
@@ -230,7 +226,6 @@ class Forecaster:
                 tuple(AUDIT_DESCRIPTIONS),
                 corpus,
                 pretrained,
-                self.earlier_additions,
             )
         return plan
 
@@ -305,7 +300,7 @@ class Forecaster:
         try:
             with open_session(session), suppress(LastStageReached):
                 train_model(
-                    config, curate_corpus(config, self.earlier_additions), self.start_checkpoint
+                    config, curate_corpus(config, self.earlier_corpus), self.start_checkpoint
                 )
         except HallmarkError as error:
             return artifacts, seconds_by_stage, error
@@ -315,7 +310,7 @@ class Forecaster:
 
     def build_report(self) -> Report:
         known_artifacts, sample = self.known_artifacts, self.sample
-        earlier_documents = [addition["plant_canaries"] for addition in self.earlier_additions]
+        earlier_documents = self.earlier_corpus.documents
         estimates = estimate_corpus_size(
             self.config, known_artifacts, self.scaled_sample, earlier_documents
         )

@@ -42,10 +42,10 @@ class ResponseBatch:
 
 
 def score_batch_with_reference(
-    batch: ResponseBatch, reference: Artifact, device: str, out: TableWriters
+    batch: ResponseBatch, reference_model: Artifact, device: str, out: TableWriters
 ) -> None:
     """Rows of REFERRED to responses with their ``prompt``."""
-    model, response_rows = open_cached_model(reference, device), batch.responses
+    model, response_rows = open_cached_model(reference_model, device), batch.responses
     log_likelihoods, token_counts = model.compute_log_likelihoods(
         *(response_rows[name].to_pylist() for name in ("text", "prompt"))
     )
@@ -68,14 +68,14 @@ def score_batch_with_reference(
     reads={"request_set": ("items", "requests"), "response_set": ("responses",)},
 )
 def score_with_reference(
-    reference: Artifact,
+    reference_model: Artifact,
     request_set: Artifact,
     response_set: Artifact,
     config: RespondConfig,
     context: StageContext,
 ) -> None:
-    """``reference``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``. What
-    was written is read behind the text of its item; what was read for its sake alone, no other
+    """``reference_model``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``.
+    What was written is read behind the text of its item; what was read for its sake alone, no other
     part, from its beginning, where the request says what of the corpus stands in it. Other texts
     have no row."""
     context.mapper = SerialMapper()
@@ -91,9 +91,12 @@ def score_with_reference(
         text_index, response_rows.schema.field(text_index), texts
     )
     response_rows = response_rows.append_column("was", is_generated).filter(pc.is_valid(texts))
-    if len(response_rows) and open_cached_model(reference, config.device).model_kind == "masked":
+    if (
+        len(response_rows)
+        and open_cached_model(reference_model, config.device).model_kind == "masked"
+    ):
         raise UsageError(
-            f"{reference.name} is a masked language model, and is no reference for "
+            f"{reference_model.name} is a masked language model, and is no reference for "
             f"what another writes; name a causal one"
         )
     item_ids = _look_up_values(response_rows["request"], requests["request"], requests["item"])
@@ -106,7 +109,7 @@ def score_with_reference(
         ResponseBatch(begin, response_rows.slice(begin, end - begin))
         for begin, end in pairwise(bounds)
     ]
-    context.map_items(score_batch_with_reference, batches, reference, config.device)
+    context.map_items(score_batch_with_reference, batches, reference_model, config.device)
 
 
 def _look_up_values(keys: Any, known_keys: Any, values: Any) -> Any:

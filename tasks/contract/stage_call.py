@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -79,6 +79,24 @@ class StageDefinition:
     def input_names(self) -> list[str]:
         return [name for name in self.parameter_types if name not in ("config", "context")]
 
+    def order_inputs(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Bring the inputs of a call into the order of the parameters.
+
+        Raises:
+            TypeError: An input is missing, unknown or given twice.
+        """
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in self.input_names
+        ]
+        try:
+            bound_inputs = inspect.Signature(parameters).bind(*inputs, **named_inputs)
+        except TypeError as error:
+            expected_inputs = ", ".join(self.input_names) or "none"
+            raise TypeError(f"stage {self.name}: {error}; its inputs: {expected_inputs}") from None
+        return tuple(bound_inputs.arguments.values())
+
     @property
     def has_automatic_accounts(self) -> bool:
         return {"documents", "ledger"} <= set(self.tables) and "documents" in self.input_names
@@ -128,8 +146,6 @@ class StageCall:
     def from_inputs(
         cls, stage: StageDefinition, inputs: Sequence[Any], config: StageConfig, session: Session
     ) -> Self:
-        if len(inputs) != len(stage.input_names):
-            raise TypeError(f"{stage.name} takes {stage.input_names}, got {len(inputs)} inputs")
         arguments: dict[str, Any] = {}
         digests: dict[str, Any] = {}
         lineage: dict[str, Any] = {}

@@ -135,19 +135,28 @@ class Stage(StageDefinition):
         ``step`` that several do one behind the other, who watches hears of the step."""
         return replace(self, label=label, phase=phase)
 
-    def __call__(self, *inputs: Any, config: StageConfig | None = None) -> Artifact:
-        """Run the stage, or find what it would leave in the store.
+    def __call__(
+        self, *inputs: Any, config: StageConfig | None = None, **named_inputs: Any
+    ) -> Artifact:
+        """Run the stage, or return its stored output.
 
-        The last positional argument may be the config.
+        Args:
+            inputs: The inputs in the order of the function's parameters; the last one may be the
+                config.
+            config: The settings; without them the stage has none.
+            named_inputs: Inputs by the names of the function's parameters.
         """
         if config is None and inputs and isinstance(inputs[-1], StageConfig):
             *remaining_inputs, config = inputs
             inputs = tuple(remaining_inputs)
+        ordered_inputs = self.order_inputs(inputs, named_inputs)
         session = get_current_session()
         if session.plan_stage:
-            artifact = session.plan_stage(self, inputs, config or EmptyConfig())
+            artifact = session.plan_stage(self, ordered_inputs, config or EmptyConfig())
         else:
-            bound_stage = BoundStage.from_inputs(self, inputs, config or EmptyConfig(), session)
+            bound_stage = BoundStage.from_inputs(
+                self, ordered_inputs, config or EmptyConfig(), session
+            )
             artifact = (
                 _run_as_prefect_task(bound_stage)
                 if _is_in_prefect_flow()

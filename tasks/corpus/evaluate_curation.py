@@ -228,11 +228,11 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
 # What was stated ---------------------------------------------------------------------------------
 
 
-def find_town_sources(history: Mapping[str, Artifact]) -> list[TownSource]:
+def find_town_sources(corpus_artifacts: Mapping[str, Artifact]) -> list[TownSource]:
     """The invented towns among the sources that were read, by the config of ``ingest``."""
     configs = [
         artifact.manifest["parts"]["config"]
-        for artifact in history.values()
+        for artifact in corpus_artifacts.values()
         if artifact.stage == "ingest"
     ]
     sources = [source for config in configs for source in config["sources"]]
@@ -325,12 +325,12 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
 
 
 def build_occupation_share_rows(
-    source: TownSource, history: Mapping[str, Artifact]
+    source: TownSource, corpus_artifacts: Mapping[str, Artifact]
 ) -> Iterator[Row]:
     """Rows of the table ``occupation_shares``, if the stage ``profile`` ran."""
     profile_rows = [
         row
-        for artifact in history.values()
+        for artifact in corpus_artifacts.values()
         if artifact.stage == "profile"
         for row in artifact["occupations"].read().to_pylist()
     ]
@@ -359,15 +359,15 @@ def build_occupation_share_rows(
     libraries=["numpy", "scipy", "python-stdnum"],
     external_digests=lambda config, secret_id: {"secret": secret_id},
     # The documents are not read: where a town's settings change what it holds, they change too.
-    reads={"history": ("documents", "ledger", "occupations", "signals")},
+    reads={"corpus_artifacts": ("documents", "ledger", "occupations", "signals")},
     determinism="exact",
 )
 def evaluate_curation(
-    history: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext
+    corpus_artifacts: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext
 ) -> None:
-    """``history`` holds the artifacts of the corpus stages by label, in the order they ran, with
-    that of ``profile``."""
-    towns = find_town_sources(history)
+    """``corpus_artifacts`` holds the artifacts of the corpus stages by label, in the order they
+    ran, with that of ``profile``."""
+    towns = find_town_sources(corpus_artifacts)
     blocks = [
         TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)
     ]
@@ -398,12 +398,12 @@ def evaluate_curation(
             config.length_bounds_characters,
             truth_by_doc_id,
             town_personal_data,
-            history,
+            corpus_artifacts,
         )
         for table_name, table_rows in (
             ("property_shares", build_property_share_rows(source, list(truth_by_doc_id.values()))),
             ("detection_rates", finder.evaluate_all_stages()),
-            ("occupation_shares", build_occupation_share_rows(source, history)),
+            ("occupation_shares", build_occupation_share_rows(source, corpus_artifacts)),
         ):
             context.get_table_writer(table_name).write(
                 pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name])

@@ -373,8 +373,8 @@ def count_canaries(canaries: pa.Table) -> pa.Table:
     return counts.append_column("documents", documents)
 
 
-def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
-    for stage_number, (stage_label, artifact) in enumerate(history.items()):
+def iter_account_tables(corpus_artifacts: dict[str, Artifact]) -> Iterator[pa.Table]:
+    for stage_number, (stage_label, artifact) in enumerate(corpus_artifacts.items()):
         if "accounts" in artifact.tables:
             accounts = artifact["accounts"].read()
             accounts = accounts.append_column(
@@ -391,7 +391,7 @@ def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     extra_code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
     libraries=["numpy", "scipy"],
     reads={
-        "history": (
+        "corpus_artifacts": (
             "accounts",
             "documents",
             "errors",
@@ -407,22 +407,22 @@ def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
 def profile_corpus(
     documents: Table,
     canaries: Table,
-    history: dict[str, Artifact],
+    corpus_artifacts: dict[str, Artifact],
     earlier_corpora: dict[str, Artifact],
     config: ProfileConfig,
     context: StageContext,
 ) -> None:
-    """``history`` holds the artifacts of the corpus stages by label, in the order they ran;
-    ``earlier`` those of ingest and language of the additions before. What stages did is told of
-    the last addition, what the corpus holds of all of it.
+    """``corpus_artifacts`` holds the artifacts of the corpus stages by label, in the order they
+    ran; ``earlier`` those of ingest and language of the additions before. What stages did is told
+    of the last addition, what the corpus holds of all of it.
 
     Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
     about 400 bytes for each different domain.
     """
-    artifacts = {**earlier_corpora, **history}
+    artifacts = {**earlier_corpora, **corpus_artifacts}
     language_signals = find_language_signals(artifacts)
     aligned_partitions = align_parts(documents, *([language_signals] if language_signals else []))
-    user_lexicons = load_user_lexicons(history)
+    user_lexicons = load_user_lexicons(corpus_artifacts)
     results = context.map_items(
         profile_partition, aligned_partitions, read_licences(artifacts), user_lexicons, config
     )
@@ -465,9 +465,9 @@ def profile_corpus(
         build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)),
     )
     write_table("canaries", count_canaries(canaries.read(["kind", "copies", "text"])))
-    for accounts in iter_account_tables(history):
+    for accounts in iter_account_tables(corpus_artifacts):
         write_table("stage_accounts", accounts)
-    for stage_label, artifact in history.items():
+    for stage_label, artifact in corpus_artifacts.items():
         tables = artifact.tables
         if "ledger" in tables:
             write_table("ledger_summary", count_ledger_reasons(stage_label, tables["ledger"]))
@@ -483,7 +483,7 @@ def profile_corpus(
             write_table("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
             scored_documents = join_toxicity_decisions(
-                tables["signals"], history.get("select_scored")
+                tables["signals"], corpus_artifacts.get("select_scored")
             )
             write_table("toxicity", compute_toxicity_quantiles(scored_documents, config.quantiles))
             artifacts = scored_documents.group_by(["source", "status", "reason"]).aggregate(

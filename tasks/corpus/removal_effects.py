@@ -332,17 +332,19 @@ def choose_thresholds(
 
 
 def build_threshold_rows(
-    outcomes: DocumentOutcomes, history: Mapping[str, Artifact], config: RemovalEffectsConfig
+    outcomes: DocumentOutcomes,
+    corpus_artifacts: Mapping[str, Artifact],
+    config: RemovalEffectsConfig,
 ) -> Iterator[dict[str, Any]]:
-    stage_order = {stage_label: order for order, stage_label in enumerate(history)}
-    for stage_label, artifact in history.items():
+    stage_order = {stage_label: order for order, stage_label in enumerate(corpus_artifacts)}
+    for stage_label, artifact in corpus_artifacts.items():
         for rule in read_selection_rules(artifact):
             bounds = {
                 b: float(v) for b in _BOUND_VIOLATIONS if isinstance(v := rule[b], float | int)
             }
             if not bounds:  # a rule about labels has no range
                 continue
-            signal_values = read_numeric_signal(history, str(rule["signal"]), outcomes)
+            signal_values = read_numeric_signal(corpus_artifacts, str(rule["signal"]), outcomes)
             if signal_values is None:
                 continue
             at_risk = (outcomes.removed_at >= stage_order[stage_label]) & np.isfinite(signal_values)
@@ -455,12 +457,12 @@ def select_example_rows(
         )
 
 
-def find_toxicity_threshold(history: Mapping[str, Artifact]) -> float:
+def find_toxicity_threshold(corpus_artifacts: Mapping[str, Artifact]) -> float:
     """Return the score from which the first rule over toxicity removes documents; without such a
     rule, that from which the first one tags them; without either, 0.5."""
     rules = [
         rule
-        for artifact in history.values()
+        for artifact in corpus_artifacts.values()
         for rule in read_selection_rules(artifact)
         if rule["signal"] == "toxicity"
     ]
@@ -485,22 +487,24 @@ def find_toxicity_threshold(history: Mapping[str, Artifact]) -> float:
     libraries=["numpy", "scipy"],
     external_digests=lambda config, secret_id: scorer_versions(config.scorer),
     determinism="machine",
-    reads={"history": ("documents", "ledger", "signals", "lexicons")},
+    reads={"corpus_artifacts": ("documents", "ledger", "signals", "lexicons")},
 )
 def measure_removal_effects(
     documents: Table,
-    history: dict[str, Artifact],
+    corpus_artifacts: dict[str, Artifact],
     config: RemovalEffectsConfig,
     context: StageContext,
 ) -> None:
-    """``documents``: what sentences are drawn from, personal data masked; ``history``: the
+    """``documents``: what sentences are drawn from, personal data masked; ``corpus_artifacts``: the
     artifacts of the corpus stages by label, in the order they ran, without ``plant_canaries``: what
     that holds back for planting was silenced by no filter.
 
     Holds about 120 bytes a document, kept by ingest or not, some 300 more for each that a rule took
     before near copies were looked for, and of texts the drawn sentences alone.
     """
-    outcomes = compute_document_outcomes(history, cluster_removed_documents(history, context))
+    outcomes = compute_document_outcomes(
+        corpus_artifacts, cluster_removed_documents(corpus_artifacts, context)
+    )
     unknown_count = float((~outcomes.has_signals[: len(outcomes.doc_ids)]).sum())
     context.record_measurement("documents_without_signals", unknown_count, "documents")
 
@@ -519,7 +523,7 @@ def measure_removal_effects(
         )
     ]
     write_table("removal_rates", rates)
-    write_table("threshold_rates", [*build_threshold_rows(outcomes, history, config)])
+    write_table("threshold_rates", [*build_threshold_rows(outcomes, corpus_artifacts, config)])
     write_table(
         "lost_duplicate_clusters", [*build_lost_cluster_rows(outcomes, config.min_group_documents)]
     )
@@ -531,10 +535,12 @@ def measure_removal_effects(
         for (dimension, name), is_member in outcomes.group_members.items()
         if dimension == "identity"
     }
-    signal_tables = [find_signal_table(history, name) for name in ("identities", "language")]
+    signal_tables = [
+        find_signal_table(corpus_artifacts, name) for name in ("identities", "language")
+    ]
     available_tables = [table for table in signal_tables if table is not None]
     partitions = align_parts(documents, *available_tables) if len(available_tables) == 2 else []
-    user_lexicons = load_user_lexicons(history)
+    user_lexicons = load_user_lexicons(corpus_artifacts)
     results = context.map_items(
         draw_swappable_sentences, partitions, sampling_rates, user_lexicons, config
     )
@@ -546,7 +552,7 @@ def measure_removal_effects(
     )
     drawn_sentences = concat_spilled_tables(results, "drawn", DRAWN_SENTENCES_SCHEMA)
     swap_summary, swap_rows = build_swap_tables(
-        drawn_sentences, find_toxicity_threshold(history), user_lexicons, config
+        drawn_sentences, find_toxicity_threshold(corpus_artifacts), user_lexicons, config
     )
     write_table("swap_differences", swap_summary)
     write_table("swap_scores", swap_rows)

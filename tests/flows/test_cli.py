@@ -63,7 +63,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", RULE],
             2,
-            "rules.r.metric: the audit bias measures no 'preferen",
+            "rules.r.metric: the audit bias measures no 'stereotype_preferen",
         ),
         (
             ["run", "smoke", "--dry-run", "--set", RULE],

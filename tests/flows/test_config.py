@@ -54,7 +54,7 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
-    from hallmark.flows import pipeline  # noqa: F401
+    from hallmark.flows import finetuning, pipeline  # noqa: F401
     from hallmark.flows.study_config import StudyConfig
     from hallmark.tasks.audits.catalogue import REQUEST_STAGES
     from hallmark.tasks.contract import STAGES

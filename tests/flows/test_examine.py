@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from hallmark.flows.pipeline import capture_failure, lineage_input
+from hallmark.flows.audit_execution import capture_failure
+from hallmark.flows.auditing import find_lineage_input
 from hallmark.tasks.contract import (
     Artifact,
     EmptyConfig,
@@ -35,11 +36,11 @@ def store(tmp_path):
 def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
     made = train_tokenizer(split_corpus(40), None, TokenizerConfig(vocab_size=300))
     pretrained = learned(made, EmptyConfig())
-    found = lineage_input(pretrained, "tokenizer", "train_tokenizer")
+    found = find_lineage_input(pretrained, "tokenizer", "train_tokenizer")
     assert found is not None and found.name == made.name
     shutil.rmtree(store.root_folder / "artifacts" / "train_tokenizer")
     # The rest can be audited without it.
-    assert lineage_input(pretrained, "tokenizer", "train_tokenizer") is None
+    assert find_lineage_input(pretrained, "tokenizer", "train_tokenizer") is None
 
 
 def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
@@ -59,5 +60,5 @@ def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path)
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tokenizer.json").write_text("{}")
     begun = learned(folder_to_artifact(tmp_path / "start", "checkpoint"))
-    assert lineage_input(begun, "tokenizer", "train_tokenizer") is None
-    assert lineage_input(None, "tokenizer", "train_tokenizer") is None
+    assert find_lineage_input(begun, "tokenizer", "train_tokenizer") is None
+    assert find_lineage_input(None, "tokenizer", "train_tokenizer") is None

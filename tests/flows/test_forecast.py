@@ -14,6 +14,7 @@ from hallmark import open_run
 from hallmark.flows import cli
 from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
 from hallmark.flows.config import load_config
+from hallmark.flows.curation import curate_corpus
 from hallmark.flows.forecast import training_costs
 from hallmark.flows.forecast.corpus_estimates import (
     QUARANTINE_KEYS,
@@ -24,7 +25,8 @@ from hallmark.flows.forecast.corpus_estimates import (
 from hallmark.flows.forecast.problems import predict_problems
 from hallmark.flows.forecast.run_forecast import forecast_run
 from hallmark.flows.forecast.source_sampling import sample_sources
-from hallmark.flows.pipeline import curate_corpus, pipeline, train_model
+from hallmark.flows.pipeline import pipeline
+from hallmark.flows.training import train_model
 from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.model.interchange.checkpoint import load_checkpoint
@@ -149,9 +151,7 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
     assert not absent.exists()
 
     started = []
-    monkeypatch.setattr(
-        "hallmark.flows.pipeline.pretrain_model", lambda *given: started.append(given)
-    )
+    monkeypatch.setattr("hallmark.flows.training.pretrain", lambda **inputs: started.append(inputs))
     with pytest.raises(UsageError, match=said):
         pipeline.fn(config, [override])
     assert not started

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from hallmark.flows.audit_execution import map_labels_to_settings
+from hallmark.flows.auditing import audit_checkpoint
 from hallmark.flows.config import SIGNALS_BY_STAGE, load_config
 from hallmark.flows.corpus_additions import CORPUS_STAGES
-from hallmark.flows.pipeline import audit_checkpoint, curate_corpus, train_model
+from hallmark.flows.curation import curate_corpus
+from hallmark.flows.training import train_model
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Session, Store, UsageError, open_session
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from hallmark.flows.cli import main
-from hallmark.flows.commands.tables import EVERY_STAGE, list_tables, render_tables
+from hallmark.flows.commands.tables import render_tables
 from hallmark.flows.config import Config
+from hallmark.flows.table_listing import EVERY_STAGE, list_tables
 from hallmark.reports.tables_page import write_tables_page
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.training.pack import build_sequences_schema

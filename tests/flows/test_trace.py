@@ -482,5 +482,5 @@ def test_a_finding_that_is_not_there_is_named(smoke, name, said):
 
 def test_the_corpus_of_a_run_is_what_its_corpus_stages_left(run):
     """Not what audits made of it."""
-    corpus = resolve_checkpoint(run.store, run.id).corpus_artifacts
+    corpus = resolve_checkpoint(run.store, run.id).corpus.latest
     assert [*corpus] == [*run.stages][: [*run.stages].index("datasheet") + 1]

@@ -348,7 +348,7 @@ def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
             control_target="scorer",
         ),
     ]
-    rows[0]["where"] = config.where
+    rows[0]["evidence_filter"] = config.where
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 

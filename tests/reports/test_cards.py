@@ -110,7 +110,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     kept = figures.loc["toxicity-expected-maximum-toxicity-prompted-k-25"]
     names = ["value", "low", "high", "n", "scorer", "method"]
     assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
-    assert kept["confidence_level"] == table[1]["level"]
+    assert kept["confidence_level"] == table[1]["confidence_level"]
     page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]

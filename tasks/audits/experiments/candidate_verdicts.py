@@ -277,13 +277,13 @@ def compute_unigram_bits_per_token(train_ids: np.ndarray, validation_ids: np.nda
     return float(-np.log2(counts[validation_ids] / counts.sum()).mean())
 
 
-def build_model_learning_row(pretrained: Artifact, packed: Artifact) -> dict[str, Any]:
+def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) -> dict[str, Any]:
     """A row of MODEL."""
-    rows = pretrained["validation"].read().to_pylist()
+    rows = training_run["validation"].read().to_pylist()
     overall_rows = [row for row in rows if row["kind"] == "all"]
     last_row = max(overall_rows, key=lambda row: row["step"])
     split_ids = [
-        pc.list_flatten(packed[split].read(["token_ids"])["token_ids"]).to_numpy()
+        pc.list_flatten(packed_corpus[split].read(["token_ids"])["token_ids"]).to_numpy()
         for split in ("train", "validation")
     ]
     bytes_per_token = last_row["bytes"] / last_row["tokens"]
@@ -303,15 +303,15 @@ def build_model_learning_row(pretrained: Artifact, packed: Artifact) -> dict[str
     reads={
         "sample_audits": ("values", "findings"),
         "full_audits": ("values", "findings"),
-        "pretrained": ("validation",),
-        "packed": ("train", "validation"),
+        "training_run": ("validation",),
+        "packed_corpus": ("train", "validation"),
     },
 )
 def judge_candidates(
     sample_audits: Mapping[str, Artifact],
     full_audits: Mapping[str, Artifact],
-    pretrained: Artifact,
-    packed: Artifact,
+    training_run: Artifact,
+    packed_corpus: Artifact,
     config: EmptyConfig,
     context: StageContext,
 ) -> None:
@@ -326,5 +326,7 @@ def judge_candidates(
             verdict_rows += judge(sample_table, full_table)
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
     context.get_table_writer("model_learning").write(
-        pa.Table.from_pylist([build_model_learning_row(pretrained, packed)], schema=MODEL_LEARNING)
+        pa.Table.from_pylist(
+            [build_model_learning_row(training_run, packed_corpus)], schema=MODEL_LEARNING
+        )
     )

@@ -166,17 +166,19 @@ WORLDS = table_schema(
 ARMS = ("removed", "random")
 
 
-def read_effect_levels(envelope: pa.Table) -> dict[tuple[str, str], float]:
+def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
     """The dose of each candidate that an envelope names, by kind and unit."""
-    return {(row["kind"], row["candidate_id"]): row["effect_level"] for row in envelope.to_pylist()}
+    return {
+        (row["kind"], row["candidate_id"]): row["effect_level"] for row in answer_key.to_pylist()
+    }
 
 
-def join_verdicts_with_envelope(
-    world: str, verdicts: Artifact, envelope: pa.Table
+def join_verdicts_with_answer_key(
+    world: str, verdicts: Artifact, answer_key: pa.Table
 ) -> list[dict[str, Any]]:
     """Rows of UNITS: the verdicts of a world beside its opened envelope."""
     (model,) = verdicts["model_learning"].read().to_pylist()
-    effect_levels = read_effect_levels(envelope)
+    effect_levels = read_effect_levels(answer_key)
     speech_levels = [
         effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"
     ]
@@ -218,13 +220,13 @@ def join_verdicts_with_envelope(
 
 
 def list_unjudged_candidates(
-    world: str, verdicts: pa.Table, envelope: pa.Table
+    world: str, verdicts: pa.Table, answer_key: pa.Table
 ) -> list[dict[str, Any]]:
     """Rows of UNJUDGED of a world."""
     judged_candidates = {(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()}
     return [
         {"world": world, "kind": kind, "candidate_id": candidate_id, "effect_level": effect_level}
-        for (kind, candidate_id), effect_level in read_effect_levels(envelope).items()
+        for (kind, candidate_id), effect_level in read_effect_levels(answer_key).items()
         if (kind, candidate_id) not in judged_candidates
     ]
 
@@ -417,14 +419,14 @@ def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[di
     libraries=["numpy", "scipy"],
     reads={
         "verdicts": ("verdicts", "model_learning"),
-        "envelopes": ("answer_key", "candidate_documents"),
+        "answer_keys": ("answer_key", "candidate_documents"),
         "attributions": ("attributions",),
         "retrained_verdicts": ("verdicts",),
     },
 )
 def compute_error_rates(
     verdicts: Mapping[str, Artifact],
-    envelopes: Mapping[str, Artifact],
+    answer_keys: Mapping[str, Artifact],
     attributions: Mapping[str, Artifact],
     retrained_verdicts: Mapping[str, Artifact],
     config: ErrorRatesConfig,
@@ -438,8 +440,8 @@ def compute_error_rates(
     reduction_rows: list[dict[str, Any]] = []
     unjudged_rows: list[dict[str, Any]] = []
     for world, artifact in verdicts.items():
-        envelope = envelopes[world]["answer_key"].read()
-        rows = join_verdicts_with_envelope(world, artifact, envelope)
+        answer_key = answer_keys[world]["answer_key"].read()
+        rows = join_verdicts_with_answer_key(world, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
         reason = "" if model["has_learned"] else "its model learned no more than frequencies"
         figures = {
@@ -450,7 +452,7 @@ def compute_error_rates(
         candidate_rows += rows
         if reason:
             continue
-        origins = envelopes[world]["candidate_documents"].read()
+        origins = answer_keys[world]["candidate_documents"].read()
         arm_verdicts = {
             arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read()
             for arm in ARMS
@@ -465,7 +467,7 @@ def compute_error_rates(
         precision_rows += compute_attribution_precision(
             world, attributions_table, origins, config.max_documents
         )
-        unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), envelope)
+        unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), answer_key)
     world_rows += [
         {"world": world, "is_counted": False, "reason": reason}
         for world, reason in config.excluded_worlds.items()

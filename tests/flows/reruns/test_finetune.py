@@ -120,7 +120,7 @@ def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned)
     subject = resolve_checkpoint(run.store, run.id)
     made = run["finetune"]["checkpoints"].read(["artifact"])["artifact"].to_pylist()
     assert subject.checkpoint.name == made[-1] and subject.training_run is None
-    assert subject.corpus_artifacts["plant_canaries"].name == first["plant_canaries"].name
+    assert subject.corpus.latest["plant_canaries"].name == first["plant_canaries"].name
     read = smoke.json("batch", smoke.first, "--step", "1")["sequences"][0]["spans"][0]["doc_id"]
     report = smoke.json("purge", read, "--dry-run")
     rows = {row["checkpoint"]: row for row in report["checkpoints"]}

@@ -196,7 +196,7 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
     )
     monkeypatch.setattr(
         "hallmark.flows.mitigation.resolve_trained_checkpoint",
-        lambda *_: SimpleNamespace(corpus_artifacts={}),
+        lambda *_: SimpleNamespace(corpus=SimpleNamespace(latest={})),
     )
     monkeypatch.setattr(
         "hallmark.flows.mitigation.find_finding_document_ids",

@@ -40,7 +40,7 @@ def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved
     report, _ = proved
     cases = {}
     for row in report["cases"]:
-        cases.setdefault(row["case"], []).append(row["finding"])
+        cases.setdefault(row["case_name"], []).append(row["finding"])
     assert cases["extraction: exposure"] == [
         f"extraction.exposure[copies={n}]" for n in (8, 1)
     ]  # four secrets each are too few, and no more were planted
@@ -184,7 +184,7 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
     with pytest.raises(UsageError, match="is no mean of units"):
         removal("capability.bits_per_byte[model]")
     with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
-        removal("membership.auc[kind=passage, score=loss]")
+        removal("membership.auc[passage, score=loss]")
     assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.stereotype_preference", RECORDS)  # one of them has some
     assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
