@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import textwrap
@@ -68,7 +69,8 @@ def _iter_setting_rows(
     ``defaults``: of this section, where the one above gives it others than its kind has.
     """
     subsections: list[tuple[str, bool, Schema, Schema]] = []
-    description = schema.get("description", "") if section else ""
+    description, key_descriptions = _parse_description(schema.get("description", ""))
+    description = description if section else ""
     for key, key_schema in schema["properties"].items():
         subsection = f"{section}.{key}" if section else key
         object_schemas = [definitions[ref] for ref in list_schema_references(key_schema)]
@@ -97,8 +99,7 @@ def _iter_setting_rows(
             "required": key in schema.get("required", ()),
             "default": defaults.get(key, key_schema.get("default", key_schema.get("const"))),
             "allowed_values": _describe_allowed_values(key_schema),
-            "meaning": key_schema.get("description", "")
-            or _find_sentences_about_key(key, description),
+            "meaning": key_schema.get("description", "") or key_descriptions.get(key, ""),
         }
     for subsection, is_list, object_schema, subsection_defaults in subsections:
         yield from _iter_setting_rows(
@@ -106,13 +107,15 @@ def _iter_setting_rows(
         )
 
 
-def _find_sentences_about_key(key: str, section_description: str) -> str:
-    """The sentences about a key in what is said of its section."""
-    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z`])", " ".join(section_description.split()))
-    matching_sentences = [
-        sentence.rstrip(";") for sentence in sentences if f"``{key}``" in sentence
-    ]
-    return " ".join(matching_sentences).replace("``", "")
+def _parse_description(docstring: str) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into its text and the descriptions of its attributes."""
+    text, _, attributes = inspect.cleandoc(docstring).partition("\nAttributes:\n")
+    descriptions: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\w)", f"\n{attributes}"):
+        key, _, description = entry.strip().partition(": ")
+        if description:
+            descriptions[key] = " ".join(description.replace("``", "").split())
+    return text.strip(), descriptions
 
 
 def _add_list_description(item_schema: Schema, list_schema: Schema, default_items: Any) -> Schema:

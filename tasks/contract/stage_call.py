@@ -79,7 +79,8 @@ class StageDefinition:
     def input_names(self) -> list[str]:
         return [name for name in self.parameter_types if name not in ("config", "context")]
 
-    def order_inputs(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
+    def order_inputs(
+        self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Bring the inputs of a call into the order of the parameters.
 
