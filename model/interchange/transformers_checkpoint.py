@@ -6,10 +6,9 @@ A converted model gives the same logits. Only safetensors and JSON files are rea
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -35,6 +34,10 @@ from hallmark.model.interchange.model_families import (
 from hallmark.model.interchange.tensor_mappings import ModelFamily
 from hallmark.model.interchange.uninitialised import make_uninitialised_model
 from hallmark.model.interchange.weight_files import list_weight_files
+from hallmark.model.special_tokens import END_OF_TEXT_ID
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 def find_matching_family(config: ModelConfig) -> ModelFamily:
@@ -78,7 +81,9 @@ def export_transformers(
             "transformers has no architecture with the attention mask of a prefix LM: this model "
             "cannot be exported."
         )
-    load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
+    tokenizer = load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
+    if config.architecture != "encoder_decoder":  # whose sources begin with no such token
+        _add_begin_token(tokenizer)
     family = find_matching_family(config)
     own_tensors = model.state_dict()
     embedding_rows = own_tensors["embedding.weight"][: config.vocab_size]  # without the padding
@@ -120,10 +125,28 @@ def export_transformers(
         write_safetensors(transformers_tensors, temporary / WEIGHTS_FILE)
         text = json.dumps(family.to_transformers_config(config) | common_settings, indent=2)
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
-        shutil.copyfile(tokenizer_path, temporary / TOKENIZER_FILE)
+        tokenizer.save(str(temporary / TOKENIZER_FILE))
         # Without this file AutoTokenizer uses the family's usual class, with other ids.
         text = json.dumps(TOKENIZER_CONFIG, indent=2)
         (temporary / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _add_begin_token(tokenizer: Tokenizer) -> None:
+    """Let every encoded text begin with the token that begins every training document.
+
+    Otherwise transformers' pipelines, which add what the tokenizer adds, misread the model.
+    """
+    from tokenizers.processors import Sequence, TemplateProcessing
+
+    begin_token = tokenizer.id_to_token(END_OF_TEXT_ID)
+    template = TemplateProcessing(
+        single=f"{begin_token} $A",
+        pair=f"{begin_token} $A $B:1",
+        special_tokens=[(begin_token, END_OF_TEXT_ID)],
+    )
+    if tokenizer.post_processor is not None:
+        template = Sequence([tokenizer.post_processor, template])
+    tokenizer.post_processor = template
 
 
 def import_transformers(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:

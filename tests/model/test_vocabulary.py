@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig
@@ -177,3 +178,14 @@ def test_an_exported_model_has_no_padding(tmp_path, tied):
     torch.testing.assert_close(
         back.compute_logits(back(batch)), model.compute_logits(model(batch)), atol=1e-4, rtol=1e-4
     )
+
+
+def test_an_exported_tokenizer_begins_a_text_with_the_token_of_training(tmp_path):
+    """transformers' pipelines add what the tokenizer adds, and nothing else."""
+    model = make_padded_model(activation="gelu_tanh")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
+    export_transformers(model, tmp_path / "gpt2", tokenizer_path=tokenizer)
+    exported = AutoTokenizer.from_pretrained(tmp_path / "gpt2")
+    assert exported("t5").input_ids == [0, 5]
+    assert exported("t5", "t6").input_ids == [0, 5, 6]
+    assert exported("t5", add_special_tokens=False).input_ids == [5]
