@@ -16,7 +16,7 @@ run: $(VENV)/installed
 # documents removed, and what became of the findings.
 proof: run
 	$(VENV)/bin/hallmark study --name small --worlds-with-effects 6 --worlds-without-effects 2 --set retrained_worlds=1
-	$(VENV)/bin/hallmark prove latest --seeds 1
+	$(VENV)/bin/hallmark prove latest --extra-seeds 1
 
 # What tests share is made once in a process: tests/conftest.py says which stay together. In the
 # order of names the longest, those of flows, come first. Three processes: much of the time is

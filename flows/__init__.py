@@ -1,4 +1,4 @@
-"""What a person runs or schedules: flows, deployments, the command line, configs.
+"""Flows, deployments, the command line and configs: everything that a person runs or schedules.
 
-This is the last of the packages: it may import all others, and none of them imports it.
+This is the top package: it may import all others, and none of them imports it.
 """

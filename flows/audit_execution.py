@@ -1,5 +1,7 @@
-"""What the probes of an examination run through, one step of all of them at a time: so a model is
-opened once, and the terminal has a line a step."""
+"""Run the audits of a checkpoint, one step for all probes at a time.
+
+So a model is loaded only once, and the terminal shows one line per step.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from hallmark.tasks.contract import (
 
 log = logging.getLogger("hallmark")
 
-#: The stages that serve all probes, by the step that each is of a probe.
+#: The stages that all probes share, by the name of their step.
 SHARED_STAGES = {
     "respond": respond,
     "respond_untrained": respond_untrained,
@@ -43,10 +45,10 @@ SHARED_STAGES = {
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """What the trainings behind a checkpoint left, as the stage ``trace`` takes it; None: unknown.
+    """The artifacts of the trainings of a checkpoint, as for the stage ``trace``; None if unknown.
 
     Attributes:
-        checkpoints: The checkpoint that each training left, newest first.
+        checkpoints: The last checkpoint of each training, newest first.
         training_runs: The artifact of each training.
         packed_corpora: The packed rows that each training read.
         documents: The documents of all corpora in these rows, with their canaries.
@@ -77,7 +79,7 @@ class ProbeAudits:
         lexicons: The artifact with the user's lexicons, if there is a corpus.
         documents: The artifacts with the documents of the corpus, if there is one.
         canaries: The artifacts with the canaries of the corpus; by default ``documents``.
-        training: What is known of the trainings of the checkpoint.
+        training: The artifacts of the trainings of the checkpoint, as far as they are known.
         label_prefix: Prefix of the stages' labels, for a run that audits several models.
         artifacts: The artifacts of all steps so far, by label.
         errors: Why probes failed, by their names.
@@ -234,7 +236,7 @@ class ProbeAudits:
 
 
 def list_probes_with_user_files(config: Any, audit_names: Sequence[str]) -> list[Probe]:
-    """The audits among ``only`` that run and whose settings name files of the user."""
+    """Return the named audits that will run and whose settings name files of the user."""
     return [
         probe
         for probe in PROBES
@@ -245,11 +247,14 @@ def list_probes_with_user_files(config: Any, audit_names: Sequence[str]) -> list
 
 
 def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
-    """Refuse audits that name a file or folder that does not exist, before anything is trained.
+    """Check that the files and folders that audits name exist, before anything is trained.
 
     Args:
         config: The config of the run.
-        only: Names of the audits that it comes to.
+        audit_names: The audits that the run will reach.
+
+    Raises:
+        UsageError: If one does not exist.
     """
     probes = list_probes_with_user_files(config, audit_names)
     sections = [f"audit_{probe.name}" for probe in probes]
@@ -259,24 +264,23 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
         for config_path in iter_config_paths(getattr(config, section), section):
             if not os.path.exists(config_path.path):
                 raise UsageError(
-                    f"{config_path.setting}: there is no file or folder "
-                    f"{config_path.path!r}; correct the "
-                    f"path, or leave the setting out"
+                    f"{config_path.setting}: there is no file or folder {config_path.path!r}; "
+                    "correct the path or remove the setting"
                 )
     for probe in probes:
         resolve_reference_model(probe, get_step_settings(config, probe))
 
 
 def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequence[str]) -> None:
-    """Refuse audits whose files do not hold what they ask about, before a model is trained.
+    """Check that the user's files for audits are usable, before a model is trained.
 
     Args:
         config: The config of the run.
-        tokenizer: The tokenizer of the model, or the checkpoint from which training goes on.
-        only: Names of the audits that it comes to.
+        tokenizer: The tokenizer of the model, or the checkpoint from which training starts.
+        audit_names: The audits that the run will reach.
 
     Raises:
-        UsageError: As the audit would raise it after the training.
+        UsageError: The error that the audit would otherwise raise after the training.
     """
     probes = list_probes_with_user_files(config, audit_names)
     if not probes:
@@ -300,7 +304,7 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
             model_config, False, opened_tokenizer, "the model to be trained"
         )
     for probe in probes:
-        if "canaries" in probe.corpus_tables:  # it asks about the corpus; its folder is a model
+        if "canaries" in probe.corpus_tables:  # its items come from the corpus, not from a file
             continue
         try:
             probe.build_requests(
@@ -311,12 +315,12 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
             )
         except UsageError as error:
             raise UsageError(f"audit_{probe.name}: {error}") from error
-        except HallmarkError as error:  # the card says it, if it is still so
+        except HallmarkError as error:  # the card reports it, if the audit fails as well
             log.warning("audit_%s: %s", probe.name, error)
 
 
 def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
-    """What a run calls each stage of these probes, and the stage that it is."""
+    """Map the label of each step of these probes in a run to the name of its stage."""
     return {
         f"{probe.name}_{step}": stage.name
         for probe in probes
@@ -325,7 +329,11 @@ def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
 
 
 def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
-    """The model that reads what another wrote, where the settings name one."""
+    """Open the model that scores the texts of the audited one, or return None without one.
+
+    Raises:
+        UsageError: If the settings name a folder that does not exist.
+    """
     reference_folder = probe.reference_folder(settings)
     resolved = find_checkpoint_in_folder(str(reference_folder)) if reference_folder else None
     if reference_folder and resolved is None:
@@ -336,7 +344,7 @@ def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
 
 
 def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings") -> Any:
-    """What a step of a probe runs with: its own settings, or those that probes share."""
+    """Return the settings of a step of a probe: its own, or those that all probes share."""
     if step in ("score", "score_untrained"):
         return config.score.restrict_to_heads(probe.scorer_heads)
     if step in ("respond", "respond_untrained", "score_with_reference"):
@@ -345,9 +353,9 @@ def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings")
 
 
 def map_labels_to_settings(config: Any) -> dict[str, Any]:
-    """What each stage of a run with this config runs with, by what the run calls it."""
+    """Map the label of each stage of a run to its settings in this config."""
     sections = dict(config)
-    # These take theirs from the section of another stage.
+    # These stages use the section of another stage.
     if "find_personal_data" in sections:
         sections["evaluate_detectors"] = sections["find_personal_data"]
     if "audit_capability" in sections:
@@ -362,8 +370,10 @@ def map_labels_to_settings(config: Any) -> dict[str, Any]:
 
 @contextmanager
 def capture_failure(errors: dict[str, str], part_name: str) -> Iterator[None]:
-    """What goes wrong within is a line of the card, and no end of the run; but what is wrong with
-    the command or the config is."""
+    """Record a HallmarkError instead of ending the run, so that the card can report it.
+
+    A UsageError still ends the run, because the command or the config must be corrected.
+    """
     try:
         yield
     except UsageError:

@@ -1,4 +1,4 @@
-"""Findings of several checkpoints side by side, what was asked of all of them compared in pairs."""
+"""Find the audits of checkpoints and compare their findings in pairs with the first."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 Row = dict[str, Any]
 
-#: Stands behind a run for all checkpoints of its training.
+#: After the name of a run, it means all checkpoints of the run's training.
 ALL_CHECKPOINTS_SUFFIX = "@all"
 
 
 @dataclass(frozen=True)
 class CheckpointAudits:
-    """A checkpoint, the run that audited it, and ``earlier`` ones, the newest first."""
+    """A checkpoint, the newest run that audited it, and earlier ones, newest first."""
 
     name: str
     audit_run: Run
     earlier_runs: Sequence[Run] = ()
 
     def find_audit_run(self, audit: str) -> Run | None:
-        """The newest run that made this audit."""
+        """Return the newest run with this audit, or None."""
         runs = (self.audit_run, *self.earlier_runs)
         return next((run for run in runs if format_stage_label(audit, "audit") in run.stages), None)
 
     def find_artifact(self, audit: str, stage: str) -> Artifact | None:
-        """Of that run."""
+        """Return the artifact of a stage of this audit from the newest run with the audit."""
         run = self.find_audit_run(audit)
         return (
             run[format_stage_label(audit, stage)]
@@ -52,11 +52,19 @@ class CheckpointAudits:
 def find_audited_checkpoints(
     store: Store, checkpoint_names: Sequence[str]
 ) -> list[CheckpointAudits]:
-    """The checkpoints that are named, each with the newest run that audited it. UsageError where
-    one was never audited, or there is nothing to compare it with."""
+    """Find the named checkpoints and the runs that audited them.
+
+    Args:
+        store: The store of the runs.
+        checkpoint_names: Checkpoints, runs that audited one, or RUN@all, which means all audited
+            checkpoints of a training.
+
+    Raises:
+        UsageError: If one was never audited, or if there are fewer than two.
+    """
     audited_checkpoints: list[CheckpointAudits] = []
     if not checkpoint_names:
-        raise UsageError("nothing to compare: name two checkpoints, or RUN@all")
+        raise UsageError("there is nothing to compare: name two checkpoints, or RUN@all")
     for name in checkpoint_names:
         if name.endswith(ALL_CHECKPOINTS_SUFFIX):
             candidates = [
@@ -69,7 +77,9 @@ def find_audited_checkpoints(
                 if checkpoint_audits is not None
             ]
             if not any(candidates):
-                raise UsageError(f"{name}: no checkpoint of that run was audited")
+                raise UsageError(
+                    f"{name}: no checkpoint of this run was audited yet; run: hallmark audit {name}"
+                )
         else:
             checkpoint_audits = find_checkpoint_audits(store, name)
             if checkpoint_audits is None:
@@ -79,40 +89,50 @@ def find_audited_checkpoints(
             audited_checkpoints.append(checkpoint_audits)
     if len(audited_checkpoints) < 2:
         raise UsageError(
-            f"{' '.join(checkpoint_names)}: one audited checkpoint has nothing to be "
-            f"compared with; audit "
-            f"another of the training first: hallmark audit RUN@STEP"
+            f"{' '.join(checkpoint_names)}: only one audited checkpoint; name a second one, or "
+            "audit another one of the training first: hallmark audit RUN@STEP"
         )
     return audited_checkpoints
 
 
 def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
-    """The checkpoints of a training, RUN@all, as RUN@STEP. UsageError where there is none."""
+    """List the checkpoints of a training, named RUN@all, as RUN@STEP.
+
+    Raises:
+        UsageError: If the run trained no model.
+    """
     training_run = open_run(
         training_name.removesuffix(ALL_CHECKPOINTS_SUFFIX), store, stage="pretrain"
     )
     if "pretrain" not in training_run.stages:
-        raise UsageError(f"{training_name}: run {training_run.id} has trained no model")
+        raise UsageError(
+            f"{training_name}: run {training_run.id} trained no model; name a run that did, see: "
+            "hallmark runs"
+        )
     steps = training_run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
     return [f"{training_run.id}@{step}" for step in steps]
 
 
 def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudits | None:
-    """The runs that audited a checkpoint; where an audit's run is named, that alone."""
+    """Find the runs that audited a checkpoint; only that run if the name is that of an audit run.
+
+    Returns:
+        None if no run audited the checkpoint.
+    """
     runs = read_all_runs(store)
     matching_runs = [run for run in runs if run.id.startswith(checkpoint_name)]
     if len(matching_runs) == 1 and matching_runs[0].flow == "audit":
         return CheckpointAudits(str(matching_runs[0].record["checkpoint"]), matching_runs[0])
-    resolved = resolve_checkpoint(
-        store, checkpoint_name
-    )  # also refuses what is no name, or that of several
+    resolved = resolve_checkpoint(store, checkpoint_name)  # refuses unknown and ambiguous names
     audit_runs = group_audit_runs_by_checkpoint(runs).get(resolved.checkpoint.name)
     return CheckpointAudits(resolved.name, audit_runs[0], audit_runs[1:]) if audit_runs else None
 
 
 def group_audit_runs_by_checkpoint(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Of each checkpoint the runs that audited it, the newest first; those whose card is gone count
-    as none."""
+    """Group the runs that audited a checkpoint by its artifact name, newest first.
+
+    Runs whose model card is missing are skipped.
+    """
     runs_by_checkpoint: dict[str, list[Run]] = {}
     for run in reversed(runs):
         with suppress(HallmarkError):
@@ -123,8 +143,11 @@ def group_audit_runs_by_checkpoint(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def find_trajectory_page(store: Store, training_name: str) -> Path | None:
-    """The page of the site about the checkpoints of a training, RUN@all; None where there is none
-    yet, and for any other name."""
+    """Find the page of the site about all checkpoints of a training, named RUN@all.
+
+    Returns:
+        None if the page does not exist yet, or for any other name.
+    """
     if not training_name.endswith(ALL_CHECKPOINTS_SUFFIX):
         return None
     training_run = open_run(
@@ -141,7 +164,7 @@ def find_trajectory_page(store: Store, training_name: str) -> Path | None:
 
 
 def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
-    """The trainings with several audited checkpoints, of all runs of a store, the oldest first."""
+    """Find the trainings with several audited checkpoints among all runs, oldest first."""
     runs_by_checkpoint = group_audit_runs_by_checkpoint(runs)
     runs_by_training: dict[str, list[Run]] = {}
     for run in runs:
@@ -149,7 +172,7 @@ def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
             runs_by_training.setdefault(run.stages["pretrain"]["artifact"], []).append(run)
     audited_trainings = []
     for training_runs in runs_by_training.values():
-        with suppress(HallmarkError):  # what it trained is gone
+        with suppress(HallmarkError):  # its artifact is missing
             checkpoint_rows = (
                 training_runs[0]["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
             )
@@ -171,8 +194,17 @@ def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
 
 
 def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
-    """The findings of all, and what each differs in from the first, in pairs of what both were
-    asked. HallmarkError where nothing can be compared, with the reasons."""
+    """Compare the findings of checkpoints with those of the first.
+
+    Differences are estimated over the items that both checkpoints were asked.
+
+    Returns:
+        ``checkpoints`` (name and run), ``rows`` (one for each finding, with the values of all
+        checkpoints and the differences from the first) and ``incomparable`` (the reason by audit).
+
+    Raises:
+        HallmarkError: If no audit can be compared; names the reasons.
+    """
     finding_rows: list[Row] = []
     refusal_reasons: dict[str, str] = {}
     index_pairs = [(0, other_index) for other_index in range(1, len(checkpoints))]

@@ -1,4 +1,4 @@
-"""What a name such as RUN@STEP stands for: a checkpoint, and what the store knows of its making."""
+"""Resolve the name of a checkpoint, such as RUN@STEP, and find the run and corpus it came from."""
 
 from __future__ import annotations
 
@@ -27,16 +27,24 @@ from hallmark.tasks.contract import (
     get_artifact_store,
 )
 
-#: The stages that leave checkpoints.
+#: The stages that write checkpoints.
 TRAINING_STAGES = ("pretrain", "finetune")
 
-#: The stages that may be the first behind those of the corpus.
+#: The stages that may be the first after those of the corpus.
 POST_CORPUS_STAGES = ("train_tokenizer", "pack")
 
 
 @dataclass(frozen=True)
 class ResolvedCheckpoint:
-    """A checkpoint, and what the store knows of its making."""
+    """A checkpoint and what the store knows about its origin.
+
+    Attributes:
+        checkpoint: The checkpoint itself.
+        training_run: The artifact of the stage pretrain that wrote it; None if unknown, or if the
+            checkpoint was fine-tuned.
+        corpus: Its corpus; None if unknown.
+        source_run: The run with this corpus; None if unknown.
+    """
 
     checkpoint: Artifact
     training_run: Artifact | None = None
@@ -45,7 +53,7 @@ class ResolvedCheckpoint:
 
     @property
     def name(self) -> str:
-        """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
+        """RUN@STEP if the store knows both, otherwise the name of the artifact or the folder."""
         training_entry = self.source_run.stages.get("pretrain", {}) if self.source_run else {}
         if (
             self.source_run
@@ -59,11 +67,16 @@ class ResolvedCheckpoint:
 
 
 def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
-    """The checkpoint that a command names.
+    """Find the checkpoint that a command names.
 
-    RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model), the name of an
-    artifact ("checkpoint/0123…"), or a folder: of a checkpoint in the store, or of any Hugging Face
-    model.
+    Args:
+        store: The store of the runs.
+        checkpoint_name: RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model),
+            the name of an artifact ("checkpoint/0123…"), or a folder: of a checkpoint in any store,
+            or of a Hugging Face model.
+
+    Raises:
+        UsageError: If there is no such checkpoint.
     """
     resolved = find_checkpoint_in_folder(checkpoint_name)
     if resolved is not None:
@@ -76,9 +89,8 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         )
         if artifact is None:
             raise UsageError(
-                f"the store {store.uri} holds no checkpoint {checkpoint_name!r}; name one of "
-                f"its runs, "
-                f"RUN@STEP, or another store with --store"
+                f"the store {store.uri} has no checkpoint {checkpoint_name!r}; name one as "
+                "RUN@STEP, or another store with --store"
             )
         return _trace_checkpoint_origin(store, artifact)
     run_name, _, step = checkpoint_name.partition("@")
@@ -87,10 +99,9 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
     ):
         raise UsageError(
-            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP "
-            f"(latest@0) or the name "
-            f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
-            f"first: hf download NAME --local-dir FOLDER"
+            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (latest@0) "
+            "or the name of an artifact (checkpoint/…); download a model of the Hugging Face hub "
+            "first: hf download NAME --local-dir FOLDER"
         )
     runs = [run for run in read_all_runs(store) if "pretrain" in run.stages]
     if run_name != "latest":
@@ -98,13 +109,13 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
     if not runs:
         raise UsageError(
-            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; "
-            f"train one there, or "
-            f"name another store with --store"
+            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; train "
+            "one, or name another store with --store"
         )
     if not training_stages:
         raise UsageError(
-            f"{checkpoint_name}: that run has trained no model yet; see: hallmark status"
+            f"{checkpoint_name}: this run has not trained a model yet; see: hallmark status "
+            f"{run_name}"
         )
     run = runs[-1]
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
@@ -119,15 +130,22 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
 
 
 class TrainingHistory(NamedTuple):
-    """A training and those that it went on from, the newest first: the checkpoint that each left,
-    what it left beside, and what it read."""
+    """A training and the ones that it continues, newest first.
+
+    All fields map the position in the history ("0" for the newest) to an artifact.
+
+    Attributes:
+        checkpoints: The last checkpoint of each training; of the newest, the one in question.
+        training_runs: The artifact of the stage pretrain.
+        packed_corpora: The packed corpus that the training read.
+    """
 
     checkpoints: dict[str, Artifact]
     training_runs: dict[str, Artifact]
     packed_corpora: dict[str, Artifact]
 
     def list_corpora_except(self, known_corpora: Sequence[Artifact]) -> list[Artifact]:
-        """The corpora that they read, but for those that are ``known``."""
+        """Return the corpora that the trainings read, without those in ``known_corpora``."""
         corpora_by_name: dict[str, Artifact] = {}
         for number, training_run in self.training_runs.items():
             store = get_artifact_store(training_run)
@@ -146,7 +164,7 @@ class TrainingHistory(NamedTuple):
 def trace_training_history(
     checkpoint: Artifact, training_run: Artifact | None
 ) -> TrainingHistory | None:
-    """How a checkpoint was trained; None where the store does not know all of it."""
+    """Trace how a checkpoint was trained; None if an artifact of its history is missing."""
     history = TrainingHistory({}, {}, {})
     while training_run is not None and (store := get_artifact_store(training_run)) is not None:
         number = str(len(history.training_runs))
@@ -167,16 +185,24 @@ def trace_training_history(
 
 
 def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:
-    """What names a checkpoint in this store tomorrow, too: its name there, for "latest" is another
-    one then; of a folder of elsewhere, which a command named so, the whole path."""
+    """Return a name that will still mean this checkpoint later, unlike "latest".
+
+    This is its name in the store, or the absolute path of a folder outside the store.
+    """
     if store.find_artifact(*resolved.checkpoint.name.split("/")) is None:
         return os.path.abspath(Path(checkpoint_name).expanduser())
     return resolved.name
 
 
 def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
-    """The checkpoint in the folder that is named, of whatever store it is; None where there is no
-    such path, as for the name of a run."""
+    """Find the checkpoint in a folder, of any store or of Hugging Face.
+
+    Returns:
+        The checkpoint, or None if there is no such path, as for the name of a run.
+
+    Raises:
+        UsageError: If the name is empty or the path is not the folder of a checkpoint.
+    """
     if not folder_name.strip():
         raise UsageError(
             "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
@@ -186,8 +212,7 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
     except RuntimeError as error:
         user = folder_name.partition("/")[0]
         raise UsageError(
-            f"{folder_name}: begins with {user}, whose home folder is not known; give the "
-            f"whole path"
+            f"{folder_name}: begins with {user}, whose home folder is unknown; give the full path"
         ) from error
     check_checkpoint_allowed(folder_name)
     if path.is_dir():
@@ -200,26 +225,28 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
                 )
         if not any(path.iterdir()):
             raise UsageError(
-                f"{folder_name}: the folder is empty; a checkpoint holds config.json, "
-                f"model.safetensors "
-                f"and its tokenizer"
+                f"{folder_name}: the folder is empty; a checkpoint consists of config.json, "
+                "model.safetensors and its tokenizer"
             )
-        if not (path / "config.json").is_file():  # before all that lies below it is read
+        if not (path / "config.json").is_file():  # before everything in the folder is hashed
             raise UsageError(
-                f"{folder_name}: the folder holds no config.json; a checkpoint holds config.json, "
-                f"model.safetensors and its tokenizer"
+                f"{folder_name}: the folder has no config.json; a checkpoint consists of "
+                "config.json, model.safetensors and its tokenizer"
             )
         return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
     if path.exists():
-        raise UsageError(f"{folder_name}: is a file; give the folder of a checkpoint")
+        raise UsageError(f"{folder_name}: this is a file; give the folder of a checkpoint")
     return None
 
 
 def _trace_checkpoint_origin(
     store: Store, checkpoint: Artifact, preferred_run: Run | None = None
 ) -> ResolvedCheckpoint:
-    """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
-    that was named, else the newest that trained it, else the newest with its corpus."""
+    """Trace a checkpoint back to its training, its corpus and a run that contains them.
+
+    The run is ``preferred_run`` if given, else the newest run that trained the checkpoint, else the
+    newest run with its corpus.
+    """
     if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
         base_checkpoint = store.find_artifact(*base_name.split("/"))
         resolved_base = (
@@ -230,16 +257,17 @@ def _trace_checkpoint_origin(
         return replace(resolved_base, checkpoint=checkpoint, training_run=None)
     training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
     packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
-    if (
-        packed_corpus.stage == "pad_removed_documents"
-    ):  # of training alone: audits know the whole corpus
+    if packed_corpus.stage == "pad_removed_documents":
+        # Only training reads the padded copy; audits use the complete corpus.
         packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
-    corpus_names = packed_corpus.manifest["lineage"]["documents"]  # of a grown corpus a list
+    corpus_names = packed_corpus.manifest["lineage"][
+        "documents"
+    ]  # a list if the corpus was extended
     *earlier_corpora, planted_corpus = [
         find_artifact(store, corpus_name)
         for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
     ]
-    if planted_corpus.stage == "leave_out":  # so here
+    if planted_corpus.stage == "leave_out":  # likewise
         planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
     earlier_corpus = Corpus(tuple({"plant_canaries": artifact} for artifact in earlier_corpora))
 
@@ -247,9 +275,7 @@ def _trace_checkpoint_origin(
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
 
     runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
-    runs = sorted(
-        runs, key=lambda run: not has_artifact(run, "pretrain", training_run)
-    )  # the order stays
+    runs = sorted(runs, key=lambda run: not has_artifact(run, "pretrain", training_run))  # stable
     for run in runs:
         if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)

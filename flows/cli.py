@@ -1,4 +1,8 @@
-"""The command line. Heavy imports wait for the command that needs them."""
+"""Define the ``hallmark`` command line and turn errors into one sentence and an exit code.
+
+Each command lives in its own file in ``flows/commands`` and is imported only when it is called, so
+that ``hallmark --help`` starts fast.
+"""
 
 from __future__ import annotations
 
@@ -11,73 +15,112 @@ import sys
 import traceback
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from hallmark.flows.commands.flow_execution import configure_prefect_environment
 
 app = App(
     name="hallmark",
-    help="Raw text to an audited language model, with evidence at every step. With --debug, "
-    "which every command takes, an error shows its traceback.",
+    help="Train a language model from raw text and audit it, with evidence for every step. "
+    "Every command accepts --debug, which shows the traceback of an error.",
     version=lambda: version("hallmark"),
-    help_format="plaintext",
-    suppress_keyboard_interrupt=False,  # ``main`` says what it means
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,  # ``main`` reports an interruption itself
 )
 
-#: The commands, each in a file of its own, which is imported when the command is called.
-COMMAND_DESCRIPTIONS = {
-    "run": "Run a config end to end: curate, train, audit, report.",
-    "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
-    "compare": "Set the findings of audited checkpoints side by side; what they were asked alike "
-    "is compared in pairs with the first.",
-    "mitigate": "Train without the documents behind findings, or without toxic ones, beside a "
-    "control that lacks as many others; audit both alike and compare them.",
-    "prove": "Train anew without the documents behind findings, beside a control that lacks as "
-    "many others and the whole corpus from other seeds; audit all alike and show what became of "
-    "the findings.",
-    "study": "Measure how often the audits are wrong, on invented worlds whose answers are sealed "
-    "until the audits are done.",
-    "generate": "Let a checkpoint write, by every decoding method side by side, with "
-    "log-probabilities.",
-    "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "
-    "its task card.",
-    "runs": "List the runs of a store, the newest last: what each is of, how it ended, what its "
-    "policy says.",
-    "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
-    "report": "Build the site of all runs anew and print where RUN's cards are.",
-    "trace": "Follow a document through a run, what each stage made of it, which steps read it; or "
-    "a finding of an audit to its worst rows and the training documents behind them.",
-    "purge": "Take a document's text out of the whole store, for good, and name the models that "
-    "read it.",
-    "batch": "Show which documents, and which characters of them, a training step saw.",
-    "replay": "Run again from run.json into a fresh store and compare every hash.",
-    "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with the "
-    "manifest.",
-    "settings": "List every setting of a config, with its default, what it may be and what it "
-    "means.",
-    "tables": "List every table of every stage: its columns with type, unit, kind and meaning.",
-    "serve": "Register the pipeline (on the config's schedule) and the audit with a Prefect "
-    "server.",
-    "doctor": "Show what this machine has: device, scorers, Prefect server, store, disk.",
+#: The groups of ``hallmark --help``: title, description, and each command with its description.
+COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
+    (
+        "Train and audit",
+        "Train a model from text, adapt a trained one to a task, or audit one.",
+    ): {
+        "run": "Run a config from end to end: curate the text, train, audit and report.",
+        "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
+        "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
+        "its task card.",
+        "generate": "Generate text from a checkpoint with every decoding method, with "
+        "log-probabilities.",
+    },
+    (
+        "Look at results",
+        "List runs, compare their findings and open their cards.",
+    ): {
+        "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
+        "status": "Show the stages, artifacts and row accounts of a run, and which stages are "
+        "out of date.",
+        "report": "Rebuild the site of all runs and print where the cards of RUN are.",
+        "compare": "Compare the findings of audited checkpoints with those of the first.",
+        "trace": "Follow a document through all stages of a run, or a finding to its worst rows "
+        "and the training documents that contain the same text.",
+    },
+    (
+        "Corpus and privacy",
+        "Find out what a model was trained on, and remove documents for good.",
+    ): {
+        "batch": "Show which documents, and which characters of them, a training step read.",
+        "purge": "Remove the text of a document from the whole store for good, and name the "
+        "models that were trained on it.",
+    },
+    (
+        "Experiments",
+        "Measure what causes a finding, and how reliable the audits are.",
+    ): {
+        "mitigate": "Train without the documents that findings lead to, or without toxic ones, "
+        "and compare with a control that lacks as many random documents.",
+        "prove": "Test whether findings disappear when their documents are removed, against a "
+        "random-removal control and retrainings with other seeds.",
+        "study": "Measure the error rates of the audits on synthetic corpora whose true answers "
+        "are sealed until the audits are done.",
+    },
+    (
+        "Operations",
+        "Check stores and reproducibility, look up settings, and run on a schedule.",
+    ): {
+        "replay": "Run again from run.json into a new store and compare every hash.",
+        "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with "
+        "the manifest.",
+        "settings": "List the settings of a config with their defaults, allowed values and "
+        "meanings.",
+        "tables": "List the tables of every stage and their columns, with type, unit, kind and "
+        "meaning.",
+        "serve": "Register the pipeline (on the schedule of the config) and the audit with a "
+        "Prefect server.",
+        "doctor": "Check this machine: libraries, device, scorers, Prefect server, store and disk.",
+    },
 }
 
-for command_name, description in COMMAND_DESCRIPTIONS.items():
-    app.command(
-        f"hallmark.flows.commands.{command_name}:{command_name}",
-        name=command_name,
-        help=description,
-    )
+#: Second names of commands.
+COMMAND_ALIASES = {"mitigate": "ablate", "study": "calibrate"}
 
-INTERRUPTED_MESSAGE = "stopped; what was committed stays, run again to go on"
+for group_number, ((title, group_description), group_commands) in enumerate(COMMAND_GROUPS.items()):
+    command_group = Group(title, help=group_description, sort_key=group_number)
+    for command_name, description in group_commands.items():
+        app.command(
+            f"hallmark.flows.commands.{command_name}:{command_name}",
+            name=command_name,
+            alias=COMMAND_ALIASES.get(command_name),
+            help=description,
+            group=command_group,
+        )
+
+INTERRUPTED_MESSAGE = "stopped; committed results are kept: run the command again to continue"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``hallmark``: 0 done, 1 failed, 2 wrong usage or config."""
+    """Run the ``hallmark`` command line.
+
+    Args:
+        arguments: The arguments after the program's name; by default those of this process.
+
+    Raises:
+        SystemExit: With 1 if the command failed, 2 if the usage or the config is wrong, 3 if the
+            findings fail the policy, 141 if the reader of stdout went away.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     configure_prefect_environment()
-    atexit.register(gc.freeze)  # at the end a second would go into looking for cycles to free
+    atexit.register(gc.freeze)  # saves the second that a last garbage collection takes
     logger = logging.getLogger("hallmark")
     logger.addHandler(_StderrLogHandler(logging.DEBUG if debug else logging.WARNING))
     if debug:
@@ -90,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     except CycloptsError as error:
         _exit_with_error(f"{' '.join(str(error).split())} See: hallmark --help", 2)
     except Exception as error:
-        from hallmark.tasks.contract import HallmarkError  # it takes a while, and help needs none
+        from hallmark.tasks.contract import HallmarkError  # slow to import, and help needs none
 
         if isinstance(error, HallmarkError):
             if debug:
@@ -98,20 +141,20 @@ def main(arguments: list[str] | None = None) -> None:
             _exit_with_error(str(error), error.exit_code)
         if debug:
             raise
-        if isinstance(error, BrokenPipeError):  # nobody reads on, as behind: | head
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
         if isinstance(error, OSError) and error.errno:
             _exit_with_error(_describe_os_error(error), 1)
         _exit_with_error(
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
-            f"(the traceback: run again with --debug)",
+            "(run again with --debug to see the traceback)",
             1,
         )
 
 
 class _StderrLogHandler(logging.Handler):
-    """Says them on stderr as it is at that moment: a progress bar puts itself in its place."""
+    """Print log records to the current ``sys.stderr``, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _print_to_stderr(self.format(record))
@@ -120,15 +163,14 @@ class _StderrLogHandler(logging.Handler):
 def _describe_os_error(error: OSError) -> str:
     file_name = f"{error.filename}" if error.filename else "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk for {file_name}; free some and run again: it goes on"
+        return f"the disk is full, so {file_name} was not written; free space and run again"
     reason = (error.strerror or type(error).__name__).lower()
-    return f"{file_name} cannot be used ({reason}); put that right and run again: it goes on"
+    return f"{file_name} cannot be used ({reason}); correct that and run again to continue"
 
 
 def _print_to_stderr(text: str) -> None:
-    from hallmark.reports.page.redaction import (
-        escape_invisible,
-    )  # names out of files may hold what turns a terminal
+    # Names from files may contain control characters that change a terminal.
+    from hallmark.reports.page.redaction import escape_invisible
 
     print(escape_invisible(text), file=sys.stderr)
 

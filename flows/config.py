@@ -1,8 +1,8 @@
-"""The config of a run: one frozen, typed tree, a section for every stage.
+"""Define the config of a run: one frozen, typed tree with a section for every stage.
 
-A config is a TOML file, or the name of one in ``flows/configs``. Unknown keys and values out
-of range are refused with the place. The sections are the stages' own config classes; what
-stands at the root (name, store, workers, mapper, schedule) decides no artifact.
+A config is a TOML file, or the name of one in ``flows/configs``. Unknown keys and values out of
+range are errors that name the key. The sections are the config classes of the stages; the keys at
+the root (name, store, workers, mapper, schedule ...) change no artifact, except ``earlier_run``.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ from hallmark.tasks.training.pack import PackConfig
 from hallmark.tasks.training.pretrain import PretrainConfig
 from hallmark.tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
-#: What stands beside the sections; it decides no artifact, but for the corpus that is added to.
+#: The keys outside sections. Only ``earlier_run`` changes artifacts.
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier_run", "tensorboard")
 
-#: The types of spans that each use of ``redact_spans`` is given.
+#: The types of spans that each use of ``redact_spans`` receives.
 SPAN_TYPES_BY_STAGE = {
     "redact_spans": PERSONAL_DATA_TYPES,
     "cut_repeats": ("REPEAT",),
     "cut_toxic": ("TOXIC",),
 }
 
-#: Whose signals each use of ``select`` is given.
+#: The signals that each use of ``select`` receives, by the stage that computes them.
 SIGNALS_BY_STAGE = {
     "select": {
         "language": LANGUAGE_SIGNALS,
@@ -89,14 +89,14 @@ SIGNALS_BY_STAGE = {
 }
 
 
-#: The rules of ``select_scored`` where a config names none.
+#: The rules of ``select_scored`` if a config names none.
 DEFAULT_SCORED_RULES = SelectConfig(
     rules=(SelectionRule(name="toxicity", lt=0.8), SelectionRule(name="contamination", lt=1))
 )
 
 
 def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> SelectConfig:
-    """Set the action of each rule over a toxicity score that names none, by the scorer's kind."""
+    """Set the action of rules over a toxicity score that name none, by the kind of scorer."""
     default = choose_default_action(scorer_kind)
     rules = tuple(
         rule.model_copy(update={"action": default})
@@ -108,29 +108,34 @@ def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> 
 
 
 class PreAuditConfig(StageConfig):
-    """What a config says up to the probes."""
+    """All sections of a config up to the audits of the probes."""
 
-    name: PathSafeName = Field(description="names the runs made with this config")
+    name: PathSafeName = Field(description="name of the config, shown for each of its runs")
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
-        None, description="folder or object-store URI; else HALLMARK_STORE"
+        None,
+        description="folder or object-store URI of the store; by default HALLMARK_STORE, else "
+        "./runs",
     )
-    workers: int = Field(2, ge=1, le=256, description="processes that work on parts")
+    workers: int = Field(2, ge=1, le=256, description="number of processes that work on partitions")
     mapper: Literal["processes", "ray"] = Field(
         "processes",
-        description="where parts are worked on: processes of this machine, or Ray (the cluster "
-        "that RAY_ADDRESS names, else one on this machine)",
+        description="what runs the workers: processes of this machine, or Ray (the cluster in "
+        "RAY_ADDRESS, else this machine)",
     )
-    schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
+    schedule: str | None = Field(
+        None, description="schedule of the deployment as a cron expression, e.g. '0 3 * * *'"
+    )
     earlier_run: str | None = Field(
         None,
         min_length=1,
-        description="run whose corpus this one adds to, or latest: the newest that has one",
+        description="id of the run whose corpus this run extends, or latest: the newest that has "
+        "a corpus",
     )
     tensorboard: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
         min_length=1,
-        description="folder for TensorBoard's event files of the training, written while it runs, "
-        "in a folder for each run",
+        description="folder for TensorBoard event files of the training, with one subfolder for "
+        "each run",
     )
 
     ingest: IngestConfig
@@ -169,7 +174,7 @@ class PreAuditConfig(StageConfig):
     pack: PackConfig = PackConfig()
     pretrain: PretrainConfig = PretrainConfig()
     finetune: FinetuneConfig | None = Field(
-        None, description="of a run of its own, by the command finetune"
+        None, description="settings of the command finetune; other runs ignore them"
     )
     task_card: TaskCardConfig = TaskCardConfig()
     respond: RespondConfig = RespondConfig()
@@ -185,7 +190,7 @@ ConfigWithProbes = create_model("Probing", __base__=PreAuditConfig, **_audit_sec
 
 
 class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
-    """Everything a run is made from."""
+    """The complete config of a run."""
 
     policy: PolicyConfig = PolicyConfig()
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
@@ -197,9 +202,8 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
     def _fill_default_rule_actions(
         cls, select_config: SelectConfig, validation_info: ValidationInfo
     ) -> SelectConfig:
-        toxicity_config = validation_info.data.get(
-            "score_toxicity"
-        )  # absent where it is invalid itself
+        # The section is absent if it is invalid itself.
+        toxicity_config = validation_info.data.get("score_toxicity")
         return (
             fill_default_rule_actions(select_config, toxicity_config.scorer.kind)
             if toxicity_config
@@ -217,9 +221,9 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             and {tokenizer_objective, objective} & OBJECTIVES_WITH_SPECIAL_TOKENS
         ):
             raise ValueError(
-                f"train_tokenizer.objective is {tokenizer_objective}, "
-                f"pretrain.train.objective {objective}: they "
-                f"have tokens of their own, set both to the same"
+                f"train_tokenizer.objective is {tokenizer_objective}, but pretrain.train.objective "
+                f"is {objective}; the objectives need different special tokens, so set both to "
+                "the same"
             )
         model_architecture, required_architecture = (
             self.pretrain.model.architecture,
@@ -227,10 +231,9 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         )
         if model_architecture != required_architecture:
             raise ValueError(
-                f"pretrain.train.objective {objective} trains the architecture "
-                f"{required_architecture}, and "
-                f"pretrain.model.architecture is {model_architecture}: set one of them to "
-                f"fit the other"
+                f"pretrain.train.objective {objective} needs the architecture "
+                f"{required_architecture}, but pretrain.model.architecture is "
+                f"{model_architecture}; change one of them"
             )
         hidden_spans, sentinels = (
             count_corrupted_spans(self.pack.context),
@@ -238,15 +241,15 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         )
         if objective == "span_corruption" and hidden_spans > sentinels:
             raise ValueError(
-                f"train_tokenizer.sentinels is {sentinels}, and of pack.context = "
-                f"{self.pack.context} tokens span_corruption hides {hidden_spans} spans: set "
-                f"it to {hidden_spans}"
+                f"train_tokenizer.sentinels is {sentinels}, but span_corruption hides "
+                f"{hidden_spans} spans of pack.context = {self.pack.context} tokens; set "
+                f"train_tokenizer.sentinels to {hidden_spans}"
             )
         return self
 
     @model_validator(mode="after")
     def _check_rule_signals_exist(self) -> Config:
-        """What a rule looks at is known before anything is measured."""
+        """Check that the signals of all rules exist, before a run computes them."""
         problems = [
             f"{section}.rules.{rule.name}: {problem}"
             for section, signals_by_stage in SIGNALS_BY_STAGE.items()
@@ -265,8 +268,8 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
     def _check_no_exclusion_in_addition(self) -> Config:
         if self.leave_out.enabled and self.earlier_run is not None:
             raise ValueError(
-                "leave_out takes documents out of the corpus of one run, and earlier_run adds to "
-                "that of another: run the addition first, or do without one of them"
+                "leave_out and earlier_run cannot be combined: leave_out only removes documents "
+                "of the run itself; run the addition first, or remove one of the two settings"
             )
         return self
 
@@ -277,16 +280,18 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             rule.signal != "contamination" for rule in rules
         ):
             raise ValueError(
-                "contamination.evaluation_sets are looked for, and no rule of select_scored looks "
-                "at what is found: rules that a config names stand in place of the default ones; "
-                "add [select_scored.rules.contamination] with lt = 1"
+                "contamination.evaluation_sets is set, but no rule of select_scored uses the "
+                "signal contamination; the rules of a config replace the default rules, so add "
+                "[select_scored.rules.contamination] with lt = 1"
             )
         return self
 
     @model_validator(mode="after")
     def _check_rules_fit_cascade(self) -> Config:
-        """What a cascade clears has no score: only under the bound for which its recall is measured
-        may a rule keep that."""
+        """Check that toxicity rules use the threshold for which the cascade's recall is measured.
+
+        Documents that the cascade clears have no score, so other rules would not apply to them.
+        """
         cascade = self.score_toxicity.cascade
         if cascade is None:
             return self
@@ -301,24 +306,26 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
                     f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
-                    f"clears have no score, and what it misses is measured at its threshold "
-                    f"alone; with it, rules may say toxicity lt = "
-                    f"{cascade.toxicity_threshold:g}, and "
-                    f"nothing of other heads, bounds or the unknown"
+                    "clears have no score, and its recall is measured only at its threshold; with "
+                    "a cascade, the only toxicity rule allowed is toxicity with lt = "
+                    f"{cascade.toxicity_threshold:g}, without other heads, bounds or unknown"
                 )
         toxic_windows = self.find_toxic_spans
         if toxic_windows.enabled and toxic_windows.toxicity_threshold != cascade.toxicity_threshold:
             raise ValueError(
                 f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, but "
-                f"what score_toxicity.cascade misses is measured at its threshold alone; set it "
-                f"to {cascade.toxicity_threshold:g}"
+                "the recall of score_toxicity.cascade is measured only at its threshold; set it to "
+                f"{cascade.toxicity_threshold:g}"
             )
         return self
 
     @model_validator(mode="after")
     def _check_span_actions(self) -> Config:
-        """An action for what a stage is never given, or a bound that leaves nothing to find, would
-        pass for a protection that is none."""
+        """Refuse actions and bounds that look like a protection but never take effect.
+
+        These are actions for types of spans that a stage never receives, and a toxicity rule that
+        removes every document in which toxic windows could be cut.
+        """
         for section, span_types in SPAN_TYPES_BY_STAGE.items():
             for span_type in getattr(self, section).actions_by_type:
                 if span_type not in span_types:
@@ -328,9 +335,8 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
                         if span_type in handled_types
                     )
                     raise ValueError(
-                        f"{section}.actions_by_type.{span_type}: nobody finds {span_type} for "
-                        f"{section}; it is "
-                        f"{responsible_section} that treats it"
+                        f"{section}.actions_by_type.{span_type}: {section} receives no spans of "
+                        f"this type; set the action in {responsible_section}.actions_by_type"
                     )
         min_score = self.find_toxic_spans.toxicity_threshold
         for rule in self.select_scored.rules if self.find_toxic_spans.enabled else ():
@@ -338,9 +344,9 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= min_score:
                 raise ValueError(
                     f"find_toxic_spans.toxicity_threshold is {min_score:g}, and "
-                    f"select_scored.rules.{rule.name} "
-                    f"takes documents with such a window whole: nothing would be left to cut; "
-                    f"lower the first, or give the rule another bound or action"
+                    f"select_scored.rules.{rule.name} removes every document with such a window, "
+                    "so no window would be cut; lower the threshold, or change the bound or the "
+                    "action of the rule"
                 )
         return self
 
@@ -350,10 +356,9 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         min_verbatim_tokens: int = getattr(self, "audit_extraction_attack").min_verbatim_tokens  # noqa: B009
         if min_verbatim_tokens < min_span_tokens:
             raise ValueError(
-                f"audit_extraction_attack.min_verbatim_tokens is {min_verbatim_tokens}, and of "
-                f"runs shorter than "
-                f"trace.min_span_tokens = {min_span_tokens} tokens nobody tells: set it to "
-                f"{min_span_tokens} or more"
+                f"audit_extraction_attack.min_verbatim_tokens is {min_verbatim_tokens}, but the "
+                f"trace ignores matches shorter than trace.min_span_tokens = {min_span_tokens} "
+                f"tokens; set it to {min_span_tokens} or more"
             )
         return self
 
@@ -366,15 +371,15 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             try:
                 CronSchedule(cron=schedule)
             except ValueError as error:
-                raise ValueError("is no cron expression such as '0 3 * * *'") from error
+                raise ValueError("is not a cron expression such as '0 3 * * *'") from error
         return schedule
 
 
 def explain_skipped_stages(config: Config) -> dict[str, str]:
-    """The stages that a config does without, and why."""
-    reason = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
+    """Return the stages that a run of this config does not have, with the reason for each."""
+    reason = "fine-tuning is a separate run: hallmark finetune CHECKPOINT --config FILE"
     reasons = {"finetune": reason, "task_card": reason}
-    reason = "every audit has its own; stop after the audit"
+    reason = "every audit has its own; stop after an audit instead"
     reasons |= {"respond": reason, "score": reason, "trace": reason}
     for probe in PROBES:
         stage_name = f"audit_{probe.name}"
@@ -382,19 +387,21 @@ def explain_skipped_stages(config: Config) -> dict[str, str]:
             setting_names = " and ".join(f"{stage_name}.{setting}" for setting in missing_settings)
             reasons[stage_name] = f"it needs files of yours; set {setting_names}"
     if not config.policy.rules:
-        reasons["policy"] = "it has no rules; write [policy.rules.NAME], one a rule"
+        reasons["policy"] = "it has no rules; write a section [policy.rules.NAME] for each rule"
     if not config.find_repeats.enabled:
-        reason = "nothing looks for repeats; set find_repeats.enabled=true"
+        reason = "the search for repeats is off; set find_repeats.enabled=true"
         reasons |= {"find_repeats": reason, "cut_repeats": reason}
     if not config.find_toxic_spans.enabled:
-        reason = "nothing looks for toxic windows; set find_toxic_spans.enabled=true"
+        reason = "the search for toxic windows is off; set find_toxic_spans.enabled=true"
         reasons |= {"find_toxic_spans": reason, "cut_toxic": reason}
     if not config.leave_out.enabled:
         reasons["leave_out"] = (
-            "nothing is left out; set leave_out.doc_ids_file or leave_out.toxicity_threshold"
+            "no documents are excluded; set leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     if not list_town_sources(config.ingest):
-        reasons["evaluate_curation"] = "none of its sources is a town, whose truth is known"
+        reasons["evaluate_curation"] = (
+            "no source is of the kind town, whose correct curation is known"
+        )
     return reasons
 
 
@@ -403,9 +410,13 @@ def load_config(
 ) -> Config:
     """Read a config and apply overrides such as ``pretrain.train.steps=100``.
 
-    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded;
-    ``source_file`` says where a tree is from otherwise. Raises UsageError with the
-    file, the key and what is wrong with it.
+    Args:
+        config: A path, a name in ``flows/configs``, or a tree such as the one that a run recorded.
+        overrides: Settings as ``key=value``.
+        source_file: Where a tree is from, for errors.
+
+    Raises:
+        UsageError: If the config is invalid; names the file, the key and the problem.
     """
     if isinstance(config, str):
         config_tree, source = read_config_tree(config), config
@@ -424,6 +435,5 @@ def load_config(
 def fill_missing_sections(
     config_tree: Mapping[str, Any], recorded_tree: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
-    recorded."""
+    """Fill the sections that a tree lacks from the recorded one, unless it describes a corpus."""
     return dict(config_tree) if "ingest" in config_tree else {**recorded_tree, **config_tree}

@@ -1,4 +1,4 @@
-"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file."""
+"""Turn pydantic's validation errors into sentences that use the keys of the config file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-#: What a value must be, by the beginning of the name that pydantic has for the error.
+#: What is wrong with a value, by the beginning of pydantic's name for the error.
 EXPECTED_BY_ERROR_TYPE = {
     "int_": "must be a whole number",
     "float_": "must be a number",
@@ -25,14 +25,14 @@ EXPECTED_BY_ERROR_TYPE = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
     "missing": "is missing",
-    "union_tag_not_found": "has no kind, which says what it is",
+    "union_tag_not_found": "needs a key kind that names its type",
 }
 
 ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
 
 
 def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
-    """Which of these names may have been meant; empty where none is like it."""
+    """Return a hint with the most similar known name, or "" if none is similar."""
     matches = get_close_matches(unknown_name, [*known_names], n=1)
     return f" (did you mean {matches[0]}?)" if matches else ""
 
@@ -43,8 +43,14 @@ def format_validation_error(
     root_keys: Sequence[str],
     model: type[BaseModel],
 ) -> str:
-    """All that is wrong with a tree of a ``model``. ``root``: the keys that stand above all
-    tables."""
+    """Describe all problems of a config tree in one line.
+
+    Args:
+        error: The validation error of ``model``.
+        config_tree: The tree that was validated.
+        root_keys: The keys outside all sections.
+        model: The model of the config.
+    """
     return "; ".join(
         _format_problem(problem, config_tree, root_keys, model) for problem in error.errors()
     )
@@ -83,8 +89,8 @@ def _format_problem(
         message = "must be a number"
     if error_type == "missing" and key_path in root_keys:
         message += f"; {ROOT_KEY_HINT}"
-    location = f"{key_path}: " if key_path else ""  # what is wrong with the whole names its keys
-    # Of a key that is missing, and of a table in which two things contradict, no value is shown.
+    location = f"{key_path}: " if key_path else ""  # problems of the whole config name their keys
+    # A missing key has no value to show, and neither has a contradiction between two keys.
     is_missing = error_type in ("missing", "union_tag_not_found")
     is_contradiction = error_type == "value_error" and not isinstance(
         value, str | int | float | list
@@ -95,8 +101,11 @@ def _format_problem(
 
 
 def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
-    """The key as the file has it. In pydantic's way to it also stands which of several types a
-    value was taken for: that of its kind, or such as ``str`` and ``tuple[str, ...]``."""
+    """Format a location as the key in the file.
+
+    Pydantic's location also contains the type that it tried for a union: the ``kind`` of a table,
+    or a name such as ``str`` or ``tuple[str, ...]``. These are dropped.
+    """
     keys: list[str] = []
     node = config_tree
     for segment in map(str, location):
@@ -111,13 +120,15 @@ def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
         elif isinstance(node, list) and segment.isdecimal():
             node = node[int(segment)]
         else:
-            node = None  # a default, or a rule by its name
+            node = None  # a default value, or a rule that is named by its key
     return ".".join(keys)
 
 
 def list_schema_references(property_schema: Mapping[str, Any]) -> list[str]:
-    """The tables that a key holds, by name in its JSON schema: one, one of several kinds, or a list
-    or a table of such."""
+    """List the definitions that a key's JSON schema refers to.
+
+    Its value may be a table, one of several kinds of tables, or a list or a table of these.
+    """
     schemas = [property_schema, property_schema.get("items", {}), *property_schema.get("anyOf", ())]
     if isinstance(value_schema := property_schema.get("additionalProperties"), dict):
         schemas.append(value_schema)
@@ -126,8 +137,8 @@ def list_schema_references(property_schema: Mapping[str, Any]) -> list[str]:
 
 
 def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
-    """The keys of the table at the end of a way. On it, places in lists, names that are free, and
-    kinds, of which a table may be, are no keys."""
+    """Return the keys of the table at a path in which list positions, free names and kinds of
+    tables may occur besides keys."""
     schema = model.model_json_schema()
     nodes = [schema]
     for segment in parent_path:
@@ -144,11 +155,12 @@ def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> s
 
 
 def _suggest_remedy(location: Sequence[str | int], root_keys: Sequence[str]) -> str:
-    """What to do about a key that is not there: it stands below a header, to which in TOML all that
-    follows belongs."""
+    """Suggest to move a root key that was written inside a section, or return ""."""
     is_misplaced = len(location) > 1 and location[-1] in root_keys
     return (
-        f" here; {location[-1]} is one of the whole config: {ROOT_KEY_HINT}" if is_misplaced else ""
+        f" in this section; {location[-1]} applies to the whole config: {ROOT_KEY_HINT}"
+        if is_misplaced
+        else ""
     )
 
 

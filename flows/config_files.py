@@ -1,5 +1,4 @@
-"""The tree of a config as it is written: a TOML file, or the name of one in ``flows/configs``, and
-what overrides set in it."""
+"""Read the tree of a config from a TOML file or by its bundled name, and apply overrides to it."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 
 
 def list_bundled_configs() -> list[str]:
-    """The configs that come with Hallmark."""
+    """List the names of the configs that come with Hallmark."""
     return sorted(path.stem for path in CONFIG_FOLDER.glob("*.toml"))
 
 
 def find_override(key: str, overrides: Sequence[str]) -> str | None:
-    """The text that overrides set a key of the root to; None where they do not."""
+    """Return the text to which overrides set a root key, or None if they do not."""
     tree: dict[str, Any] = {}
     for override in (
         candidate for candidate in overrides if candidate.partition("=")[0].strip() == key
@@ -30,7 +29,11 @@ def find_override(key: str, overrides: Sequence[str]) -> str | None:
 
 
 def read_config_tree(config: str) -> dict[str, Any]:
-    """The tree of a TOML file, or of a config's name."""
+    """Read a TOML file, or a bundled config by its name.
+
+    Raises:
+        UsageError: If it does not exist, cannot be read or is not valid TOML.
+    """
     path, is_bundled = Path(config), False
     if path.suffix != ".toml":
         path, is_bundled = CONFIG_FOLDER / f"{config}.toml", True
@@ -43,15 +46,19 @@ def read_config_tree(config: str) -> dict[str, Any]:
         with path.open("rb") if is_bundled else open_external_file(path, "config") as file:
             return tomllib.loads(file.read().decode())
     except OSError as error:
-        raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
+        raise UsageError(f"config {path}: the file cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"config {path}: is not valid TOML ({error})") from error
+        raise UsageError(f"config {path}: the file is not valid TOML ({error})") from error
     except RecursionError as error:
-        raise UsageError(f"config {path}: is nested too deeply") from error
+        raise UsageError(f"config {path}: the file is nested too deeply") from error
 
 
 def apply_override(config_tree: dict[str, Any], override: str) -> None:
-    """Override a value of a tree. UsageError where that cannot be."""
+    """Set a value of a tree from ``section.key=value``.
+
+    Raises:
+        UsageError: If the override is malformed or its key leads through a value.
+    """
     key, separator, value_text = override.partition("=")
     if not separator or not key.strip():
         raise UsageError(f"--set {override!r}: write it as section.key=value")
@@ -60,7 +67,7 @@ def apply_override(config_tree: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = value_text  # a bare word is a string
     except RecursionError as error:
-        raise UsageError(f"--set {override[:60]!r}…: is nested too deeply") from error
+        raise UsageError(f"--set {override[:60]!r}…: the value is nested too deeply") from error
     *parent_keys, last_key = key.strip().split(".")
     node: Any = config_tree
     for parent_key in parent_keys:
@@ -79,6 +86,7 @@ def apply_override(config_tree: dict[str, Any], override: str) -> None:
 def _parse_list_index(values: list[Any], list_key: str, override: str) -> int:
     if not list_key.isdecimal() or int(list_key) >= len(values):
         raise UsageError(
-            f"--set {override!r}: {list_key!r} is no place in a list of {len(values)} entries"
+            f"--set {override!r}: {list_key!r} is not a position in a list of {len(values)} "
+            "entries, counted from 0"
         )
     return int(list_key)

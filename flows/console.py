@@ -1,5 +1,8 @@
-"""How runs show themselves: a line when a stage is done, or a step that several are part of; while
-it works a bar in a terminal, and where the output is piped a line every half minute."""
+"""Show the progress of a run on stderr.
+
+A line reports each completed stage, or step of several stages. A running stage has a progress bar
+in a terminal, and a line every half minute if the output is not a terminal.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ if TYPE_CHECKING:
 
 stderr = Console(file=sys.stderr, highlight=False)
 
-#: Seconds between two lines about one stage where there is no bar.
+#: Seconds between two lines about a running stage without a progress bar.
 PROGRESS_LINE_SECONDS = 30.0
 
 
 @dataclass
 class CompletedStep:
-    """What a stage left, or those of a step together."""
+    """The output of a completed stage, or of all stages of a step together."""
 
     name: str
     stage_count: int = 0
@@ -57,7 +60,7 @@ class CompletedStep:
 
 
 class RunProgressDisplay:
-    """Listens to a session. Everything goes to stderr; stdout is for what was asked for."""
+    """Listen to the events of a session and print progress to stderr, never to stdout."""
 
     def __init__(
         self, console: Console = stderr, clock: Callable[[], float] = time.monotonic
@@ -65,9 +68,9 @@ class RunProgressDisplay:
         self.console, self.clock = console, clock
         self.stage_started_at = self.printed_at = self.first_progress_at = clock()
         self.first_completed = -1
-        #: What was heard last of the stage that works.
+        #: The last event of the running stage, None if no stage is running.
         self.last_event: Event | None = None
-        #: What is done of the step that is under way.
+        #: The completed part of the current step.
         self.completed_step: CompletedStep | None = None
         self.progress = Progress(
             SpinnerColumn(),
@@ -114,7 +117,7 @@ class RunProgressDisplay:
                 total=event.total or None,
                 what=event.description,
             )
-            if self.first_completed < 0:  # what is resumed does not begin at 0
+            if self.first_completed < 0:  # a resumed stage does not start at 0
                 self.first_completed, self.first_progress_at = event.completed, self.clock()
         elif event.kind in ("done", "cached") and event.artifact:
             self.completed_step = self.completed_step or CompletedStep(event.phase or event.label)
@@ -137,8 +140,8 @@ class RunProgressDisplay:
         self.completed_step = None
 
     def _format_progress_line(self, event: Event) -> str:
-        """A line on a stage that works: how far it is, the time it took and takes, what it says."""
-        timing = f"{self.printed_at - self.stage_started_at:,.0f} s so far"
+        """Format the progress, elapsed time, remaining time and status of a running stage."""
+        timing = f"{self.printed_at - self.stage_started_at:,.0f} s elapsed"
         progress = "" if event.kind == "start" else f"{event.completed:,}"
         if event.total > 0:
             progress += f" of {event.total:,} ({event.completed / event.total:.0%})"
@@ -146,6 +149,8 @@ class RunProgressDisplay:
             seconds_per_unit = (self.printed_at - self.first_progress_at) / (
                 event.completed - self.first_completed
             )
-            timing += f", about {seconds_per_unit * (event.total - event.completed):,.0f} s left"
+            timing += (
+                f", about {seconds_per_unit * (event.total - event.completed):,.0f} s remaining"
+            )
         parts = (progress, timing, event.description)
         return f"  {event.label:<20} {', '.join(part for part in parts if part)}"

@@ -1,4 +1,4 @@
-"""A corpus as its runs left it: one addition for most, several for a corpus that grew."""
+"""The artifacts of a corpus: one addition for most corpora, several for an extended one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Corpus:
     """The artifacts of the additions of a corpus, oldest first.
 
     Attributes:
-        additions: The artifacts of each addition by their labels in its run. A corpus that never
-            grew has one; the empty corpus has none.
+        additions: The artifacts of each addition by their labels in its run. A corpus that was
+            never extended has one; the empty corpus has none.
     """
 
     additions: tuple[Mapping[str, Artifact], ...] = ()

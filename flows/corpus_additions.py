@@ -1,4 +1,7 @@
-"""The corpus that a run adds to: that of an earlier run, which may have added to another one."""
+"""Find the runs whose corpora a run extends (``earlier_run``), and check that they fit together.
+
+The run that ``earlier_run`` names may itself extend the corpus of another one, and so on.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from hallmark.tasks.corpus.copies.earlier_corpora import check_earlier_compatibl
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
-#: The stages that an addition is compared with, and those that make up the corpus and its profile.
+#: The stages that compare new documents with earlier ones, and all stages that later parts need.
 DEDUPLICATION_STAGES = ("deduplicate", "deduplicate_near", "deduplicate_redacted")
 CORPUS_STAGES = (
     "ingest",
@@ -24,14 +27,19 @@ CORPUS_STAGES = (
     "plant_canaries",
 )
 
-#: The stages that choose between copies by their sources.
+#: The stages that choose which copy to keep by its source.
 SOURCE_PREFERENCE_STAGES = (*DEDUPLICATION_STAGES, "find_repeats")
 
 
 def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
-    """The run that ``earlier_run`` names, behind those that it adds to itself, oldest first.
+    """Return the run that ``earlier_run`` names, after the runs that it extends, oldest first.
 
-    "latest" is the newest run that has a corpus. UsageError where there is none.
+    Args:
+        store: The store of the runs.
+        run_name: A run id, or "latest": the newest run that has a corpus.
+
+    Raises:
+        UsageError: If a run of the chain is missing or has no corpus.
     """
     runs: list[Run] = []
     next_name: str | None = run_name
@@ -40,24 +48,26 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
             run = open_run(next_name, store, stage="plant_canaries")
         except UsageError as error:
             raise UsageError(
-                f"earlier_run {run_name!r}: {error}; the config of the first corpus has no "
-                f"earlier_run"
+                f"earlier_run {run_name!r}: {error}; to build a first corpus, remove earlier_run "
+                "from the config"
             ) from error
         if "plant_canaries" not in run.stages:
             raise UsageError(
-                f"earlier_run {run_name!r}: run {run.id} has no finished corpus; name one that "
-                f"came as far "
-                f"as the stage plant_canaries; the first page of the site lists the runs"
+                f"earlier_run {run_name!r}: run {run.id} has no finished corpus; name a run that "
+                "completed the stage plant_canaries; hallmark runs lists all runs"
             )
         if run.id in {previous_run.id for previous_run in runs}:
-            raise UsageError(f"earlier_run {run_name!r}: run {run.id} is said to add to itself")
+            raise UsageError(
+                f"earlier_run {run_name!r}: run {run.id} extends itself, so its run.json is wrong; "
+                "name another run"
+            )
         runs.insert(0, run)
         next_name = run.earlier_run_name
     return runs
 
 
 def open_earlier_corpus(store: Store, config: Config) -> Corpus:
-    """Open the corpus that a run with this config adds to; most runs add to none."""
+    """Open the corpus that a run with this config extends; empty without ``earlier_run``."""
     if config.earlier_run is None:
         return EMPTY_CORPUS
     runs = resolve_addition_chain(store, config.earlier_run)
@@ -67,7 +77,7 @@ def open_earlier_corpus(store: Store, config: Config) -> Corpus:
 
 
 def list_corpus_runs(run: Run) -> list[Run]:
-    """The runs whose additions make up the corpus of a run, oldest first, itself last."""
+    """List the runs whose documents make up the corpus of a run, oldest first, itself last."""
     return [
         *(resolve_addition_chain(run.store, run.earlier_run_name) if run.earlier_run_name else []),
         run,
@@ -75,14 +85,14 @@ def list_corpus_runs(run: Run) -> list[Run]:
 
 
 def open_corpus_documents(run: Run) -> Table:
-    """The documents of the corpus of a run."""
+    """Open the documents of the whole corpus of a run as one table."""
     return Table(
         tuple(corpus_run["plant_canaries"] for corpus_run in list_corpus_runs(run)), "documents"
     )
 
 
 def collect_redaction_artifacts(run: Run) -> dict[str, Artifact]:
-    """The artifacts of a run, and what was planted in the corpus that it adds to."""
+    """Collect the artifacts that tell what to redact: those of a run, and earlier canaries."""
     return {
         f"plant_canaries {earlier_run.id}": earlier_run["plant_canaries"]
         for earlier_run in list_corpus_runs(run)[:-1]
@@ -90,33 +100,39 @@ def collect_redaction_artifacts(run: Run) -> dict[str, Artifact]:
 
 
 def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
-    """The id of the run that the config adds to.
+    """Return the id of the run whose corpus the config extends, or None.
 
-    UsageError where it cannot: the earlier corpus does not go together with the config, or is no
-    longer whole.
+    Raises:
+        UsageError: If the earlier corpus does not fit the config.
+        HallmarkError: If documents of it were purged.
     """
     if config.earlier_run is None:
         return None
     runs = resolve_addition_chain(store, config.earlier_run)
     for run, artifacts in zip(runs, open_earlier_corpus(store, config).additions, strict=True):
-        check_not_purged(f"the corpus of run {run.id} cannot be added to", artifacts.values())
+        check_not_purged(f"the corpus of run {run.id} cannot be extended", artifacts.values())
         try:
             for label in (*DEDUPLICATION_STAGES, "split"):
                 check_earlier_compatible(artifacts[label], getattr(config, label))
         except (HallmarkError, KeyError) as error:
             reason = f"it has no stage {error}" if isinstance(error, KeyError) else str(error)
-            raise UsageError(f"the corpus of run {run.id} cannot be added to: {reason}") from error
+            raise UsageError(f"the corpus of run {run.id} cannot be extended: {reason}") from error
         if config.plant_canaries.enabled and artifacts["plant_canaries"]["canaries"].row_count:
             raise UsageError(
-                f"run {run.id} planted in this corpus already, and what is planted again could not "
-                f"be told apart; plant nothing more: --set plant_canaries.enabled=false"
+                f"run {run.id} already planted canaries in this corpus, and a second set could not "
+                "be distinguished from them; set plant_canaries.enabled=false"
             )
     return runs[-1].id
 
 
 def check_preferred_sources_exist(store: Store, config: Config) -> None:
-    """UsageError where a source is preferred that is none of those read here or in the corpus that
-    is added to: of a name misspelled nothing would be seen, and length and id decide."""
+    """Check that every preferred source exists in this config or in the corpus that it extends.
+
+    A misspelled name would otherwise have no effect, without any error.
+
+    Raises:
+        UsageError: If a preferred source does not exist.
+    """
     source_names = [
         source_name for source in config.ingest.sources for source_name in source.list_names()
     ]
@@ -131,6 +147,6 @@ def check_preferred_sources_exist(store: Store, config: Config) -> None:
                 is_source_or_part(source_name, preferred_source) for source_name in source_names
             ):
                 raise UsageError(
-                    f"{stage_name}.preferred_sources names {preferred_source!r}, which no "
-                    f"source is called; name one of {', '.join(source_names)}"
+                    f"{stage_name}.preferred_sources: there is no source {preferred_source!r}; "
+                    f"choose from: {', '.join(source_names)}"
                 )

@@ -1,8 +1,7 @@
-"""What a served deployment refuses of a request: paths outside its roots, and parameters that its
-flow does not take or that are of another type.
+"""Check requests to a served deployment: their paths, and the names and types of parameters.
 
-``hallmark.tasks.contract.allowed_roots`` defines the roots. Without roots, as on a person's command
-line, no path is refused.
+``hallmark.tasks.contract.allowed_roots`` defines the roots inside which paths are allowed. Without
+declared roots, as on the command line, every path is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hallmark.tasks.contract import (
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
-#: A store and a folder of outputs are not read as a whole: links below them are not followed.
+#: For stores and output folders: they are not read as a whole, so links below are not checked.
 OUTPUT_MARKER = ExternalMarker(recursive=False)
 
 
@@ -35,15 +34,15 @@ def check_store_allowed(store_name: str | None) -> None:
     """Refuse a store outside the declared roots.
 
     Args:
-        named: A folder, a URI or the .toml file of a config that names one, as ``--store`` takes
-            it; None for the store of the environment.
+        store_name: A folder, a URI or the .toml file of a config that names one, as for
+            ``--store``; None for the default store.
     """
     if read_declared_roots() is not None:
         check_external_path(resolve_store_uri(store_name), "store", OUTPUT_MARKER)
 
 
 def check_checkpoint_allowed(checkpoint_name: str, setting: str = "checkpoint") -> None:
-    """Refuse a folder of a checkpoint outside the declared roots; names of runs are no paths."""
+    """Refuse the folder of a checkpoint outside the declared roots; names of runs are allowed."""
     if read_declared_roots() is None:
         return
     path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(
@@ -61,10 +60,10 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
 
     Args:
         settings: The config of the request.
-        recorded: The config of the run whose checkpoint is audited, if the request names one. What
-            it says of the corpus and the training is not read again.
+        recorded_settings: The config of the run whose checkpoint is audited, if any. Its paths of
+            the corpus and the training are not read again, so they are allowed.
 
-    The store is not among them: ``check_store`` is for the one that is opened.
+    The setting ``store`` is not checked here, but by ``check_store_allowed``.
     """
     roots = read_declared_roots()
     if roots is None:
@@ -86,22 +85,22 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
 def check_request_parameters(
     flow_name: str, function: Callable[..., Any], parameters: Mapping[str, Any]
 ) -> None:
-    """Refuse parameters that a flow does not take, lacks, or that are of another type.
+    """Refuse unknown parameters, missing ones, and values of the wrong type.
 
     Args:
-        flow: Name of the flow, for the error.
-        function: What the flow calls.
-        parameters: Those of the request.
+        flow_name: Name of the flow, for the error.
+        function: The function of the flow.
+        parameters: The parameters of the request.
 
     Raises:
-        UsageError: One sentence, with the closest parameter for a name that is not known.
+        UsageError: If a parameter is wrong; suggests the most similar name for an unknown one.
     """
     expected_parameters = inspect.signature(function).parameters
     for name in parameters:
         if name not in expected_parameters:
             raise UsageError(
-                f"the flow {flow_name} has no parameter "
-                f"{name!r}{suggest_closest_name(name, expected_parameters)}; it takes "
+                f"the flow {flow_name} has no parameter {name!r}"
+                f"{suggest_closest_name(name, expected_parameters)}; its parameters are "
                 f"{', '.join(expected_parameters)}"
             )
     type_hints = get_type_hints(function)

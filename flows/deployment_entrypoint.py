@@ -1,8 +1,7 @@
-"""Where Prefect enters a served deployment, in a process of its own for each request.
+"""Entry point of a served deployment, which Prefect imports in a new process for each request.
 
-Prefect's engine binds the parameters of a request to the flow's before the flow begins, and dies
-of a name that the flow does not have: such a run would crash without a reason. Importing this
-module checks them first; a run that is refused fails with the sentence that says why.
+Prefect's engine crashes without a reason if a request has a parameter that the flow does not have.
+Importing this module checks the parameters first, so that a refused run fails with a sentence.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ FLOWS_BY_NAME = {flow.name: flow for flow in (pipeline, audit)}
 
 
 def check_flow_run_request(flow_run_id: UUID) -> None:
-    """Let a flow run fail, with the reason as its message, if its parameters are wrong.
+    """Set a flow run to failed, with the reason as its message, if its parameters are wrong.
 
     Raises:
-        Abort: If it failed; Prefect's engine then ends without an error of its own.
+        Abort: If they are wrong; Prefect's engine then ends without another error.
     """
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(flow_run_id)

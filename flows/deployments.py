@@ -1,4 +1,4 @@
-"""All deployments: what a Prefect server schedules and starts."""
+"""Serve the pipeline and the audit as deployments that a Prefect server schedules and starts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ START_SERVER_HINT = (
 )
 
 
-#: Where Prefect enters a run of each deployment.
+#: The function that Prefect calls for a run of each deployment.
 ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
 
 
 def serve_deployments(
     config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
 ) -> None:
-    """Register the deployments and work on their runs until interrupted.
+    """Register the deployments and execute their runs until interrupted.
 
     Args:
-        config: The config that the pipeline's deployment runs.
-        overrides: Overrides of it.
-        store: The store, in place of the config's.
-        roots: Folders and URIs that runs may read and write beside the config's folder and the
-            store.
+        config: The config that the deployment of the pipeline runs.
+        overrides: Overrides of the config.
+        store: The store; None for that of the config.
+        roots: Folders and URIs that runs may read and write, in addition to the folder of the
+            config and the store.
 
     Raises:
-        HallmarkError: If no Prefect server is set or it does not answer: the ephemeral server
-            runs no scheduler.
-        UsageError: If the config itself names a path outside the roots.
+        HallmarkError: If no Prefect server is set or it does not answer. A temporary server is not
+            enough, because it has no scheduler.
+        UsageError: If the config names a path outside the roots.
     """
     settings = load_config(config, overrides)
     store = resolve_store_uri(store) if store else None
@@ -47,7 +47,7 @@ def serve_deployments(
     server_url = PREFECT_API_URL.value()
     if not server_url:
         raise HallmarkError(
-            f"serve needs a Prefect server, and PREFECT_API_URL is not set; {START_SERVER_HINT}"
+            f"serve needs a Prefect server, but PREFECT_API_URL is not set; {START_SERVER_HINT}"
         )
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(f"no Prefect server answers at {server_url}; {START_SERVER_HINT}")
@@ -58,7 +58,7 @@ def serve_deployments(
 
     allowed_roots.export_to_environment()
     if config.endswith(".toml"):
-        check_external_path(config, "config")  # it may be a link
+        check_external_path(config, "config")  # the file may be a link to another folder
     check_settings_allowed(settings)
     print(f"runs may read and write in: {allowed_roots}", flush=True)
     deployments: list[Any] = [
@@ -66,13 +66,14 @@ def serve_deployments(
             name=settings.name,
             cron=settings.schedule,
             parameters={"config": config, "overrides": list(overrides), "store": store},
-            description="Raw text to an audited model.",
+            description="Train a language model from raw text and audit it.",
             entrypoint_type=EntrypointType.MODULE_PATH,
         ),
         audit.to_deployment(
             name="on-demand",
-            parameters={"store": store or settings.store},  # where the pipeline leaves its models
-            description="Audit any checkpoint: RUN@STEP, an artifact, or a Hugging Face folder.",
+            parameters={"store": store or settings.store},  # where the pipeline writes its models
+            description="Audit a checkpoint: RUN@STEP, an artifact, or a folder with a Hallmark or "
+            "Hugging Face model.",
             entrypoint_type=EntrypointType.MODULE_PATH,
         ),
     ]
@@ -82,15 +83,17 @@ def serve_deployments(
 
 
 def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:
-    """The roots of deployments: the folder of a config's file, the store, and ``more``.
+    """Collect the roots of deployments: the config's folder, the store and additional ones.
 
     Raises:
-        UsageError: If a folder of ``more`` does not exist, or a URI cannot be a root; the error
-            names ``--root`` or the setting ``store``.
+        UsageError: If an additional folder does not exist, or a URI cannot be a root; the error
+            names ``--allowed-root`` or the setting ``store``.
     """
     for root in additional_roots:
         if "://" not in root and not os.path.exists(os.path.expanduser(root)):
-            raise UsageError(f"--root {root}: there is no such folder; make it or correct the path")
+            raise UsageError(
+                f"--allowed-root {root}: there is no such folder; create it or correct the path"
+            )
     config_folders = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
     return (
         AllowedRoots.from_names(config_folders)

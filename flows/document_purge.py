@@ -1,8 +1,9 @@
-"""Purge documents from a store: their text from every table part, page and work folder.
+"""Purge documents from a store: remove their text from every table part, page and work folder.
 
-Rows stay and texts go (``flows/quotation_removal.py``). New parts and pages are written next to the
-old ones, ``tombstones.json`` names them, then the old ones are deleted. Document tables come last:
-they say which texts to look for, so a purge that was killed continues where it stopped.
+Rows are kept without the text (``flows/quotation_removal.py``). New parts and pages are written
+next to the old ones, ``tombstones.json`` names them, then the old ones are deleted. Tables of
+documents come last, because they contain the texts to search for: so an interrupted purge can
+continue.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 from hallmark.tasks.training.document_padding import replace_spans_with_padding
 
-#: Files that may quote documents; True: with elements. Others are weights and vocabularies.
+#: Suffixes of files that may quote documents, and whether they have markup. Other files are weights
+#: and vocabularies.
 HAS_MARKUP_BY_SUFFIX = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}
 
 #: Columns of a table of packed spans.
@@ -60,11 +62,15 @@ PACKED_SPAN_COLUMNS = {"split", "sequence", "row_start", "row_end", "doc_id"}
 #: Columns that name another document in a row about one.
 RELATED_ID_COLUMNS = ("doc_id", "matched_doc_id", "first_doc_id", "second_doc_id")
 
-ChangedFiles = dict[str, list[str]]  # names of parts and files, by artifact
+ChangedFiles = dict[str, list[str]]  # names of table parts and files, by artifact
 
 
 def read_all_artifacts(store: Store) -> list[Artifact]:
-    """Every committed artifact; HallmarkError for one that cannot be read: it may hold anything."""
+    """Read every committed artifact.
+
+    Raises:
+        HallmarkError: If one cannot be read, because it may contain the document.
+    """
     return [
         artifact
         for stage in store.list_folder_names("artifacts")
@@ -72,15 +78,18 @@ def read_all_artifacts(store: Store) -> list[Artifact]:
     ]
 
 
-# What is to go ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class DocumentPurge:
-    """Documents that are to go, and by what they are found."""
+    """The documents to purge, and how to find them.
 
-    doc_ids: pa.Array  # of ids
-    text_hashes: pa.Array  # of their texts
+    Attributes:
+        doc_ids: Their ids.
+        text_hashes: The hashes of their texts.
+        quotations: Finds quotations of their texts.
+    """
+
+    doc_ids: pa.Array
+    text_hashes: pa.Array
     quotations: QuotationFinder
 
     @classmethod
@@ -102,8 +111,14 @@ class DocumentPurge:
     def iter_rewrites(
         self, artifact: Artifact, documents_only: bool
     ) -> Iterator[tuple[ManifestEntry, pa.Table | str]]:
-        """The parts and files of an artifact that hold any of it, each with what is to stand in its
-        place; of the table of documents alone, or of all else. One at a time is in memory."""
+        """Yield the parts and files of an artifact that change, each with its new content.
+
+        Only one is in memory at a time.
+
+        Args:
+            artifact: The artifact.
+            documents_only: Whether to yield only parts of the table of documents, or all others.
+        """
         for name, table in artifact.tables.items():
             if (name == "documents") == documents_only:
                 yield from self._iter_rewritten_parts(table)
@@ -153,7 +168,7 @@ class DocumentPurge:
                 yield part.entry, rewritten
 
     def read_packed_spans(self, artifact: Artifact) -> pa.Table | None:
-        """Where its tokens stand in packed sequences; None of an artifact that has none."""
+        """Read the spans of the documents in packed sequences; None without such a table."""
         if (
             "spans" not in artifact.tables
             or not artifact["spans"].columns.keys() >= PACKED_SPAN_COLUMNS
@@ -163,8 +178,10 @@ class DocumentPurge:
         return artifact["spans"].filter_rows(row_filter)
 
     def count_unreadable_records(self, artifacts: list[Artifact]) -> dict[str, int]:
-        """Records of other sources that are no readable text, by artifact: in them the documents
-        are looked for by a guess at their encoding, and nothing else."""
+        """Count the unreadable records of other sources, by artifact.
+
+        In these, the documents can only be searched for with a guessed encoding.
+        """
         counts_by_artifact: dict[str, int] = {}
         for table in (
             artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
@@ -189,14 +206,14 @@ class DocumentPurge:
         return counts_by_artifact
 
     def has_training_documents(self, artifact: Artifact) -> bool:
-        """Whether any of the documents is in its split for training."""
+        """Return whether any of the documents is in the training split of an artifact."""
         if artifact.stage != "plant_canaries":
             return False
         row_filter = pc.field("doc_id").isin(self.doc_ids) & (pc.field("split") == "train")
         return artifact["documents"].filter_rows(row_filter, ["doc_id"]).num_rows > 0
 
     def find_related_documents(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
-        """Whether any table names the documents, and which others stand beside them in a row."""
+        """Return whether any table names the documents, and which others share a row with them."""
         is_mentioned, related_ids = False, set[bytes]()
         for table in (
             artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
@@ -215,7 +232,7 @@ class DocumentPurge:
 
 
 def _build_redactors(artifacts: list[Artifact]) -> list[Redactor]:
-    """As the pages of any card mask, wherever its corpus looked for personal data."""
+    """Build the redactors of all cards, one for each set of regions for personal data."""
     default_regions = frozenset(DEFAULT_REGIONS)
     region_sets = {
         default_regions.union(artifact["regions"].read()["region"].to_pylist())
@@ -230,7 +247,7 @@ def _build_redactors(artifacts: list[Artifact]) -> list[Redactor]:
 
 
 def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:
-    """Other documents of the very same text, as it came in, or was planted."""
+    """Find other documents with exactly the same text as ingested or planted."""
     identical_ids: set[bytes] = set()
     for artifact in artifacts:
         if "documents" not in artifact.tables:
@@ -244,14 +261,14 @@ def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> 
             continue
         row_filter = pc.field("text_hash").isin(text_hashes)
         matching_ids = set(table.filter_rows(row_filter, ["doc_id"])["doc_id"].to_pylist())
-        if "documents" in artifact.manifest["lineage"]:  # others became the same by what was masked
+        if "documents" in artifact.manifest["lineage"]:  # redaction can make other texts equal
             matching_ids &= _read_added_doc_ids(artifact)
         identical_ids |= matching_ids
     return identical_ids - doc_ids
 
 
 def has_planted_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> bool:
-    """Whether any of them came neither from a source nor from anybody."""
+    """Return whether any of the documents was planted by Hallmark."""
     return any(doc_ids & _read_added_doc_ids(artifact) for artifact in artifacts)
 
 
@@ -263,11 +280,12 @@ def _read_added_doc_ids(artifact: Artifact) -> set[bytes]:
     return set(rows["doc_id"].to_pylist())
 
 
-# Taking it out ---------------------------------------------------------------------------------
-
-
 def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
-    """HallmarkError while anybody runs stages on the store."""
+    """Check that no run is using the store.
+
+    Raises:
+        HallmarkError: If one is, on this machine or on another.
+    """
     hostname = socket.gethostname()
     remote_runs = [
         run
@@ -281,13 +299,19 @@ def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
             else "a run"
         )
         raise HallmarkError(
-            f"{reader} reads the store {store.uri}; wait until it has ended, or end it, and purge "
-            f"again: nothing has been changed"
+            f"{reader} is using the store {store.uri}, so nothing was changed; wait until it has "
+            "ended, or stop it, then purge again"
         )
 
 
 def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bool) -> None:
-    """Add ids to the list that ingest obeys."""
+    """Add ids to the store's list of purged documents, which ingest skips.
+
+    Args:
+        store: The store.
+        doc_ids: The documents.
+        is_unfinished: Whether their purge has only begun.
+    """
     purged_documents = read_purged_documents(store)
     hex_ids = sorted(i.hex() for i in doc_ids)
     purged_documents["documents"] = {i: _format_current_time() for i in hex_ids} | purged_documents[
@@ -303,7 +327,7 @@ def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bo
 
 
 def remove_documents(store: Store, purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
-    """Rewrite what holds the documents, and delete what stood there."""
+    """Rewrite all parts and files that contain the documents, and delete the old ones."""
     changed_files: ChangedFiles = {}
     for documents_only in (False, True):
         for artifact in artifacts:
@@ -316,7 +340,7 @@ def remove_documents(store: Store, purge: DocumentPurge, artifacts: list[Artifac
 
 
 def preview_rewrites(purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
-    """The names of what ``take_out`` would rewrite."""
+    """Return the names of the parts and files that ``remove_documents`` would rewrite."""
     changed_files: ChangedFiles = {}
     for artifact in artifacts:
         rewritten_names = [
@@ -362,7 +386,7 @@ def _rewrite_artifact(
 
 
 def _delete_replaced_files(store: Store, artifact: Artifact) -> None:
-    """Delete what no entry of an artifact names any more, here and among fetched copies."""
+    """Delete files of an artifact that no entry names any more, also from the download cache."""
     current_keys = {f"{artifact.folder}/{entry['path']}" for entry in artifact.iter_file_entries()}
     current_keys |= {f"{artifact.folder}/{name}" for name in ("manifest.json", TOMBSTONES_FILE)}
     obsolete_keys = [key for key in store.list_keys(artifact.folder) if key not in current_keys]
@@ -374,20 +398,25 @@ def _delete_replaced_files(store: Store, artifact: Artifact) -> None:
             path.unlink()
 
 
-# What lies around ------------------------------------------------------------------------------
-
-
-#: Folders beside the work areas: fetched copies, which are cleared one by one, pages and lists.
+#: Folders that are not work areas: downloaded copies (cleaned separately), pages and lists.
 PRESERVED_FOLDERS = ("fetched", "local")
 
 
 def remove_unfinished_work(
     store: Store, affected_names: set[str], dry_run: bool = False
 ) -> list[str]:
-    """Remove what runs that ended early left: work areas, and attempts without a manifest.
+    """Remove the files of interrupted runs: work areas, and artifacts without a manifest.
 
-    Of a training, whose states are weights, only where its sequences are of an artifact in
-    ``held``. Returns what was removed, work areas by their names.
+    The work area of a training contains weights; it is removed only if the training read one of
+    the affected artifacts.
+
+    Args:
+        store: The store.
+        affected_names: Artifacts that contain the documents.
+        dry_run: Whether to remove nothing.
+
+    Returns:
+        The names of what was, or would be, removed.
     """
     removed_names = []
     for work_area in sorted(store.work_folder.iterdir()) if store.work_folder.exists() else []:
@@ -410,7 +439,7 @@ def remove_unfinished_work(
 
 
 def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
-    """Whether it is the work area of a training that read none of the artifacts."""
+    """Return whether a work area belongs to a training that read none of the artifacts."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         packed_paths = json.loads((work_area / "job.json").read_text())["data"]["train"]
         return not any(f"/{name}/" in path for name in affected_names for path in packed_paths)
@@ -418,30 +447,29 @@ def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
 
 
 def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Build the store's site anew from what is left and remove unmasked ones in it. Returns these
-    places, and places of unmasked pages out of the store, which are left to whoever made them."""
+    """Rebuild the site of a store, and remove the unredacted pages inside the store.
+
+    Returns:
+        The folders that were, or would be, changed; and folders with unredacted pages outside the
+        store, which their owners must delete.
+    """
     from hallmark.flows.site import build_store_site
 
     cleared_places, external_folders = [], []
     store_folder = store.local_folder.resolve()
     site_folder = store_folder / "site"
     if site_folder.exists():
-        cleared_places.append(f"{site_folder}, built anew")
+        cleared_places.append(f"{site_folder}, rebuilt")
         if not dry_run:
             shutil.rmtree(site_folder)
             build_store_site(store)
-    reveal_records = [
-        reveal_record
+    unredacted_folders = {
+        str(site_record.get("folder"))
         for run in read_all_runs(store)
-        for reveal_record in run.record.get("reveals", [])
-    ]
-    for folder in sorted(
-        {
-            str(reveal_record.get("folder"))
-            for reveal_record in reveal_records
-            if isinstance(reveal_record, dict)
-        }
-    ):
+        for site_record in run.record.get("unredacted_sites", [])
+        if isinstance(site_record, dict)
+    }
+    for folder in sorted(unredacted_folders):
         folder_path = Path(folder)
         if not folder_path.exists():
             continue

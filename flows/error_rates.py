@@ -1,4 +1,4 @@
-"""The study that a card may speak of: the newest of a store, as far as its audits are today's."""
+"""Find the error rates that a card may cite: those of the newest study with unchanged audits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Store
 
 
 def find_current_error_rates(store: Store) -> dict[str, Artifact]:
-    """What the newest study of the store left, by the audits that it measured in this version."""
+    """Return the error rates of the newest study, by audit.
+
+    Only audits whose code has not changed since are included. Empty if there is no study or an
+    artifact of it is missing.
+    """
     study_runs = [run for run in read_all_runs(store) if "error_rates" in run.stages]
     if not study_runs:
         return {}
@@ -21,7 +25,7 @@ def find_current_error_rates(store: Store) -> dict[str, Artifact]:
             name: find_artifact(store, artifact_name).manifest["parts"]["code"]
             for name, artifact_name in findings_names.items()
         }
-    except HallmarkError:  # its worlds are gone, so that nothing tells which audits they had
+    except HallmarkError:  # without its worlds, the code of their audits is unknown
         return {}
     audit_names = {*AUDIT_BY_CANDIDATE_KIND.values()} & {*code_digests}
     return {

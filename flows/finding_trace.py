@@ -1,5 +1,7 @@
-"""From a finding of an audit back to its rows, the worst first, and from these to the training
-documents behind them, with the steps that read these."""
+"""Trace a finding of an audit to its worst rows, and these to training documents.
+
+Of each document, the trace shows the text that matches and the training step that first read it.
+"""
 
 from __future__ import annotations
 
@@ -33,34 +35,41 @@ from hallmark.tasks.contract import Column, Table, UsageError
 
 Report = dict[str, Any]
 
-#: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
-#: so many characters around it; an estimate names so many.
+#: Maximum number of rows of a finding, of documents of a row, of characters before and after a
+#: matching text, and of documents that an estimate attributes to a row.
 MAX_ROWS, MAX_DOCUMENTS, CONTEXT_CHARACTERS, MAX_ATTRIBUTED_DOCUMENTS = 10, 8, 60, 4
 
 
 def parse_finding_audit(finding_name: str) -> str:
-    """The audit of a finding ``audit.metric``. UsageError where there is none of that name."""
+    """Return the audit of a finding ``audit.metric``.
+
+    Raises:
+        UsageError: If the name has no metric or there is no such audit.
+    """
     audit = finding_name.partition(".")[0]
     if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
         raise UsageError(
-            f"{finding_name!r:.120} names no finding of an audit, such as "
-            f"bias.stereotype_preference: there is no "
-            f"audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+            f"{finding_name!r:.120} is not a finding such as bias.stereotype_preference: there is "
+            f"no audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
             if audit not in AUDIT_DESCRIPTIONS
-            else f"{finding_name!r:.120} names no finding: say which, as bias.stereotype_preference"
+            else f"{finding_name!r:.120} is an audit, not a finding; name a finding of it, such as "
+            "bias.stereotype_preference"
         )
     return audit
 
 
 def format_finding_name(finding: Mapping[str, Any]) -> str:
-    """The name of a finding, as the command trace takes it."""
+    """Format the name of a finding as the command trace takes it: audit.metric[slice]."""
     slice_name = finding["slice"]
     return f"{finding['audit']}.{finding['metric']}" + (f"[{slice_name}]" if slice_name else "")
 
 
 def find_finding(run: Run, finding_name: str) -> Report:
-    """The finding that is called ``audit.metric`` or ``audit.metric[slice]``. UsageError where
-    there is none."""
+    """Find the finding ``audit.metric`` or ``audit.metric[slice]`` of a run.
+
+    Raises:
+        UsageError: If the run has no such finding; names those that exist.
+    """
     metric_path, _, slice_name = finding_name.partition("[")
     audit, _, metric = metric_path.partition(".")
     slice_name = slice_name.removesuffix("]")
@@ -84,7 +93,15 @@ def find_finding(run: Run, finding_name: str) -> Report:
 
 @dataclass
 class TrainingDocuments:
-    """What is known of training documents."""
+    """Read and describe the training documents of a checkpoint.
+
+    Attributes:
+        training_history: How the checkpoint was trained; None if unknown.
+        documents: The documents of all its trainings.
+        licences: The licence of each source; None if unknown.
+        redactor: Redacts the texts; None to show them unredacted.
+        details_by_id: The documents that ``load_details`` has read.
+    """
 
     training_history: TrainingHistory | None
     documents: Table
@@ -110,7 +127,7 @@ class TrainingDocuments:
         return cls(history, documents, licences, redactor)
 
     def load_details(self, doc_ids: set[bytes]) -> None:
-        """Read what is to be told of these documents."""
+        """Read the rows of these documents, with how often and when training read them."""
         missing_ids = sorted(doc_ids - self.details_by_id.keys())
         columns = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
         history = self.training_history
@@ -134,8 +151,10 @@ class TrainingDocuments:
             }
 
     def attribute_rows(self, rows: list[Report]) -> list[list[Report]]:
-        """Of each row the documents without which its text would be the less likely, by an
-        estimate; none where nothing like it was read."""
+        """Estimate for each row which documents make its text more likely.
+
+        A row without similar training text gets an empty list.
+        """
         texts = [get_likelihood_text(row) for row in rows]
         influential_documents = (
             find_influential_documents(self.documents, texts, MAX_ATTRIBUTED_DOCUMENTS)
@@ -154,7 +173,7 @@ class TrainingDocuments:
         ]
 
     def describe_document(self, doc_id: bytes, span: Report | None = None) -> Report:
-        """A document, or the run of it that stands in a text, with what stands around it."""
+        """Describe a document by its beginning, or by a matching span with its context."""
         details = self.details_by_id[doc_id]
         span_start, span_end = (
             (span["char_start"], span["char_end"]) if span else (0, 2 * CONTEXT_CHARACTERS)
@@ -187,8 +206,11 @@ class TrainingDocuments:
 
 
 def get_likelihood_text(row: Report) -> str:
-    """The text of a row whose likelihood was measured: of an association the group with its trait,
-    as in studies; else its text with the secret that goes on behind it."""
+    """Return the text of a row whose likelihood was measured.
+
+    This is the group with its trait for an association, as in studies; otherwise the text followed
+    by the secret.
+    """
     columns = (
         ("group_name", "assigned_trait")
         if row.get("group_name") and row.get("assigned_trait")
@@ -200,9 +222,21 @@ def get_likelihood_text(row: Report) -> str:
 def trace_finding(
     run: Run, finding_name: str, redact: bool = False, attribute: bool = False
 ) -> Report:
-    """A finding, its worst rows, and the training documents behind each; ``attribute``: also
-    those that an estimate names. UsageError where the corpus of the model is not known, or no
-    likelihood was measured."""
+    """Trace a finding to its worst rows and to training documents.
+
+    Args:
+        run: A run with the audit of the finding.
+        finding_name: audit.metric or audit.metric[slice].
+        redact: Whether to redact all texts as the pages do.
+        attribute: Whether to estimate also which documents make the text of each row more likely.
+
+    Returns:
+        The finding and its ``worst_rows``, each with the ``documents`` that contain its text.
+
+    Raises:
+        UsageError: If there is no such finding, or ``attribute`` is set for a finding that measures
+            no likelihood or a model with an unknown corpus.
+    """
     finding = find_finding(run, finding_name)
     stage_label = f"audit_{finding['audit']}"
     table_name, evidence_filter, evidence_order = locate_evidence(finding)
@@ -216,9 +250,8 @@ def trace_finding(
     )
     if attribute and has_model_text:
         raise UsageError(
-            f"{finding_name!r:.120} is about what the model wrote, which is looked for word "
-            f"for word: "
-            f"there is no likelihood to attribute; leave out --attribute"
+            f"{finding_name!r:.120} is about text that the model wrote, which is searched for word "
+            "by word, so there is no likelihood to attribute; remove --attribute"
         )
     resolved = resolve_audited_checkpoint(run)
     redaction_artifacts = (
@@ -241,8 +274,8 @@ def trace_finding(
         )
     elif attribute:
         raise UsageError(
-            f"nothing is known of what {run.audited_checkpoint} was trained on: there are no "
-            f"documents to attribute to; leave out --attribute"
+            f"the training documents of {run.audited_checkpoint} are unknown, so nothing can be "
+            "attributed to them; remove --attribute"
         )
     attributions = (
         training_documents.attribute_rows(worst_rows.to_pylist())
@@ -301,7 +334,7 @@ def trace_finding(
 
 
 def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set[bytes]:
-    """The documents behind the worst rows of a finding."""
+    """Return the ids of the training documents that the worst rows of a finding lead to."""
     finding = find_finding(run, finding_name)
     table_name, evidence_filter, evidence_order = locate_evidence(finding)
     table = run[f"audit_{finding['audit']}"][table_name]
@@ -318,7 +351,7 @@ def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set
 
 
 def resolve_audited_checkpoint(run: Run) -> ResolvedCheckpoint | None:
-    """The checkpoint that a run audited; None where it is of elsewhere: nothing is known of it."""
+    """Resolve the checkpoint that a run audited; None if it is not of this store."""
     if "pretrain" in run.stages:
         return resolve_checkpoint(run.store, run.find_checkpoints()[-1].name)
     checkpoint_name = run.audited_checkpoint
@@ -334,7 +367,7 @@ def resolve_audited_checkpoint(run: Run) -> ResolvedCheckpoint | None:
 def build_displayed_row(
     row: Report, columns: Mapping[str, Column], redactor: Redactor | None
 ) -> Report:
-    """A row without what is empty or an id."""
+    """Return a row without empty values and ids, redacted if there is a redactor."""
     displayed = {}
     prompts = find_prompt_columns(column for name, column in columns.items() if name in row)
     for name, value in row.items():

@@ -1,10 +1,10 @@
-"""A Prefect server for the length of one command, where the user has configured none.
+"""Run a Prefect server for the duration of one command, if the user has configured none.
 
-Prefect would start such a server itself, but late (a command would wait for it with nothing to
-do), in the terminal's process group (Ctrl-C would end it before it hears of the run's end), and it
-would outlive a command that is killed. This one starts while the command imports its stages, hears
-no Ctrl-C, and ends with the command, however that ends: its standard input is a pipe that only the
-command holds open. The same file is the server's program.
+Prefect could start such a server itself, but too late (the command would wait for it), in the
+process group of the terminal (Ctrl-C would stop it before the end of the run is reported), and it
+would outlive a killed command. This server starts while the command imports its stages, ignores
+Ctrl-C, and ends with the command in every case: its standard input is a pipe that only the command
+keeps open. This file is also the program of the server process.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ import sys
 import tempfile
 import threading
 
-#: Seconds for the server to answer: 4 to 6 where nothing else runs, more on a busy machine.
+#: Seconds to wait for the server, which needs 4 to 6 on an idle machine.
 STARTUP_TIMEOUT = 180
 
 
 class LocalPrefectServer:
-    """Started at once; ``adopt`` it, ``wait`` before the first use. It stops with this process."""
+    """A server process that starts immediately and stops with this process.
+
+    Call ``connect_prefect``, then ``wait_until_ready`` before the first use.
+    """
 
     def __init__(self) -> None:
         with socket.socket() as listening_socket:
             listening_socket.bind(("127.0.0.1", 0))
-            listening_socket.listen(128)  # requests queue from now on
+            listening_socket.listen(128)  # requests wait here until the server has started
             self.url = f"http://127.0.0.1:{listening_socket.getsockname()[1]}/api"
-            # Above the standard streams, of which this process may have been started without.
+            # At least 3, in case this process was started without standard streams.
             socket_fd = fcntl.fcntl(listening_socket.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        self.error_log = tempfile.TemporaryFile()  # noqa: SIM115  read when it does not start
+        self.error_log = tempfile.TemporaryFile()  # noqa: SIM115  read if the server fails
         try:
             self.process = subprocess.Popen(
-                # -P: the folder of this file is no place for imports.
+                # -P: do not import modules from the folder of this file.
                 [sys.executable, "-P", __file__, str(socket_fd)],
                 stdin=subprocess.PIPE,
                 stdout=self.error_log,
@@ -46,12 +49,15 @@ class LocalPrefectServer:
             )
         finally:
             os.close(socket_fd)
-        # Registered before Prefect's own: its last log lines are sent before this.
+        # Registered before Prefect's exit handler, so it runs after Prefect has sent its last logs.
         atexit.register(self.stop)
 
     def connect_prefect(self) -> bool:
-        """Let Prefect of this process use it; False, and it stops, where the user's profile or
-        settings file names another."""
+        """Make Prefect in this process use this server.
+
+        Returns:
+            False if the user's profile or settings file names another server; this one then stops.
+        """
         from prefect.context import refresh_global_settings_context
         from prefect.settings import PREFECT_API_URL
 
@@ -63,7 +69,11 @@ class LocalPrefectServer:
         return True
 
     def wait_until_ready(self) -> None:
-        """Until the server answers; HallmarkError if it does not."""
+        """Wait until the server answers.
+
+        Raises:
+            HallmarkError: If it does not.
+        """
         import httpx
 
         from hallmark.tasks.contract import HallmarkError
@@ -77,9 +87,9 @@ class LocalPrefectServer:
                 (line.strip() for line in reversed(log_lines) if line.strip()), str(error)
             )
             raise HallmarkError(
-                f"Prefect's server did not start ({last_line[:300]}); its home PREFECT_HOME "
-                f"(~/.prefect) must be writable and its settings in order; or name a server that "
-                f"runs in PREFECT_API_URL"
+                f"the Prefect server did not start ({last_line[:300]}); check that PREFECT_HOME "
+                "(by default ~/.prefect) is writable and its settings are valid, or set "
+                "PREFECT_API_URL to a running server"
             ) from error
 
     def stop(self) -> None:
@@ -90,7 +100,7 @@ class LocalPrefectServer:
 
 
 def _run_server(socket_fd: int) -> None:
-    """The server's process: Prefect's own app behind a socket that listens already."""
+    """Run Prefect's app on a socket that is already listening, as the server process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app

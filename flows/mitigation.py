@@ -1,4 +1,7 @@
-"""Train without the documents behind findings, beside a control that lacks as many others."""
+"""Prepare and compare two trainings: without the documents of findings, and a control.
+
+The control lacks as many random documents. The command mitigate runs the two trainings.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,21 @@ from hallmark.tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
 
-#: The two models that are trained, and whether theirs are documents by lot.
+#: The two arms, and whether the documents that they lack are random.
 IS_CONTROL_BY_ARM = {"control": True, "without": False}
 
 
 def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
-    """A checkpoint whose corpus and config are known. UsageError for any other."""
+    """Resolve a checkpoint whose training, corpus and config are in the store.
+
+    Raises:
+        UsageError: If one of these is unknown.
+    """
     resolved = resolve_checkpoint(store, checkpoint_name)
     if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
-            f"{checkpoint_name}: the store does not know what it was trained on, so nothing "
-            f"can be left "
-            f"out; name a checkpoint of a run of this store"
+            f"{checkpoint_name}: the store does not know its training documents, so none can be "
+            "removed; name a checkpoint of a run of this store"
         )
     return resolved
 
@@ -43,7 +49,13 @@ def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCh
 def find_source_document_ids(
     store: Store, checkpoint_name: str, finding_names: Sequence[str], max_rows: int
 ) -> list[bytes]:
-    """The training documents behind the worst rows of these findings, and their near copies."""
+    """Find the training documents of the worst rows of findings, with their near-duplicates.
+
+    Documents that the training of the checkpoint already excluded are included.
+
+    Raises:
+        UsageError: If the checkpoint was not audited, or no such document was trained on.
+    """
     checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
     if checkpoint_audits is None:
         raise UsageError(
@@ -65,11 +77,11 @@ def find_source_document_ids(
     }
     if not document_ids:
         raise UsageError(
-            f"no training document is behind {', '.join(finding_names)}: its rows name none, and "
-            f"nothing that the model wrote there stands in what it read; name another finding, or "
-            f"--toxicity alone"
+            f"{', '.join(finding_names)} lead to no training document: their rows name none, and "
+            "the training text does not contain what the model wrote; name another finding, or "
+            "use only --toxicity-threshold"
         )
-    if "leave_out" in resolved.corpus.latest:  # what was left out before stays out
+    if "leave_out" in resolved.corpus.latest:  # documents excluded before stay excluded
         excluded_earlier = (
             resolved.corpus.latest["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
         )
@@ -80,9 +92,9 @@ def find_source_document_ids(
     )
     if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
-            f"the documents behind {', '.join(finding_names)} are held out: none was trained "
-            f"on, and "
-            f"there is nothing to leave out; name another finding, or --toxicity alone"
+            f"{', '.join(finding_names)} lead only to held-out documents, which were not trained "
+            "on, so there is nothing to remove; name another finding, or use only "
+            "--toxicity-threshold"
         )
     source_ids = pa.array(sorted(document_ids), pa.binary(16))
     clusters = pc.unique(document_rows["cluster"])
@@ -99,14 +111,14 @@ def find_source_document_ids(
 
 
 def get_removal_list_folder(store: Store) -> Path:
-    """The folder of lists of documents that are left out."""
-    return store.local_folder / "left-out"
+    """Return the folder for lists of removed documents."""
+    return store.local_folder / "removed-documents"
 
 
 def write_document_id_list(doc_ids: Sequence[bytes], folder: Path) -> Path:
-    """A file with these ids, named by what it holds."""
+    """Write ids to a file whose name is a hash of its content, and return its path."""
     text = "".join(f"{doc_id.hex()}\n" for doc_id in doc_ids)
-    path = folder / f"left-out-{blake2b(text.encode(), digest_size=4).hexdigest()}.txt"
+    path = folder / f"removed-{blake2b(text.encode(), digest_size=4).hexdigest()}.txt"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path.resolve()
@@ -115,7 +127,7 @@ def write_document_id_list(doc_ids: Sequence[bytes], folder: Path) -> Path:
 def build_arm_overrides(
     arm: str, doc_ids_file: Path | None, min_toxicity: float | None, steps: int | None
 ) -> list[str]:
-    """The overrides of an arm."""
+    """Build the overrides that make a training one of the two arms."""
     overrides = [f"leave_out.random_control={str(IS_CONTROL_BY_ARM[arm]).lower()}"]
     overrides += [f"leave_out.doc_ids_file={json.dumps(str(doc_ids_file))}"] if doc_ids_file else []
     if min_toxicity is not None:
@@ -124,7 +136,12 @@ def build_arm_overrides(
 
 
 def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits | None) -> Report:
-    """What the arms differ in, the control first; and, where they went on from one, the start."""
+    """Compare the findings and the held-out loss of the arms, the control first.
+
+    Args:
+        runs: The runs of the arms, in the order of ``IS_CONTROL_BY_ARM``.
+        start_audits: The audits of the checkpoint from which both continued; None without one.
+    """
     arm_audits = [
         CheckpointAudits(f"{arm}: run {run.id}", run)
         for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)
@@ -138,8 +155,12 @@ def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits 
 
 
 def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:
-    """What a byte of held-out text costs the last checkpoint of each, by source and by the groups
-    that documents mention; of how many bytes, and without intervals."""
+    """Compare the bits per byte of held-out text of the last checkpoints of runs.
+
+    Returns:
+        One row for each source and identity group, with its bytes and the value of each run; None
+        for a value that a run lacks. There are no intervals.
+    """
     losses_by_run = [read_last_validation(run["pretrain"]) for run in runs]
     return [
         {

@@ -1,11 +1,9 @@
-"""Refuse rules of a policy that no finding can hold, before a model is asked.
+"""Refuse rules of a policy that can never pass, before the model is audited.
 
-Such a rule is about a metric or a slice that does not exist, or about a metric that never has a
-confidence interval.
-
-What the settings tell is checked before anything runs; what the files and the items tell, as the
-categories of a set of questions, once the requests of the audits are built. What only the texts
-that a model writes tell is checked by the stage ``policy``, after the audits.
+Such a rule names a metric or a slice that does not exist, or a metric that never has a confidence
+interval. Rules are checked against the settings before anything runs, and against the items of the
+audits once the requests are built. The stage ``policy`` checks after the audits what depends on
+the texts that the model writes.
 """
 
 from __future__ import annotations
@@ -28,40 +26,37 @@ from hallmark.tasks.audits.slices import (
 )
 from hallmark.tasks.contract import Artifact, UsageError
 
-#: Slices that an error names at most.
+#: Maximum number of slices that an error names.
 MAX_LISTED_SLICES = 20
 
 
 def check_policy_rules(config: Any) -> None:
-    """Refuse a rule about a metric or a slice that the audits of a config cannot have.
+    """Check that the audits of a config can measure the metrics and slices of its policy rules.
 
-    A rule about a metric that never has an interval is refused, too: without one no rule passes.
+    A rule about a metric that never has an interval is refused, too, because it cannot pass.
 
     Raises:
-        UsageError: There is such a rule; the sentence names what exists, or has an interval.
+        UsageError: If a rule can never pass; names the metrics or slices that exist.
     """
     probes = {probe.name: probe for probe in PROBES}
     for rule_name, rule in config.policy.rules.items():
         known_metrics = METRICS_BY_AUDIT[rule.audit]
         if rule.metric not in known_metrics:
             raise UsageError(
-                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures no "
-                f"{rule.metric!r}"
-                f"{suggest_closest_name(rule.metric, known_metrics)}; it measures "
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} does not measure "
+                f"{rule.metric!r}{suggest_closest_name(rule.metric, known_metrics)}; it measures "
                 f"{', '.join(known_metrics)}"
             )
         if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
-                f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence "
-                f"interval, so no "
-                f"rule about it can pass; choose a metric of the audit {rule.audit} with an "
+                f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence interval, "
+                f"so no rule about it can pass; choose a metric of the audit {rule.audit} with an "
                 f"interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
             )
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
-                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures "
-                f"{rule.metric} only "
-                f"with {missing_setting}; set that or remove the rule"
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} "
+                f"only with {missing_setting}; set that or remove the rule"
             )
         if rule.slice is None:
             continue
@@ -76,21 +71,21 @@ def check_policy_rules(config: Any) -> None:
 def check_rule_slices(
     config: Any, probes: Sequence[Probe], request_sets: Mapping[str, Artifact]
 ) -> None:
-    """Refuse a rule about a slice that no item of its audit is in.
+    """Check that the slices of policy rules contain items of their audit.
 
     Args:
         config: The config with the policy.
         probes: The audits that run.
-        asked: What each of them asks, by its name.
+        request_sets: The requests of each audit, by its name.
 
     Raises:
-        UsageError: There is such a rule; the sentence names the slices that exist.
+        UsageError: If a rule names a slice without items; names the slices that exist.
     """
     for rule_name, rule in config.policy.rules.items():
         for probe in (probe for probe in probes if probe.name == rule.audit):
             request_set = request_sets.get(probe.name)
-            # Of a run that is only planned there may be no requests yet. An audit that asks nothing
-            # says why, and its rules are not shown to hold.
+            # A run that is only planned may have no requests yet. If an audit has no requests, its
+            # rules are reported as not shown to pass.
             if rule.slice is None or not isinstance(request_set, Artifact):
                 continue
             if not request_set["requests"].row_count:
@@ -141,13 +136,13 @@ def _list_metrics_with_interval(audit: str) -> list[str]:
 
 
 def _find_missing_setting(rule: PolicyRule, config: Any) -> str:
-    """Name the setting without which an audit does not measure a metric; empty: it is there."""
+    """Name the missing setting without which an audit does not measure a metric, or return ""."""
     if rule.metric in {measure.metric for measure in AGREEMENT_MEASURES}:
         toxicity_scorers = [
             scorer for scorer in config.score.all_scorers if "toxicity" in scorer.heads
         ]
         if len(toxicity_scorers) < 2:
-            return "a further scorer of toxicity in [[score.additional_scorers]]"
+            return "a second toxicity scorer in [[score.additional_scorers]]"
     is_corrected_share = rule.audit == "toxicity" and rule.metric in {
         share_measure.metric for share_measure in TOXIC_SHARE_MEASURES
     }

@@ -1,6 +1,6 @@
-"""What is left of tables, sequences and pages once the text of purged documents is out of them.
+"""Find and remove the text of purged documents in tables and pages.
 
-Rows stay, so that tables which are read side by side stay aligned; what they quote goes.
+Rows are kept, so that tables stay aligned with each other; only the text in them is removed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from hallmark.tasks.contract import ID_TYPE, Column, hash_documents, hash_to_ids
 from hallmark.tasks.corpus.reading.web_pages import detect_encodings
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
-#: So many letters and digits in a row, whatever stands between them, are a quotation.
+#: Number of letters and digits in sequence, ignoring all other characters, that make a quotation.
 WINDOW_CHARACTERS = 20
+
+#: Purged texts with fewer letters and digits are not searched for.
 MIN_TEXT_CHARACTERS = 8
 
 #: Kinds of columns that quote documents.
@@ -30,18 +32,18 @@ QUOTING_KINDS = ("corpus text", "model text", "personal")
 
 STRING_TYPES, BINARY_TYPES = ("string", "large_string"), ("binary", "large_binary")
 
-#: Lists that tell what a text says, and their kind: hashes of its stretches; token ids, of it or of
-#: several, which are a text to whoever has the tokenizer.
+#: Types and kinds of list columns that reveal a text: hashes of its parts, and token ids of it or
+#: of several texts, which the tokenizer can decode.
 TEXT_REVEALING_LISTS = (
     (pa.list_(pa.uint32()), "id"),
     (pa.list_(pa.int32()), "personal"),
     (pa.list_(pa.list_(pa.int32())), "personal"),
 )
 
-#: What stands in a page where a document was quoted.
+#: The replacement for a quotation on a page.
 PURGED_NOTICE = "[purged]"
 
-#: What pages write in place of a character that nobody sees, and of what they mask.
+#: The text with which pages replace invisible characters and redacted text.
 _REDACTION_MARK = re.compile(r"‹U\+[0-9A-F]{4,6}›|\[[a-z_\\ ]+ masked\\?\]")
 _IGNORED_CHARACTERS = re.compile(rf"(?:[\W_]|{INVISIBLE_PATTERN})+")
 _TAG_PATTERN = re.compile(r"(<[^>]*>)")
@@ -49,13 +51,17 @@ _ATTRIBUTE_VALUE = re.compile(r'"[^"]*"')
 
 
 class QuotationFinder:
-    """Tells which texts quote any of the purged ones.
+    """Find the texts that quote purged documents.
 
-    Case, spaces, punctuation and what nobody sees do not count, so that what a page escapes, wraps
-    or writes out is found, too; with the ``maskers`` of pages also what is left where they mask.
-    A purged text shorter than WINDOW is found only where it stands alone, one shorter than LEAST is
-    not looked for: "yes" stands anywhere. Bytes of the ``sources`` of the documents that are no
-    text that can be read are taken to quote them. Memory: 8 bytes a character of the purged texts.
+    Case, spaces, punctuation and invisible characters are ignored, so that quotations on pages are
+    found even if they are escaped or wrapped. A purged text with fewer than ``WINDOW_CHARACTERS``
+    is found only as a complete text, and one with fewer than ``MIN_TEXT_CHARACTERS`` ("yes") is not
+    searched for. Needs 8 bytes of memory per character of the purged texts.
+
+    Args:
+        texts: The purged texts.
+        sources: The sources of the documents; unreadable bytes from them count as quotations.
+        redactors: The redactors of pages, to find texts as these leave them, too.
     """
 
     def __init__(
@@ -83,12 +89,11 @@ class QuotationFinder:
         return bool(len(self.window_hashes) or self.short_texts)
 
     def find_quoting_texts(self, texts: Sequence[str]) -> NDArray[np.bool_]:
-        """Whether each text quotes any, (n,)."""
+        """Return for each text whether it quotes a purged one, (n,)."""
         folded_texts = [_fold_text(text) for text in texts]
         is_quoting = np.array([text in self.short_texts for text in folded_texts], bool)
-        is_purged_window = np.isin(
-            _hash_windows("\n".join(folded_texts)), self.window_hashes
-        )  # none of a purged text has "\n"
+        # Purged texts contain no "\n" once folded, so no window across two texts matches.
+        is_purged_window = np.isin(_hash_windows("\n".join(folded_texts)), self.window_hashes)
         text_ends = np.cumsum([len(text) + 1 for text in folded_texts])
         is_quoting[np.searchsorted(text_ends, np.flatnonzero(is_purged_window), "right")] = True
         return is_quoting
@@ -96,8 +101,10 @@ class QuotationFinder:
     def find_quoting_values(
         self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None
     ) -> pa.Array:
-        """Whether each value of a column of strings or bytes quotes any. ``sources``: of its rows,
-        where the table tells them."""
+        """Return for each value of a column of strings or bytes whether it quotes a purged text.
+
+        ``sources`` holds the source of each row, None if the table has no such column.
+        """
         values = values.combine_chunks()
         distinct_values = pc.unique(values)
         if str(values.type) not in BINARY_TYPES:
@@ -133,7 +140,7 @@ def _fold_text(text: str) -> str:
 
 
 def _hash_windows(text: str) -> NDArray[np.uint64]:
-    """A hash of each WINDOW characters in a row, (n - WINDOW + 1,)."""
+    """Hash every window of ``WINDOW_CHARACTERS`` characters, (n - WINDOW_CHARACTERS + 1,)."""
     code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     window_count = max(0, len(code_points) - WINDOW_CHARACTERS + 1)
     window_hashes = np.zeros(window_count, np.uint64)
@@ -146,19 +153,19 @@ def _hash_windows(text: str) -> NDArray[np.uint64]:
     return window_hashes
 
 
-# Bytes as they were read -------------------------------------------------------------------------
-
-_VALUES_PER_BATCH = 32  # values: a record is up to 64 KiB, and has several readings
+_VALUES_PER_BATCH = 32  # a record has up to 64 KiB and several possible decodings
 
 _ESCAPE_PATTERN = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
-_ELEMENT_PATTERN = re.compile(r"<[^<>]*>")  # each "<" ends the one before: linear
+_ELEMENT_PATTERN = re.compile(r"<[^<>]*>")  # "<" cannot occur inside, so matching is linear
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
 def decode_possible_texts(data: bytes) -> list[str]:
-    """What a record may say that could not be read: as it stands, with the escapes of JSON and
-    HTML undone, and without elements. Where it is no UTF-8, also in UTF-16 and in the encoding that
-    a detector takes it for."""
+    """Decode an unreadable record in all plausible ways.
+
+    Each decoding is returned as it is, with JSON and HTML escapes undone, and without elements. If
+    the record is not UTF-8, UTF-16 and the encodings that a detector suggests are tried, too.
+    """
     encodings = ["utf-8"]
     if not _is_readable_utf8(data):
         encodings += ["utf-16-le", "utf-16-be", *detect_encodings(data)]
@@ -170,7 +177,7 @@ def decode_possible_texts(data: bytes) -> list[str]:
 
 
 def find_unreadable_values(values: pa.Array) -> pa.Array:
-    """Which values of a column of bytes are no UTF-8, or no text: their readings are guesses."""
+    """Return which values of a column of bytes are not UTF-8 text, so that decoding is a guess."""
     return pa.array(
         [bool(value) and not _is_readable_utf8(value) for value in values.to_pylist()], pa.bool_()
     )
@@ -180,7 +187,7 @@ def _is_readable_utf8(data: bytes) -> bool:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(data) - 3:  # else a record was cut in the middle of a character
+        if error.start < len(data) - 3:  # otherwise the record was cut inside a character
             return False
         text = data[: error.start].decode("utf-8")
     return not _CONTROL_CHARACTERS.search(text)
@@ -193,17 +200,16 @@ def _unescape_backslashes(text: str) -> str:
         return " " if match[2] in "bfnrt" else match[2]
 
     unescaped = _ESCAPE_PATTERN.sub(decode_escape, text)
-    return unescaped.encode("utf-16", "surrogatepass").decode(
-        "utf-16", "replace"
-    )  # joins surrogates
-
-
-# Tables ------------------------------------------------------------------------------------------
+    # Encoding and decoding joins surrogate pairs.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def list_quoting_columns(columns: Mapping[str, Column]) -> list[str]:
-    """The columns of text that may quote a document. Labels and ids are names that the project, the
-    config or a source gives, and quote nobody: a document may be the word "Validation"."""
+    """List the text columns that may quote a document.
+
+    Labels and ids are excluded: they are names from the project, the config or a source. A document
+    may consist of the word "Validation".
+    """
     kinds = (*QUOTING_KINDS, "audit text")
     return [
         column.name
@@ -215,7 +221,7 @@ def list_quoting_columns(columns: Mapping[str, Column]) -> list[str]:
 def find_rows_naming_documents(
     rows: pa.Table, id_columns: Sequence[str], doc_ids: pa.Array
 ) -> pa.Array:
-    """Which rows name any of the documents in any of the columns."""
+    """Return which rows name any of the documents in any of the id columns."""
     row_flags = [pa.repeat(False, len(rows))]
     for column in id_columns:
         values = rows[column].combine_chunks()
@@ -238,14 +244,23 @@ def remove_document_content(
     text_hashes: pa.Array,
     quotations: QuotationFinder | None,
 ) -> pa.Table | None:
-    """The rows without what they hold of the documents; None where they hold nothing.
+    """Remove the content of documents from the rows of a table.
 
-    In rows about a document every quoting column and list of hashes or tokens is emptied, and each
-    of its ``hashes`` is zeros. A row is about its ``doc_id``, whatever stands beside it (its
-    cluster is named after another document); where there is none, about all that it names. With
-    ``quotations`` so are the quoting columns of all rows that quote the documents, and what else
-    may and does; of a table of documents only those that are named. Labels stay: they are no text
-    of a document.
+    A row is about the document in its column ``doc_id``, or about all documents that it names if
+    there is no such column. In rows about the documents, all quoting columns and all lists of
+    hashes or tokens are emptied, and ids that are hashes of their texts become zeros. Labels are
+    kept, because they are not text of a document.
+
+    Args:
+        rows: The rows.
+        columns: The columns of the table.
+        doc_ids: The documents.
+        text_hashes: Hashes of their texts.
+        quotations: Finds rows that quote the documents without naming them, which are emptied,
+            too; None for a table of documents.
+
+    Returns:
+        The changed rows, or None if nothing changed.
     """
     id_columns = (
         ["doc_id"]
@@ -283,11 +298,10 @@ def remove_document_content(
             is_removed = is_about_documents
         elif name in quoting_by_column:
             is_removed = quoting_by_column[name]
-        elif (
-            values.type,
-            columns[name].kind,
-        ) in TEXT_REVEALING_LISTS:  # a list read knows its items by another
-            is_removed = is_about_documents  # name, which equality leaves out and a hash does not
+        elif (values.type, columns[name].kind) in TEXT_REVEALING_LISTS:
+            # A tuple, not a set: list types from files differ in the name of their items, which
+            # equality ignores but a hash does not.
+            is_removed = is_about_documents
         elif values.type == ID_TYPE:
             is_removed = pc.and_(is_about_documents, pc.is_in(values, value_set=text_hashes))
         else:
@@ -302,7 +316,7 @@ def remove_document_content(
 
 
 def _has_content(values: pa.Array, empty_value: pa.Scalar) -> pa.Array:
-    """Which values are there, and are not what stands for nothing."""
+    """Return which values are neither null nor empty."""
     is_list = pa.types.is_list(values.type)
     is_nonempty = (
         pc.greater(pc.list_value_length(values), 0)
@@ -312,7 +326,7 @@ def _has_content(values: pa.Array, empty_value: pa.Scalar) -> pa.Array:
     return pc.and_(pc.is_valid(values), is_nonempty)
 
 
-#: Stands in place of an id that was taken out.
+#: Replaces an id that was removed.
 REMOVED_ID = bytes(16)
 
 
@@ -325,7 +339,7 @@ def _get_empty_value(data_type: pa.DataType) -> str | bytes | list[int]:
 
 
 def compute_document_hashes(documents: pa.Table) -> list[bytes]:
-    """What tables may hold as a hash of these documents' texts."""
+    """Compute all hashes of these documents' texts that tables may contain."""
     texts = documents["text"].combine_chunks()
     return [
         *documents["text_hash"].to_pylist(),
@@ -334,18 +348,24 @@ def compute_document_hashes(documents: pa.Table) -> list[bytes]:
     ]
 
 
-# Pages -------------------------------------------------------------------------------------------
-
-
 def remove_quotations(
     page: str, quotations: QuotationFinder, has_markup: bool = True
 ) -> str | None:
-    """A page (HTML, SVG; else Markdown or plain text) with a notice in place of what it quotes, or
-    a notice alone where a quotation runs over several elements; None where it quotes nothing."""
+    """Replace quotations of purged documents on a page by a notice.
+
+    Args:
+        page: The text of the page.
+        quotations: Finds the quotations.
+        has_markup: Whether the page is HTML or SVG, not Markdown or plain text.
+
+    Returns:
+        The page with notices, only a notice if a quotation spans several elements, or None if the
+        page quotes nothing.
+    """
     pieces = _TAG_PATTERN.split(page) if has_markup else page.splitlines(keepends=True)
     is_quoting = quotations.find_quoting_texts([html.unescape(piece) for piece in pieces])
     for index in np.flatnonzero(is_quoting):
-        if has_markup and index % 2:  # a tag: its attributes
+        if has_markup and index % 2:  # a tag, in which only attributes have text
             pieces[index] = _ATTRIBUTE_VALUE.sub(f'"{PURGED_NOTICE}"', pieces[index])
         else:
             pieces[index] = PURGED_NOTICE + ("" if has_markup else "\n")

@@ -1,4 +1,8 @@
-"""Take findings of a run, trace each to its documents, and train anew without exactly these."""
+"""Plan the removal experiment of the command prove, and check that its arms can be compared.
+
+Findings of a base run are grouped into cases and traced to their documents; the arms are trained
+without these documents, without random ones, and on the whole corpus with other seeds.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,29 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, Usage
 
 Row = dict[str, Any]
 
-#: The audits whose worst findings are proved where none is named.
+#: The audits whose worst findings are tested if none is named.
 DEFAULT_AUDITS = ("extraction", "associations")
 
-#: Metrics of associations, and the doses of which they are proved where nothing is named: 0.6 and
-#: 0.9 among them, as few sentences say them.
+#: Metrics of associations, and the range of trait shares that is tested if no finding is named. It
+#: includes 0.6 and 0.9, which are planted in few sentences.
 ASSOCIATION_METRICS = ("association_preference", "association_strength")
 TRAIT_SHARE_RANGE = 0.55, 0.95
 
-#: Of the training tokens so many may go, at most: with fewer left it is another training.
+#: Maximum share of the training tokens that may be removed, so that trainings stay comparable.
 MAX_REMOVED_SHARE = 0.5
 
 
 def resolve_base_run(store: Store, run_name: str) -> Run:
-    """The run whose findings are to be proved. UsageError for any other."""
+    """Open the run whose findings are tested.
+
+    Args:
+        store: The store of the runs.
+        run_name: A run id, or "latest": the newest run that trained and audited a model on its
+            whole corpus.
+
+    Raises:
+        UsageError: If the run cannot be the base of an experiment.
+    """
     if run_name == "latest":
         required_stages = {"pretrain", "model_card"}
         complete_runs = [
@@ -49,25 +62,30 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         run_name = complete_runs[-1].id if complete_runs else run_name
     if "/" in run_name or "@" in run_name:
         raise UsageError(
-            f"{run_name}: only a run of this store can be proved, whose whole training can be made "
-            f"again; give its id, as hallmark status and the site's first page name it"
+            f"{run_name}: prove needs a run of this store, because it repeats the whole training; "
+            "give the id of a run, see: hallmark runs"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
-        description = {"world": "is a world of a study", "study": "is a study"}.get(run.flow)
-        description = description or f"is one of the flow {run.flow}"
+        description = {"world": "a world of a study", "study": "a study"}.get(run.flow)
+        description = description or f"of the flow {run.flow}"
         raise UsageError(
-            f"run {run.id} {description}: it cannot be proved; name one of hallmark run"
+            f"run {run.id} is {description}, and prove cannot repeat it; name a run of the command "
+            "hallmark run"
         )
     if "pretrain" not in run.stages:
-        raise UsageError(f"run {run.id} has trained nothing, so nothing can be trained anew")
+        raise UsageError(
+            f"run {run.id} trained no model, so there is no training to repeat; name a run that "
+            "did, see: hallmark runs"
+        )
     if run.config.leave_out.enabled:
         raise UsageError(
-            f"run {run.id} itself left documents out of training; prove the run on the whole corpus"
+            f"run {run.id} already excluded documents from training; name the run on the whole "
+            "corpus"
         )
     try:
         check_not_purged(
-            f"run {run.id} cannot be proved", [run["plant_canaries"], run.packed_corpus]
+            f"prove cannot repeat run {run.id}", [run["plant_canaries"], run.packed_corpus]
         )
     except HallmarkError as error:
         raise UsageError(str(error)) from error
@@ -75,32 +93,39 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
 
 
 def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
-    """The audits that made these findings, in their order; those whose worst ones are proved where
-    none is named."""
+    """List the audits of these findings, or the default audits if there are none.
+
+    Raises:
+        UsageError: If there is no such audit.
+    """
     audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
     if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
         raise UsageError(
-            f"there is no audit {unknown_names[0]!r:.80}, which a finding to be proved "
-            f"begins with; "
+            f"a finding begins with its audit, but there is no audit {unknown_names[0]!r:.80}; "
             f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
         )
     return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
 
 
 def check_findings_exist(run: Run, finding_names: Sequence[str]) -> None:
-    """UsageError for one that the run's audits do not have, before anything is made; what has not
-    been audited yet is known later."""
+    """Check early that the audits of a run have these findings.
+
+    Audits that the run does not have yet are skipped.
+
+    Raises:
+        UsageError: If a finding does not exist.
+    """
     for name in finding_names:
         if format_stage_label(name.partition(".")[0], "audit") in run.stages:
             find_finding(run, name)
 
 
-# Cases ---------------------------------------------------------------------------------------
-
-
 def select_default_findings(run: Run) -> list[Row]:
-    """The findings on secrets and passages with the most copies, until there are enough, and on
-    associations of a middle strength."""
+    """Select the findings that are tested by default.
+
+    These are the findings on secrets and on passages with the most copies, until there are at least
+    ``MIN_UNITS`` of each, and those on associations with a share in ``TRAIT_SHARE_RANGE``.
+    """
     selected = []
     rows_by_audit = {
         name: [
@@ -154,7 +179,7 @@ def classify_finding(finding: Row) -> str:
 
 
 def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[RemovalCase]:
-    """The findings of one metric together, but for what tells other parts than doses apart."""
+    """Group findings of one metric that differ only in copies or trait share into one case."""
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for finding in findings:
         kind = classify_finding(finding)
@@ -180,9 +205,8 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
     )
     if None in unit_filters or None in map(audit_units.build_units, findings):
         raise UsageError(
-            f"{format_finding_name(first_finding)} is no mean of units that each have a "
-            f"value, so arms cannot be "
-            f"compared unit by unit; name another finding"
+            f"{format_finding_name(first_finding)} is not a mean over units, so the models cannot "
+            "be compared unit by unit; name another finding"
         )
     null_conditions: dict[str, None] = {}
     null_tags_by_kind: dict[str, Row] = {
@@ -211,7 +235,11 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
 
 
 def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocumentsConfig:
-    """The cases that a run's findings make. UsageError where there is none."""
+    """Plan the cases for the named findings of a run, or for the default ones.
+
+    Raises:
+        UsageError: If there is no finding to test.
+    """
     selected_findings = (
         [find_finding(run, name) for name in dict.fromkeys(finding_names)]
         if finding_names
@@ -219,14 +247,10 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     )
     if not selected_findings:
         raise UsageError(
-            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} that can be "
-            f"proved: nothing "
-            f"was planted, or nothing measured; name findings, as hallmark trace takes them"
+            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} to test, because no "
+            "canaries were planted or no values measured; name findings, as for hallmark trace"
         )
     return SourceDocumentsConfig(cases=tuple(group_findings_into_cases(run, selected_findings)))
-
-
-# Documents and arms --------------------------------------------------------------------------
 
 
 def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> dict[str, Any]:
@@ -251,21 +275,32 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> d
 
 @dataclass(frozen=True)
 class RemovalLists:
-    """The list of what goes, and that of what stays though it is behind the findings, too."""
+    """The files with the documents of an experiment.
+
+    Attributes:
+        removed_ids_file: The documents to remove.
+        protected_ids_file: Source documents of the findings that are kept, which the random control
+            must not remove either; None if there are none.
+        token_share: Share of the training tokens in the removed documents.
+    """
 
     removed_ids_file: Path
     protected_ids_file: Path | None
-    token_share: float  # of the training tokens
+    token_share: float
 
 
 def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> RemovalLists:
-    """Write the lists. UsageError where nothing would go, or too much."""
+    """Write the lists of documents to remove and to protect.
+
+    Raises:
+        UsageError: If there is no document to remove, or more than ``MAX_REMOVED_SHARE``.
+    """
     document_rows = source_documents.read()
     removed_rows = document_rows.filter(document_rows["is_removed"])
     removed_ids = sorted(set(removed_rows["doc_id"].to_pylist()))
     if not removed_ids:
         raise UsageError(
-            "no training document is behind these findings, so none can be left out; name others"
+            "these findings lead to no training document, so none can be removed; name others"
         )
     tokens_by_document = dict(
         zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
@@ -276,9 +311,9 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
-            f"{len(removed_ids):,} documents are behind these findings, {removed_share:.0%} "
-            f"of the training "
-            f"tokens: too little text is left to compare with; name fewer findings"
+            f"these findings lead to {len(removed_ids):,} documents with {removed_share:.0%} of "
+            "the training tokens; without them too little text remains for a comparison, so name "
+            "fewer findings"
         )
     protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
     return RemovalLists(
@@ -291,7 +326,7 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
 def build_overrides_by_arm(
     run: Run, removal_lists: RemovalLists, seed_count: int
 ) -> dict[str, list[str]]:
-    """The overrides of each arm but the base."""
+    """Build the overrides of all arms except the base."""
     removal_overrides = [
         f"leave_out.doc_ids_file={json.dumps(str(removal_lists.removed_ids_file))}",
         "leave_out.replace_with_padding=true",
@@ -311,7 +346,7 @@ def build_overrides_by_arm(
 
 @dataclass(frozen=True)
 class ExperimentArm:
-    """An arm as ``unlike`` compares it."""
+    """An arm in the form that ``explain_incomparability`` compares."""
 
     name: str
     run: Run
@@ -322,20 +357,29 @@ class ExperimentArm:
 
 
 def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[str]) -> None:
-    """HallmarkError where an arm lacks an audit, or was asked something else than the base."""
+    """Check that all arms have the audits and were asked the same as the base.
+
+    Raises:
+        HallmarkError: If an arm lacks an audit or cannot be compared.
+    """
     base_arm, *other_arms = (ExperimentArm(f"arm {arm}", run) for arm, run in runs_by_arm.items())
     for audit in audit_names:
         for arm in (base_arm, *other_arms):
             if arm.find_artifact(audit, "audit") is None:
                 reason = arm.run.read_audit_failures().get(audit, "it did not run")
-                raise HallmarkError(f"{arm.name}, run {arm.run.id}: no audit {audit}: {reason}")
+                raise HallmarkError(
+                    f"{arm.name}, run {arm.run.id}, lacks the audit {audit}: {reason}"
+                )
         for other_arm in other_arms:
             if reason := explain_incomparability(audit, [base_arm, other_arm]):
-                raise HallmarkError(f"{other_arm.name} cannot be compared by {audit}: {reason}")
+                raise HallmarkError(
+                    f"{other_arm.name} cannot be compared with the base in the audit {audit}: "
+                    f"{reason}"
+                )
 
 
 def build_experiment_report(run: Run) -> Row:
-    """What was found, as rows."""
+    """Build the report of an experiment from the tables of the stage compare_arms."""
     comparison = run["compare_arms"]
     table_names = ("arms", "cases", "effects", "criteria", "heldout_loss", "sources")
     card_name = None

@@ -1,4 +1,4 @@
-"""The flow that compares trainings with and without the documents behind findings."""
+"""The flow that compares trainings with and without the documents that findings lead to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CARD_STAGES = ("find_personal_data", "score_toxicity", "plant_canaries")
 def prove(
     config: dict[str, Any], arms: dict[str, str], cases: dict[str, Any], store: str | None = None
 ) -> str:
-    """Compare trainings of which some lack the documents behind findings.
+    """Compare trainings, some of which lack the documents that findings lead to.
 
     Args:
         config: The config of the base run.

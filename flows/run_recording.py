@@ -1,6 +1,6 @@
-"""A run in the making: its settings, its session, and run.json while it works.
+"""Prepare a run: resolve its config and store, open its session, and keep run.json up to date.
 
-run.json is rewritten after every stage, so that a killed run says how far it came.
+run.json is rewritten after every stage, so that it shows how far a killed run got.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Frontend:
-    """How runs of this process show themselves; the command line puts its terminal here."""
+    """The callbacks through which runs of this process report; the command line sets them."""
 
     on_event: Callable[[Event], None] = lambda event: None
-    #: Called with the name of a world of a study, and what became of it.
+    #: Called with the name of a world of a study and its outcome.
     on_world_outcome: Callable[[str, Any], None] = lambda world, outcome: None
     runs_by_id: dict[str, Run] = field(default_factory=dict)
 
@@ -54,14 +54,16 @@ frontend = Frontend()
 
 
 def generate_flow_run_name() -> str:
-    """Name of the Prefect flow run, and id of the run: it sorts by time, behind the second by the
-    65,536 parts of one."""
+    """Generate the id of a run, also the name of its Prefect flow run.
+
+    Ids sort by time: date and second, then the fraction of the second in 1/65,536.
+    """
     now = datetime.now(UTC)
     return f"{now:%Y%m%d-%H%M%S}-{(now.microsecond << 16) // 1_000_000:04x}"
 
 
 class SessionSettings(Protocol):
-    """What a session needs to know of a config."""
+    """The part of a config that a session needs."""
 
     @property
     def name(self) -> str: ...
@@ -75,10 +77,16 @@ class SessionSettings(Protocol):
 
 
 class FlowArguments(NamedTuple):
-    """What a flow runs with."""
+    """The resolved arguments of a flow.
+
+    Attributes:
+        config: The config.
+        config_file: The file or the name of the config, None if it was given as a tree.
+        store: The opened store.
+    """
 
     config: Config
-    config_file: str | None  # the config's, or its name, where one was given
+    config_file: str | None
     store: Store
 
 
@@ -90,13 +98,21 @@ def resolve_flow_arguments(
     start: str | None = None,
     store: str | None = None,
 ) -> FlowArguments:
-    """The config and the store that a flow runs with.
+    """Resolve and check the arguments of a flow.
 
-    Without a config, a checkpoint is audited as its own run did, one from elsewhere with the demo's
-    settings but nothing of what the demo says about itself, and all else follows the demo. Of a
-    config without a corpus, for a checkpoint, what it leaves out is as in the checkpoint's run. The
-    store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
-    Raises UsageError for whatever is wrong with the arguments of a flow.
+    Args:
+        config: A config file, the name of a bundled config, or a tree. None means "demo", or for a
+            checkpoint the config of its run (for one without a run: the demo's settings without its
+            descriptions). If a config for a checkpoint describes no corpus, its missing sections
+            come from the checkpoint's run.
+        overrides: Overrides of the config.
+        until: The last stage to run.
+        checkpoint: A checkpoint to audit or fine-tune.
+        start: A checkpoint from which training continues.
+        store: The store; None for that of the config.
+
+    Raises:
+        UsageError: If one of the arguments is wrong.
     """
     from hallmark.flows.config import fill_missing_sections, load_config
     from hallmark.flows.config_files import find_override, read_config_tree
@@ -114,7 +130,7 @@ def resolve_flow_arguments(
     ]
     config_file = config if isinstance(config, str) else None
     if config_file and config_file.endswith(".toml"):
-        config_file = os.path.abspath(config_file)  # for whoever reads run.json in another folder
+        config_file = os.path.abspath(config_file)  # run.json may be read in another folder
     requested_stores = (
         config.get("store") if isinstance(config, dict) else None,
         find_override("store", overrides),
@@ -153,11 +169,11 @@ def resolve_flow_arguments(
     opened_store = _open_store(store or settings.store, checkpoint_names)
     if checkpoint is not None:
         resolve_checkpoint(opened_store, checkpoint)
-    else:  # not as given: "latest" is another one tomorrow
+    else:  # record the id, because "latest" changes
         settings = settings.model_copy(
             update={"earlier_run": resolve_earlier_run_id(opened_store, settings)}
         )
-        if config_file:  # a run that is made again has been what it was
+        if config_file:  # a recorded tree passed this check when it was new
             check_preferred_sources_exist(opened_store, settings)
     if start is not None:
         check_start_checkpoint(start, settings, until, opened_store)
@@ -165,8 +181,11 @@ def resolve_flow_arguments(
 
 
 def _open_store(store_name: str | None, checkpoint_names: Sequence[str]) -> Store:
-    """The store of a flow, made where there is none; but one in which checkpoints are ``sought`` is
-    there: another, empty one would stay behind a name typed wrongly."""
+    """Open the store of a flow, and create it if it is missing.
+
+    It is not created if checkpoints are looked up in it, because a mistyped name would leave an
+    empty store.
+    """
     check_store_allowed(store_name)
     try:
         return open_store(store_name, create=not checkpoint_names)
@@ -174,13 +193,16 @@ def _open_store(store_name: str | None, checkpoint_names: Sequence[str]) -> Stor
         if not checkpoint_names:
             raise
         raise UsageError(
-            f"there is no checkpoint {checkpoint_names[0]!r}: it is no folder, and {error}"
+            f"there is no checkpoint {checkpoint_names[0]!r}: it is not a folder, and {error}"
         ) from error
 
 
 def check_last_stage(last_stage: str | None, settings: Config) -> None:
-    """UsageError where there is no stage of that name to stop after, or the config leaves it
-    out."""
+    """Check that a run of this config has the stage after which it should stop.
+
+    Raises:
+        UsageError: If there is no such stage, or this config skips it.
+    """
     from hallmark.flows.config import ROOT_KEYS, Config, explain_skipped_stages
 
     if last_stage is not None and (reason := explain_skipped_stages(settings).get(last_stage)):
@@ -194,18 +216,18 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
 
 
 def check_weat_layer(settings: Config) -> None:
-    """Refuse a config that asks for states of a layer that its model will not have."""
+    """Raise UsageError if audit_weat.layer is a layer that the model will not have."""
     layer: int | None = getattr(settings, "audit_weat").layer  # noqa: B009
     depth = settings.pretrain.model.n_layers
     if layer is not None and not -depth <= layer <= depth:
         raise UsageError(
-            f"audit_weat.layer is {layer}, and pretrain.model.n_layers is {depth}: choose a layer "
-            f"from 1 to {depth}, or from -1 to -{depth} backwards, or leave it out"
+            f"audit_weat.layer is {layer}, but pretrain.model.n_layers is {depth}; choose a layer "
+            f"from 1 to {depth}, or from -1 (the last) to -{depth}, or remove the setting"
         )
 
 
 def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
-    """The config that a checkpoint is audited with where none is named."""
+    """Read the config with which a checkpoint is audited by default."""
     from hallmark.flows.config import load_config
 
     source_run = resolve_checkpoint(store, checkpoint_name).source_run
@@ -219,27 +241,32 @@ def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str,
 def check_start_checkpoint(
     checkpoint_name: str, settings: Config, last_stage: str | None, store: Store
 ) -> Artifact:
-    """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
+    """Resolve the checkpoint from which training continues, before the corpus is built.
+
+    Raises:
+        UsageError: If training cannot continue from it with these settings.
+        HallmarkError: If documents that it was trained on were purged.
+    """
     from hallmark.tasks.training.pretrain import read_start_model_settings
 
     if last_stage == "train_tokenizer":
         raise UsageError(
-            "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop after "
-            "another stage than train_tokenizer"
+            "a run that continues from a checkpoint uses its tokenizer and has no stage "
+            "train_tokenizer; stop after another stage"
         )
     checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
     check_not_purged(
-        f"training cannot go on from {checkpoint_name}", _iter_packed_corpora(store, checkpoint)
+        f"training cannot continue from {checkpoint_name}", _iter_packed_corpora(store, checkpoint)
     )
     try:
         read_start_model_settings(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
-        raise UsageError(f"--start {checkpoint_name}: {error}") from error
+        raise UsageError(f"--start-checkpoint {checkpoint_name}: {error}") from error
     return checkpoint
 
 
 def _iter_packed_corpora(store: Store, checkpoint: Artifact) -> Iterator[Artifact]:
-    """What a checkpoint was trained on, and that from which it went on, as far as it is known."""
+    """Yield the packed corpora of a checkpoint and of the checkpoints that it continues."""
     lineage: Any = checkpoint.manifest.get("lineage", {})
     while packed_name := lineage.get("packed_corpus"):
         yield find_artifact(store, packed_name)
@@ -257,9 +284,9 @@ def start_run(
     start: str | None = None,
     store: str | None = None,
 ) -> Iterator[Run]:
-    """Open the store and a session for a flow, and keep run.json while it works.
+    """Resolve the arguments of a flow, open a session, and keep run.json up to date.
 
-    ``checkpoint`` is to be audited, from ``start`` training is to go on; run.json names either.
+    The arguments are those of ``resolve_flow_arguments``. The site is rebuilt at the end.
     """
     settings, config_file, opened_store = resolve_flow_arguments(
         config, overrides, until, checkpoint, start, store
@@ -282,7 +309,15 @@ def record_run(
     record_fields: Record | None = None,
     last_stage: str | None = None,
 ) -> Iterator[Run]:
-    """A session for a flow, and its run.json while it works."""
+    """Open a session for a flow, and keep its run.json up to date.
+
+    Args:
+        flow_name: The flow.
+        settings: The config.
+        store: The store.
+        record_fields: More fields for run.json.
+        last_stage: The last stage to run.
+    """
     from prefect.runtime import flow_run
 
     from hallmark.tasks.contract import (
@@ -300,7 +335,7 @@ def record_run(
         "config_file": None,
         "overrides": [],
         "config": settings.model_dump(mode="json"),
-        "folder": os.getcwd(),  # relative paths start here
+        "folder": os.getcwd(),  # relative paths start from it
         "checkpoint": None,
         "status": "running",
         "started": _format_current_time(),
@@ -342,7 +377,7 @@ def record_run(
             "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
         )
         record |= {"status": "failed", "ended": _format_current_time(), "error": error_text}
-        with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
+        with suppress(HallmarkError, OSError):  # on a full disk, report the first error
             run.save()
         raise
     record |= {"status": "completed", "ended": _format_current_time()}
@@ -362,8 +397,11 @@ def _build_stage_entry(event: Event, artifact: Artifact) -> Record:
 
 
 def describe_machine() -> str:
-    """System, processor and usable cores, and threads where the environment allows fewer: what
-    decides the last bits of floating-point results."""
+    """Describe what determines the last bits of floating-point results on this machine.
+
+    These are the system, the processor, the usable cores, and the number of threads if the
+    environment limits it.
+    """
     processor = platform.processor()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -374,7 +412,7 @@ def describe_machine() -> str:
     core_count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
-    # OpenMP's may name a number for each level of nesting, of which the first counts here.
+    # OMP_NUM_THREADS may list a number for each nesting level; the first one applies here.
     thread_settings = (
         os.environ.get(f"{name}_NUM_THREADS", "").partition(",")[0] for name in ("OMP", "MKL")
     )

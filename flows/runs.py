@@ -1,4 +1,4 @@
-"""Runs, living or past: what a flow executed, and which artifact served each stage.
+"""Open runs, current or past, and read which artifact each of their stages produced or reused.
 
 ``run.json`` is the lock file of a run: config, stages, fingerprints and content digests.
 """
@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 log = logging.getLogger("hallmark")
 
-#: Keys of every run.json.
+#: The keys that every run.json has.
 REQUIRED_RECORD_KEYS = {
     "run",
     "flow",
@@ -45,25 +45,28 @@ REQUIRED_RECORD_KEYS = {
     "error",
 }
 
-#: The flow that a world of a study is a run of.
+#: The flow of each world of a study.
 WORLD_FLOW = "world"
 
-#: Names that a file gives, and that become parts of paths: none leads out of its folder.
+#: Names in files that become parts of paths: these patterns allow none that leaves its folder.
 SAFE_NAME_PATTERN = re.compile(r"\w+")
 ARTIFACT_NAME_PATTERN = re.compile(r"\w+/[0-9a-f]+")
 
 
 def resolve_store_uri(store_name: str | None = None) -> str:
-    """Where the store is: as named by --store or a config, else by HALLMARK_STORE, else ./runs.
+    """Resolve the location of the store: the named one, else HALLMARK_STORE, else ./runs.
 
-    ``named`` is a folder, a URI, or a config's file, which may name one.
+    Args:
+        store_name: A folder, a URI, or the .toml file of a config, which may name a store.
     """
     if store_name and store_name.endswith(".toml"):
         from hallmark.flows.config_files import read_config_tree
 
         config_file, store_name = store_name, read_config_tree(store_name).get("store")
         if not isinstance(store_name, str | None):
-            raise UsageError(f"config {config_file}: store: is no text (given: {store_name!r})")
+            raise UsageError(
+                f"config {config_file}: store: must be text, in quotes (given: {store_name!r})"
+            )
     return store_name or os.environ.get("HALLMARK_STORE") or "runs"
 
 
@@ -80,11 +83,11 @@ def open_store(store_name: str | None = None, create: bool = True) -> Store:
 
 
 class Run:
-    """One execution of a flow, living or past."""
+    """One execution of a flow, current or past."""
 
     def __init__(self, store: Store, record: Record) -> None:
         self.store, self.record = store, record
-        #: Index page of the site that was built behind a living run.
+        #: Index page of the site that was built at the end of a run of this process.
         self.site_index: Path | None = None
 
     def __repr__(self) -> str:
@@ -96,7 +99,7 @@ class Run:
         self.store.put(f"runs/{self.id}/run.json", text.encode())
 
     def update_record(self, **record_fields: Any) -> None:
-        """Write at once what else it is of: a kill in its first stage leaves its command whole."""
+        """Add fields to run.json immediately, so that they survive a kill in the first stage."""
         self.record |= record_fields
         self.save()
 
@@ -110,7 +113,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """completed, failed, running, or interrupted: said to run by a process that is gone."""
+        """completed, failed, running, or interrupted (running, but its process is gone)."""
         status = self.record["status"]
         if status == "running" and self.record["host"] == socket.gethostname():
             try:
@@ -129,26 +132,28 @@ class Run:
 
     @property
     def working_folder(self) -> str:
-        """Where its relative paths start: the ``folder`` it was started in, or, where that is gone
-        or not known, the one that this process is in."""
+        """The folder in which its relative paths start.
+
+        This is the folder in which the run was started, or the current one if that is missing.
+        """
         folder = self.record.get("folder")
         return folder if folder and os.path.isdir(folder) else os.getcwd()
 
     @property
     def earlier_run_name(self) -> str | None:
-        """The run to whose corpus this one adds."""
+        """The run whose corpus this one extends, None without one."""
         run_name = self.record["config"].get("earlier_run")
         return run_name if isinstance(run_name, str) else None
 
     @property
     def stages(self) -> dict[str, Record]:
-        """The entry of each stage by its label, in the order in which they ended."""
+        """The entries of the stages by label, in the order in which the stages ended."""
         return {entry["label"]: entry for entry in self.record["stages"]}
 
     def __getitem__(self, label: str) -> Artifact:
-        """The artifact that served a stage of this run."""
+        """Open the artifact of a stage of this run, by the label of the stage."""
         if label not in self.stages:
-            stage_list = ", ".join(self.stages) or "none yet"
+            stage_list = ", ".join(self.stages) or "none so far"
             raise HallmarkError(f"run {self.id} has no stage {label!r}; its stages: {stage_list}")
         return find_artifact(self.store, self.stages[label]["artifact"])
 
@@ -157,11 +162,18 @@ class Run:
         return {label: self[label] for label in self.stages}
 
     def read_table(self, table_name: str, stage: str | None = None) -> pa.Table:
-        """A table of this run, in memory; ``.to_pandas()`` makes a data frame of it.
+        """Read a table of this run; ``.to_pandas()`` converts it to a data frame.
 
-        Tables of that name in several stages are stacked behind a column ``stage`` (the
-        findings of all audits, which also say of which run and checkpoint they are, so that those
-        of several runs can be stacked); where their columns differ, ``stage`` must say which.
+        Tables of this name in several stages are concatenated, with an additional first column
+        ``stage``. Findings also get the columns ``run`` and ``checkpoint``, so that those of
+        several runs can be concatenated.
+
+        Args:
+            table_name: The name of the table.
+            stage: The label of a stage; needed if the columns differ between stages.
+
+        Raises:
+            HallmarkError: If no stage has the table, or if its columns differ between stages.
         """
         import pyarrow as pa
 
@@ -173,14 +185,17 @@ class Run:
             if table_name in artifact.tables
         }
         if not tables_by_stage:
-            raise HallmarkError(f"no stage of run {self.id} left a table {table_name!r}")
+            raise HallmarkError(
+                f"no stage of run {self.id} has a table {table_name!r}; hallmark status {self.id} "
+                "lists the tables"
+            )
         rows_by_stage = {label: table.read() for label, table in tables_by_stage.items()}
         if len(rows_by_stage) == 1 and table_name != "findings":
             return next(iter(rows_by_stage.values()))
         schemas = [table.schema.remove_metadata() for table in rows_by_stage.values()]
         if any(schema != schemas[0] for schema in schemas):
             raise HallmarkError(
-                f"the tables {table_name!r} of run {self.id} differ between stages; say which: "
+                f"the tables {table_name!r} of run {self.id} differ between stages; choose one: "
                 + ", ".join(
                     f"read_table({table_name!r}, stage={label!r})" for label in tables_by_stage
                 )
@@ -198,7 +213,7 @@ class Run:
 
     @property
     def audited_checkpoint(self) -> str:
-        """The checkpoint that its findings are about: RUN@STEP, or where another model is."""
+        """The checkpoint that the findings describe: RUN@STEP, or the location of another model."""
         if "pretrain" not in self.stages:
             return str(self.record["checkpoint"] or "")
         steps = self["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
@@ -206,27 +221,26 @@ class Run:
 
     @property
     def packed_corpus(self) -> Artifact:
-        """The sequences that its training read."""
+        """The packed sequences that the training read."""
         return self["pad_removed_documents" if "pad_removed_documents" in self.stages else "pack"]
 
     def find_checkpoints(self, training_run: Artifact | None = None) -> list[Artifact]:
-        """The checkpoints of the run's training, oldest first."""
+        """Find the checkpoints of the run's training, oldest first."""
         training_run = training_run or self["pretrain"]
         artifact_names = training_run["checkpoints"].read(["artifact"])["artifact"].to_pylist()
         return [find_artifact(self.store, name) for name in artifact_names]
 
     def find_last_checkpoint(self, training_run: Artifact) -> Artifact:
-        """The last checkpoint of a training that this session ran or found in the store.
+        """Find the last checkpoint of a training that this session ran or reused.
 
-        Checks that the files of all its checkpoints are there: each is an artifact of its own,
-        which the training only names.
+        Checks that the files of all its checkpoints exist, since these are separate artifacts.
         """
         checkpoints = self.find_checkpoints(training_run)
         get_current_session().check_artifact_files(checkpoints)
         return checkpoints[-1]
 
     def summarize_controls(self) -> tuple[int, list[str]]:
-        """How many controls its audits carry, and the label of the audit for each that failed."""
+        """Count the controls of the audits, and list the audit label of each that failed."""
         control_count = 0
         failed_audits = []
         for label in self.stages:
@@ -239,14 +253,14 @@ class Run:
         return control_count, failed_audits
 
     def list_unpassed_verdicts(self) -> list[dict[str, Any]]:
-        """The verdicts of its policy that are not passed."""
+        """List the verdicts of the policy other than "pass"."""
         if "policy" not in self.stages:
             return []
         rows = self["policy"]["verdicts"].read().to_pylist()
         return [row for row in rows if row["verdict"] != "pass"]
 
     def read_audit_failures(self) -> dict[str, str]:
-        """What of its examination could not be made, and why."""
+        """Read which audits failed, and the reason for each."""
         if "failures" not in self.stages:
             return {}
         rows = self["failures"]["failures"].read().to_pylist()
@@ -254,22 +268,34 @@ class Run:
 
 
 def find_artifact(store: Store, artifact_name: str) -> Artifact:
-    """The artifact of a name such as "pack/0123456789abcdef"."""
+    """Open an artifact by a name such as "pack/0123456789abcdef".
+
+    Raises:
+        HallmarkError: If the name is malformed or the store has no such artifact.
+    """
     artifact_name = artifact_name.partition("#")[0]
     if not ARTIFACT_NAME_PATTERN.fullmatch(artifact_name):
         raise HallmarkError(
-            f"{artifact_name!r} is no name of an artifact; one is stage/0123456789abcdef"
+            f"{artifact_name!r} is not the name of an artifact, such as stage/0123456789abcdef"
         )
     artifact = store.find_artifact(*artifact_name.split("/"))
     if artifact is None:
         raise HallmarkError(
-            f"the store {store.uri} holds no artifact {artifact_name}; run again to rebuild it"
+            f"the store {store.uri} has no artifact {artifact_name}; run again to rebuild it"
         )
     return artifact
 
 
 def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
-    """HallmarkError, which begins with what ``cannot`` be done, where it takes a purged text."""
+    """Check that artifacts are complete, without purged documents.
+
+    Args:
+        failed_action: The beginning of the error: what is impossible with purged documents.
+        artifacts: The artifacts that are needed.
+
+    Raises:
+        HallmarkError: If a document was purged from one of them.
+    """
     for artifact in artifacts:
         for doc_id, purged_at in sorted(artifact.purged_documents.items()):
             remainder = (
@@ -278,30 +304,35 @@ def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
                 else ""
             )
             raise HallmarkError(
-                f"{failed_action}: it needs the document {doc_id}{remainder}, purged on "
-                f"{purged_at[:10]} from "
-                f"{artifact.name}; run the config again: that makes a corpus without it"
+                f"{failed_action}, because it needs the document {doc_id}{remainder}, purged from "
+                f"{artifact.name} on {purged_at[:10]}; run the config again to build a corpus "
+                "without it"
             )
 
 
 def get_site_folder(store: Store) -> Path:
-    """The folder of a store's site: inside a local store, else in its cache on this machine."""
+    """Return the folder of a store's site: in a local store, else in its cache on this machine."""
     return store.local_folder / "site"
 
 
-# Past runs -----------------------------------------------------------------------------------
-
-
 def list_run_ids(store: Store) -> list[str]:
-    """Ids of all runs, oldest first."""
+    """List the ids of all runs, oldest first."""
     return store.list_folder_names("runs")
 
 
 def open_run(
     name: str = "latest", store: Store | str | None = None, *, stage: str | None = None
 ) -> Run:
-    """A past run by its id, the start of its id, or "latest"; with ``stage`` that is the newest
-    run that has got that far.
+    """Open a run.
+
+    Args:
+        name: The id of a run, the start of its id, or "latest".
+        store: The store; None for the default one.
+        stage: With "latest", open the newest run that has this stage.
+
+    Raises:
+        UsageError: If no run, or more than one, has this name.
+        HallmarkError: If its run.json is damaged.
 
     >>> run = open_run("latest")                    # doctest: +SKIP
     >>> run.read_table("findings").to_pandas()           # doctest: +SKIP
@@ -312,8 +343,8 @@ def open_run(
         stage_runs = [run for run in read_all_runs(store) if stage in run.stages]
         if not stage_runs:
             raise UsageError(
-                f"no run in the store {store.uri} has the stage {stage} yet; make one first: "
-                f"hallmark run CONFIG"
+                f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
+                "hallmark run CONFIG"
             )
         return stage_runs[-1]
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
@@ -330,15 +361,15 @@ def open_run(
         hint = (
             f"newest: {newest_ids[0]}"
             if newest_ids
-            else "it holds none; start one with: hallmark run"
+            else "the store has no runs; start one with: hallmark run"
         )
         match_count = "no run" if not matches else f"{len(matches)} runs"
-        raise UsageError(f"the store {store.uri} has {match_count} called {name!r}; {hint}")
+        raise UsageError(f"the store {store.uri} has {match_count} named {name!r}; {hint}")
     return Run(store, _read_run_record(store, matches[0]))
 
 
 def open_artifact(artifact_name: str, store: Store | str | None = None) -> Artifact:
-    """An artifact by its name, as cards, run.json and ``hallmark status`` give it.
+    """Open an artifact by its name, as shown on cards, in run.json and by ``hallmark status``.
 
     >>> open_artifact("redact_spans/0123456789abcdef")["documents"].to_pandas()    # doctest: +SKIP
     """
@@ -353,22 +384,22 @@ def _read_run_record(store: Store, run_id: str) -> Record:
         record = None
     if not _is_valid_record(record) or record["run"] != run_id:
         raise HallmarkError(
-            f"run {run_id} is damaged: its run.json in {store.uri}/runs/{run_id} is missing or not "
-            f"whole; remove that folder (no artifact is lost) and run again"
+            f"run {run_id} is damaged: its run.json in {store.uri}/runs/{run_id} is missing or "
+            "incomplete; remove that folder (no artifact is lost) and run again"
         )
     return record
 
 
 def _is_study_world(store: Store, run_id: str) -> bool:
-    """Whether a run is a world of a study, of which there are many: who wants one names it."""
+    """Return whether a run is a world of a study; "latest" skips these, since there are many."""
     try:
         return bool(_read_run_record(store, run_id)["flow"] == WORLD_FLOW)
-    except HallmarkError:  # whoever opens it is told
+    except HallmarkError:  # opening the run raises it again
         return False
 
 
 def _is_valid_record(record: Any) -> bool:
-    """Whether it has all keys of a run.json, of the types that readers rely on."""
+    """Return whether a record has all keys of a run.json with the types that readers expect."""
     if not isinstance(record, dict) or not record.keys() >= REQUIRED_RECORD_KEYS:
         return False
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
@@ -387,7 +418,7 @@ def _is_valid_record(record: Any) -> bool:
         and _is_list_of_texts([*arms.values()])
         and isinstance(record.get("seeds"), int | None)
         and isinstance(record["config"], dict)
-        and isinstance(record.get("reveals", []), list)
+        and isinstance(record.get("unredacted_sites", []), list)
         and isinstance(record["pid"], int)
         and 0 < record["pid"] < 2**31
         and isinstance(record["stages"], list)
@@ -413,11 +444,16 @@ def _is_valid_stage_entry(entry: Any) -> bool:
 
 
 def read_all_runs(store: Store, include_worlds: bool = False) -> list[Run]:
-    """All runs that can be read, oldest first; without ``worlds`` but for those of studies."""
+    """Read all runs, oldest first; damaged ones are skipped with a warning.
+
+    Args:
+        store: The store.
+        include_worlds: Whether to include the worlds of studies.
+    """
     runs = []
     for run_id in list_run_ids(store):
         try:
             runs.append(Run(store, _read_run_record(store, run_id)))
         except HallmarkError as error:
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
     return [run for run in runs if include_worlds or run.flow != WORLD_FLOW]

@@ -1,4 +1,4 @@
-"""The site over a store's runs, in its place: built beside it and exchanged at once."""
+"""Build the site of all runs of a store, and replace the old site in one step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ from hallmark.tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
 
-#: All that stands at the top of a site.
+#: The entries of the top folder of a site.
 SITE_CONTENT = {"index.html", "tables.html", "runs"}
 
 
 def build_store_site(
     store: Store, output_folder: Path | None = None, rebuild_all: bool = True
 ) -> Path:
-    """Build the site of all runs that can be read, by default in its ``home``; returns its index
-    page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
+    """Build the site of all readable runs.
+
+    Args:
+        store: The store.
+        output_folder: The folder of the site; by default that of ``get_site_folder``.
+        rebuild_all: Whether to render all pages again, instead of reusing the cards and
+            trajectories of the existing site.
+
+    Returns:
+        The index page.
+    """
     from hallmark.flows.table_listing import list_tables
     from hallmark.reports.site import build_site
 
@@ -46,30 +55,36 @@ def build_store_site(
 
 
 def try_build_site(store: Store) -> Path | None:
-    """As ``build`` at the end of a run, whose pages are all that is new; an error is only logged,
-    for no run fails for its site, and None returned."""
+    """Build the site at the end of a run, reusing its existing pages.
+
+    Returns:
+        The index page, or None if building failed; the error is logged, so that the run succeeds.
+    """
     try:
         return build_store_site(store, rebuild_all=False)
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
-        log.warning("the site could not be built: %s; once that is right: hallmark report", reason)
+        log.warning(
+            "the site could not be built: %s; correct that and run: hallmark report", reason
+        )
         return None
 
 
 @contextmanager
 def replace_site_folder(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``folder`` when this context is left without an error.
+    """Provide a new folder that replaces ``folder`` if the context ends without an error.
 
-    Readers find the old one or the new one, never a part. One process builds at a time, so that
-    what was read last stands. UsageError where the folder holds something else than a site.
+    Readers see either the old or the new folder, never a partial one. Only one process builds at a
+    time, so that the latest state wins.
+
+    Raises:
+        UsageError: If the folder contains something other than a site.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_replaceable(folder)
     with _exclusive_lock(folder.parent):
-        for stale_folder in folder.parent.glob(
-            f".{folder.name}-new-*"
-        ):  # by a process that was killed
+        for stale_folder in folder.parent.glob(f".{folder.name}-new-*"):  # of killed processes
             shutil.rmtree(stale_folder, ignore_errors=True)
         new_folder = folder.with_name(f".{folder.name}-new-{secrets.token_hex(4)}")
         new_folder.mkdir()
@@ -77,7 +92,7 @@ def replace_site_folder(folder: Path) -> Iterator[Path]:
             yield new_folder
             _move_into_place(new_folder, folder)
         finally:
-            shutil.rmtree(new_folder, ignore_errors=True)  # by now the old one, or what failed
+            shutil.rmtree(new_folder, ignore_errors=True)  # the old site, or a failed new one
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -87,8 +102,8 @@ def _check_replaceable(folder: Path) -> None:
         not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run
     ):
         raise UsageError(
-            f"{folder}: holds other things than a site, which would be lost; give a folder that is "
-            f"new, empty or the site's"
+            f"{folder} contains files that do not belong to a site and would be lost; give a new "
+            "or empty folder, or that of a site"
         )
 
 
@@ -117,7 +132,7 @@ def _move_into_place(new_folder: Path, folder: Path) -> None:
 
 
 def exchange_folders(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where the system cannot."""
+    """Exchange two folders atomically; return False if the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     encoded_paths = os.fsencode(first), os.fsencode(second)
     if hasattr(libc, "renameat2"):  # Linux: from the current folder, RENAME_EXCHANGE

@@ -1,4 +1,8 @@
-"""A study of the audits: sealed worlds, a model of each, the ordinary audits, opened envelopes."""
+"""Run a study of the audits on worlds: synthetic corpora with sealed answer keys.
+
+A model is trained on each world and audited like any other. The answer keys are opened only when
+all audits are done, and give the error rates of the audits.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +51,19 @@ from hallmark.tasks.training.pack import pack
 from hallmark.tasks.training.pretrain import pretrain
 from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
-#: What the names of the stages begin with that look at all items.
+#: Prefix for the labels of the audits that use all items.
 FULL_AUDIT_PREFIX = "whole_"
 
-#: How many threads a process computes with.
+#: The environment variable for the number of threads of a process.
 THREAD_COUNT_VARIABLE = "OMP_NUM_THREADS"
-
-# A world ---------------------------------------------------------------------------------------
 
 
 @flow(name="world", flow_run_name=generate_flow_run_name)
 def world(config: dict[str, Any], store: str) -> str:
-    """A sealed world to the verdicts on its candidates: its envelope stays shut."""
+    """Build one world, train and audit a model on it, and judge its candidates.
+
+    The answer key is sealed and not read.
+    """
     settings = StudyConfig.model_validate(config)
     with record_run("world", settings, Store(store)) as run:
         world_corpus = write_synthetic_world(settings.world)
@@ -96,7 +101,7 @@ def world(config: dict[str, Any], store: str) -> str:
             if settings.is_retrained
             else []
         )
-        if removed_ids:  # where nothing was found there is nothing to take out
+        if removed_ids:  # empty if the audits detected nothing
             doc_ids_file = write_document_id_list(removed_ids, get_removal_list_folder(run.store))
             for arm in ARMS:
                 exclusion_config = LeaveOutConfig(
@@ -134,7 +139,7 @@ def world(config: dict[str, Any], store: str) -> str:
 
 
 def read_detected_candidates(verdicts: Artifact) -> set[tuple[str, str]]:
-    """The candidates that the audits found: kind and candidate_id."""
+    """Return kind and candidate_id of the candidates that the audits detected."""
     rows = verdicts["verdicts"].read().to_pylist()
     return {(row["kind"], row["candidate_id"]) for row in rows if row["is_detected"]}
 
@@ -142,7 +147,11 @@ def read_detected_candidates(verdicts: Artifact) -> set[tuple[str, str]]:
 def audit_world(
     config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
 ) -> dict[str, Artifact]:
-    """What the audits find, by their names. HallmarkError where one fails."""
+    """Audit the model of a world and return the findings by audit.
+
+    Raises:
+        HallmarkError: If an audit fails.
+    """
     probe_audits = ProbeAudits(
         probes=STUDIED_PROBES,
         checkpoint=checkpoint,
@@ -159,23 +168,23 @@ def audit_world(
 
 
 class WorldOutcome(NamedTuple):
-    """A world's run, or why there is none."""
+    """The id of a world's run, or None and the error."""
 
     run_id: str | None
     error: str
 
 
 def run_world(config: dict[str, Any], store_uri: str) -> WorldOutcome:
-    """In a process of its own, on one thread: a world, or what went wrong with it."""
+    """Run a world with one thread and return its run or its error; called in a worker process."""
     previous_threads = os.environ.get(THREAD_COUNT_VARIABLE)
     os.environ[THREAD_COUNT_VARIABLE] = "1"  # before torch is loaded
     try:
         return WorldOutcome(world(config, store_uri), "")
     except HallmarkError as error:
         return WorldOutcome(None, str(error))
-    except (OSError, MemoryError):  # of the machine: it would be that of every world
+    except (OSError, MemoryError):  # a problem of the machine would affect every world
         raise
-    except Exception as error:  # whatever it is, the other worlds tell what they tell
+    except Exception as error:  # any other error excludes only this world
         return WorldOutcome(None, f"{type(error).__name__}: {error}")
     finally:
         os.environ.pop(THREAD_COUNT_VARIABLE)
@@ -183,12 +192,9 @@ def run_world(config: dict[str, Any], store_uri: str) -> WorldOutcome:
             os.environ[THREAD_COUNT_VARIABLE] = previous_threads
 
 
-# The study -------------------------------------------------------------------------------------
-
-
 @flow(name="study", flow_run_name=generate_flow_run_name)
 def study(config: dict[str, Any], store: str) -> str:
-    """Worlds, each a run of its own, and the audits' error rates on them."""
+    """Run all worlds, each as a separate run, and compute the error rates of the audits."""
     settings, opened_store = StudyConfig.model_validate(config), Store(store, create_missing=True)
     with record_run("study", settings, opened_store) as run:
         verdicts_by_world, answer_keys, attributions_by_world, excluded_worlds = {}, {}, {}, {}
@@ -214,7 +220,9 @@ def study(config: dict[str, Any], store: str) -> str:
                 excluded_worlds[name] = str(error)
         if not verdicts_by_world:
             name, reason = next(iter(excluded_worlds.items()))
-            raise HallmarkError(f"no world counts, {name} since {reason}")
+            raise HallmarkError(
+                f"no world of the study can be counted; the reason for {name}: {reason}"
+            )
         rates_config = ErrorRatesConfig(
             excluded_worlds=excluded_worlds, max_documents=settings.attribute_texts.max_documents
         )
@@ -231,7 +239,7 @@ def study(config: dict[str, Any], store: str) -> str:
 
 
 def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[str, WorldOutcome]]:
-    """Each world with its outcome, in order; several are worked on at once, a thread each."""
+    """Run the worlds in parallel, one thread each, and yield their outcomes in order."""
     configs_by_world = dict(iter_world_configs(config))
     call_arguments = [
         (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
@@ -246,16 +254,18 @@ def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[s
                 yield name, entry
         except BrokenExecutor as error:
             raise HallmarkError(
-                f"a process that worked on {[*configs_by_world][completed_count]} or a world "
-                f"behind it was killed, as "
-                f"where memory runs out; what is done stays: run the same command again, with "
-                f"--parallel-worlds 1 where memory is short"
+                f"a process that ran {[*configs_by_world][completed_count]} or a later world was "
+                "killed, perhaps because memory ran out; completed worlds are kept, so run the "
+                "same command again, with --parallel-worlds 1 if memory is short"
             ) from error
 
 
 def read_first_sealed_digests(store: Store) -> dict[str, str]:
-    """The content of each envelope as it was sealed first, by the artifact's name: a study that is
-    continued makes a run of each world again, which takes what the store has now."""
+    """Read the digest with which each answer key was first sealed, by artifact name.
+
+    A continued study runs each world again and takes whatever answer key the store has then, so
+    only the first digest proves that the key was not exchanged.
+    """
     digests_by_artifact: dict[str, str] = {}
     for run in (run for run in read_all_runs(store, include_worlds=True) if run.flow == WORLD_FLOW):
         if entry := run.stages.get("seal_answer_key"):
@@ -264,21 +274,28 @@ def read_first_sealed_digests(store: Store) -> dict[str, str]:
 
 
 def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifact:
-    """The envelope of a world as it was ``sealed`` first, be it now. HallmarkError where it is
-    another, or gone, or that of another world."""
+    """Open the answer key of a world if it is the one that was sealed first.
+
+    Args:
+        run: The run of the world.
+        sealed_digests: The first digests by artifact name; receives that of a new answer key.
+
+    Raises:
+        HallmarkError: If the answer key is missing, was changed, or belongs to another world.
+    """
     entry = run.stages.get("seal_answer_key")
     if entry is None:
-        raise HallmarkError("its envelope was never sealed")
+        raise HallmarkError("its answer key was never sealed")
     first_digest = sealed_digests.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
     if not artifact.content_digest == entry["content"] == first_digest:
-        raise HallmarkError(f"its envelope is not the one that was sealed ({artifact.name})")
+        raise HallmarkError(f"its answer key is not the one that was sealed ({artifact.name})")
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if hash_file(part.path) != part.entry["sha256"]:
-            raise HallmarkError(f"its envelope was changed after it was sealed ({artifact.name})")
+            raise HallmarkError(f"its answer key was changed after it was sealed ({artifact.name})")
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
     if {(row["kind"], row["candidate_id"]) for row in candidates} - {
         *read_effect_levels(artifact["answer_key"].read())
     }:
-        raise HallmarkError(f"its envelope is that of another world ({artifact.name})")
+        raise HallmarkError(f"its answer key belongs to another world ({artifact.name})")
     return artifact

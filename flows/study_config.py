@@ -1,4 +1,4 @@
-"""A study's settings: all that its worlds are made from, and whether it may go on with them."""
+"""Define the settings of a study and of its worlds, and check that a study keeps its settings."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig
 #: The probes that judge candidates.
 STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())
 
-#: What of a study's settings decides nothing that it finds.
+#: Settings that do not change the results of a study.
 EXECUTION_SETTINGS = ("store", "parallel_worlds", "workers", "mapper", "tensorboard")
 
-#: What each world has of its own.
+#: Settings that differ between the worlds of a study.
 WORLD_SPECIFIC_SETTINGS = (
     "is_retrained",
     "world.seed",
@@ -54,13 +54,13 @@ WORLD_SPECIFIC_SETTINGS = (
 
 
 class FullAuditConfig(StageConfig):
-    """What the audits look at once more, for the figure that an interval should cover."""
+    """Settings of the audits on all items, whose values the intervals should cover."""
 
     grammar_sentences: int = Field(
         len(SENTENCE_FRAMES),
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="sentences of the grammar that audits use",
+        description="number of sentences of the grammar that these audits use",
     )
     reference_secrets_factor: int = Field(
         20,
@@ -69,37 +69,50 @@ class FullAuditConfig(StageConfig):
         description="factor by which audit_extraction.reference_secrets is multiplied",
     )
     stride_tokens: int = Field(
-        1, ge=1, description="tokens from the beginning of one window of a passage to the next"
+        1, ge=1, description="distance in tokens between windows of a passage"
     )
 
 
 class StudyConfig(StageConfig):
-    """Everything a study is made from."""
+    """All settings of a study."""
 
     name: PathSafeName = Field(
-        "study", description="names the study; its runs go on under this name"
+        "study", description="name of the study; a study of the same name continues"
     )
-    store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
-    workers: int = Field(1, ge=1, le=1, description="processes that work on the parts of a world")
-    mapper: str = Field("processes", description="where parts are worked on")
-    tensorboard: None = Field(None, description="no event files are written of a study")
+    store: str | None = Field(
+        None,
+        description="folder or object-store URI of the store; by default HALLMARK_STORE, else "
+        "./runs",
+    )
+    workers: int = Field(
+        1, ge=1, le=1, description="number of processes that work on the partitions of a world"
+    )
+    mapper: str = Field("processes", description="what runs the workers of a world")
+    tensorboard: None = Field(None, description="a study writes no TensorBoard event files")
     worlds_with_effects: int = Field(
         40, ge=1, le=10_000, description="number of worlds with effects"
     )
     worlds_without_effects: int = Field(
-        10, ge=0, le=10_000, description="number of further worlds without effects"
+        10, ge=0, le=10_000, description="number of additional worlds without effects"
     )
     retrained_worlds: int = Field(
         3,
         ge=0,
-        description="worlds on which two further models are trained, to see what becomes "
-        "of findings without the documents that attribution names, and without as many others",
+        description="number of worlds in which two more models are trained: without the documents "
+        "that attribution names, and without as many random documents",
     )
     is_retrained: bool = Field(
-        False, description="whether further models are trained in this world; the study sets it"
+        False, description="whether more models are trained in this world; set by the study"
     )
-    parallel_worlds: int = Field(2, ge=1, le=256, description="worlds that run in parallel")
-    seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
+    parallel_worlds: int = Field(
+        2, ge=1, le=256, description="number of worlds that run at the same time"
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=1 << 31,
+        description="seed from which those of all worlds, trainings and audits are derived",
+    )
     world: SyntheticWorldConfig = SyntheticWorldConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
     pack: PackConfig = PackConfig(context=128)
@@ -146,24 +159,26 @@ class StudyConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_reference_count(self) -> StudyConfig:
-        """There are so many secrets: a study would know it behind its first training."""
+        """Check that there are enough possible secrets, before the first training."""
         requested_count = (
             self.full_audits.reference_secrets_factor * self.audit_extraction.reference_secrets
         )
         if requested_count > (available_count := max_reference_secrets(self.world.secret_digits)):
             raise ValueError(
-                f"full_audits.reference_secrets_factor times "
-                f"audit_extraction.reference_secrets are "
-                f"{requested_count:,}, and of "
-                f"{self.world.secret_digits} digits (world.secret_digits) at most "
-                f"{available_count:,} "
-                f"references can be had"
+                "full_audits.reference_secrets_factor times audit_extraction.reference_secrets is "
+                f"{requested_count:,}, but with world.secret_digits = {self.world.secret_digits} "
+                f"there are only {available_count:,} reference secrets; lower one of the first two "
+                "or raise world.secret_digits"
             )
         return self
 
 
 def parse_study_config(config_tree: Mapping[str, Any]) -> StudyConfig:
-    """The settings of a study. UsageError for what is wrong with them."""
+    """Parse the settings of a study.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
     try:
         return StudyConfig.model_validate(config_tree)
     except ValidationError as error:
@@ -174,7 +189,10 @@ def parse_study_config(config_tree: Mapping[str, Any]) -> StudyConfig:
 def resolve_study_arguments(
     options: Mapping[str, Any], overrides: Sequence[str], store_name: str | None
 ) -> tuple[StudyConfig, Store]:
-    """The settings that a command asks for, and the store."""
+    """Resolve the settings of a study from options and overrides, and open its store.
+
+    Options that are None keep their default.
+    """
     config_tree = StudyConfig().model_dump(mode="json")
     for override in overrides:
         apply_override(config_tree, override)
@@ -184,7 +202,7 @@ def resolve_study_arguments(
 
 
 def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
-    """Each world's name and settings: those of the study with seeds of its own."""
+    """Yield the name and the settings of each world, which has its own seeds."""
     world_names = [f"world {number}" for number in range(1, config.worlds_with_effects + 1)]
     world_names += [
         f"world {number} without effects" for number in range(1, config.worlds_without_effects + 1)
@@ -214,7 +232,7 @@ def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]
 
 
 def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
-    """The same with audits that look at all items, or at many times as many."""
+    """Return the settings with audits that use all items, or many times as many."""
     extraction, associations = config.audit_extraction, config.audit_associations
     full_audit = config.full_audits
     return config.model_copy(
@@ -238,7 +256,7 @@ def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
 
 
 def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
-    """In what the settings differ from those of the study of this name in the store."""
+    """List the settings that differ from those of the study with this name in the store."""
     earlier_runs = [
         run
         for run in read_all_runs(store)
@@ -254,7 +272,7 @@ def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
         )
     )
     return [
-        f"{key} is {new_values.get(key)!r}, and was {old_values.get(key)!r}"
+        f"{key} was {old_values.get(key)!r} and is now {new_values.get(key)!r}"
         for key in sorted({*old_values, *new_values})
         if key.partition(".")[0] not in EXECUTION_SETTINGS
         and old_values.get(key) != new_values.get(key)
@@ -270,7 +288,7 @@ def _flatten_tree(tree: Mapping[str, Any], key_prefix: str = "") -> Iterator[tup
 
 
 def build_study_command(config: Mapping[str, Any]) -> list[str]:
-    """The command of a study, or of that which a world is of, with what is not so by default."""
+    """Build the command of a study, or of the study of a world, with its non-default settings."""
     default_values = dict(_flatten_tree(StudyConfig().model_dump(mode="json")))
     changed_values = {
         name: value
@@ -289,10 +307,10 @@ def build_study_command(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_settings_unchanged(config: StudyConfig, store: Store) -> None:
-    """UsageError where the study of this name was begun with other settings."""
+    """Raise UsageError if the study of this name was started with other settings."""
     if changed_settings := list_changed_settings(config, store):
         raise UsageError(
-            f"the study {config.name!r} was begun with other settings "
-            f"({'; '.join(changed_settings[:3])}): "
-            f"what it found before would not count; go on with those, or give it another --name"
+            f"the study {config.name!r} was started with other settings "
+            f"({'; '.join(changed_settings[:3])}), so its earlier results would not count; use "
+            "those settings again, or choose another --name"
         )

@@ -26,23 +26,27 @@ from hallmark.tasks.contract import (
 
 Row = dict[str, Any]
 
-#: Stands where a table is left by all stages alike.
+#: Replaces the name of the stage for tables that every stage writes.
 EVERY_STAGE = "every stage"
 
 
 @cache  # a served process builds the site of every run
 def list_tables(stage_name: str | None = None) -> list[Row]:
-    """A row a table (stage, table, is_telemetry, meaning, columns), in the order of the pipeline,
-    behind it those of stages that have no settings of their own, by name.
+    """List one row for each table: stage, table, is_telemetry, meaning, columns.
 
-    ``is_telemetry``: whether it depends on the machine, and is no part of the content. UsageError
-    for a stage that there is not.
+    Args:
+        stage_name: A stage, or a step of the pipeline that uses one; by default all stages.
+
+    Returns:
+        Stages with settings come first, in the order of the pipeline, then the others by name.
+        ``is_telemetry`` marks tables that describe the machine and are not part of the content.
+
+    Raises:
+        UsageError: If there is no such stage.
     """
     register_all_stages()
     configured_names = [name for name in Config.model_fields if name in STAGES]
-    configured_names += sorted(
-        name for name in STAGES if name not in configured_names
-    )  # not as they were imported
+    configured_names += sorted(name for name in STAGES if name not in configured_names)
     stage_by_label = {
         stage_use.label: stage_use.name
         for stage_use in vars(curation).values()
@@ -67,7 +71,7 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
 
 def _iter_stage_tables(stage: Stage) -> Iterator[Row]:
     for table_name, schema in stage.collect_table_schemas().items():
-        if table_name != "telemetry":  # said once, for every stage
+        if table_name != "telemetry":  # every stage has it, so it is listed once
             yield _build_table_row(
                 stage.name, table_name, schema, table_name in stage.telemetry_tables
             )

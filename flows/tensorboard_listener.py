@@ -1,7 +1,7 @@
-"""TensorBoard's event files, written while a training runs.
+"""Write TensorBoard event files while a training runs.
 
-They hold what the terminal shows, for a person to look at: the tables of the stage are what counts.
-TensorBoard's own writer is used, without torch; whoever asks for the files has its pages, too.
+They contain the figures that the terminal shows; the tables of the stage remain the record. The
+files are written with TensorBoard's own writer, without torch.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from hallmark.tasks.contract import Event, UsageError
 
 
 def check_tensorboard_installed() -> None:
-    """UsageError where TensorBoard is not installed."""
+    """Raise UsageError if TensorBoard is not installed."""
     try:
         import tensorboard.summary.writer.event_file_writer  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"tensorboard is set, and TensorBoard cannot be loaded ({error}); install it with "
-            f"pip install -c constraints.txt -e '.[tensorboard]', or leave the setting out"
+            f"the setting tensorboard needs TensorBoard, which cannot be imported ({error}); "
+            "install it with pip install -c constraints.txt -e '.[tensorboard]', or remove the "
+            "setting"
         ) from error
 
 
 class TensorBoardListener:
-    """Hears the figures of stages and writes them below a folder, as ``stage/figure`` by step.
+    """Write the figures of stages to a folder, as ``stage/figure`` by step.
 
-    To be told by a ``Watcher``: a full disk stops no training.
+    Call it through a ``BackgroundListener``, so that a full disk does not stop the training.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,10 +53,10 @@ class TensorBoardListener:
         summary = Summary(value=summary_values)
         writer = self._get_writer()
         writer.add_event(Written(wall_time=time.time(), step=step, summary=summary))
-        writer.flush()  # to be seen now
+        writer.flush()  # TensorBoard shows the value immediately
 
     def _get_writer(self) -> Any:
-        """A file of its own from the first figure on, and after each stage."""
+        """Return the open writer, or open a new file for the first figure of a stage."""
         if self.writer is None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
 

@@ -411,7 +411,7 @@ class TaskCardBuilder:
                     "The numbers lead to the rows. What stands in the user's table, and what "
                     "the model gave, was judged by no scorer, so that no page shows it; file "
                     "and row lead to it. With ",
-                    Code("hallmark report RUN --reveal"),
+                    Code("hallmark report RUN --unredacted"),
                     " the same pages show it in clear, for your own eyes.",
                 ]
             ),

@@ -1,1 +1,1 @@
-"""The command line, one file a command. Each imports what it needs when it is called."""
+"""The commands of the command line, one file each."""

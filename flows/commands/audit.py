@@ -1,4 +1,4 @@
-"""Audit a checkpoint."""
+"""Audit one checkpoint, or every checkpoint of a training."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def audit(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Audit a checkpoint and write its model card, without touching the corpus.
+    """Audit a checkpoint and write its model card, without rebuilding the corpus.
 
     Parameters
     ----------
     checkpoint
-        RUN, RUN@STEP ("latest@0"), an artifact ("checkpoint/…"), or a folder: one of ours or a
-        Hugging Face causal or masked language model. RUN@all: every checkpoint of a training, one
-        run each; what they are asked alike is written once.
+        RUN, RUN@STEP ("latest@0"), RUN@all (every checkpoint of a training, one run each), an
+        artifact ("checkpoint/…"), or a folder with a Hallmark checkpoint or a Hugging Face causal
+        or masked language model.
     only
-        Which audits, separated by commas; by default all.
+        The audits to run, separated by commas; by default all.
     config
-        Where the audits' settings come from; by default the config of the checkpoint's run, and of
-        a checkpoint from elsewhere that of the demo.
+        The config with the settings of the audits; by default that of the checkpoint's run, or
+        "demo" for a checkpoint that no run of the store produced.
     """
     from hallmark.flows.auditing import check_audit_names
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names

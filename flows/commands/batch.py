@@ -1,4 +1,4 @@
-"""Which documents, and which characters of them, a training step saw."""
+"""Show which documents, and which characters of them, a training step read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hallmark.tasks.contract import UsageError
 
 Report = dict[str, Any]
 
-#: Characters of a stretch that a terminal shows.
+#: Number of characters of a span that a terminal shows.
 MAX_SHOWN_CHARACTERS = 60
 
 
@@ -27,34 +27,52 @@ def batch(
     run: str = "latest",
     *,
     step: WholeNumber | None = None,
-    masked: Annotated[bool, Parameter(negative="")] = False,
+    redact: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which documents, and which characters of them, a training step saw.
+    """Show which documents, and which characters of them, a training step read.
 
     Parameters
     ----------
+    run
+        A run that trained a model, or "latest": the newest that did.
     step
-        The optimizer step, from 1; must be given.
-    masked
-        Mask personal data, planted secrets and offensive texts, as the pages do.
+        The optimizer step, counted from 1; required.
+    redact
+        Hide personal data, planted secrets and offensive texts, as the pages do.
     """
     print_result(
-        describe_training_batch(open_run(run, store, stage="pretrain"), step, masked),
+        describe_training_batch(open_run(run, store, stage="pretrain"), step, redact),
         as_json,
         render_batch,
     )
 
 
 def describe_training_batch(run: Run, step: int | None, redact: bool = False) -> Report:
-    """The batch of a step (from 1): its sequences in their order, each with the stretches of
-    documents in it. Batches are a function of (seed, step), so nothing was logged for this."""
+    """Describe the batch of a training step.
+
+    Batches are a function of seed and step, so the training need not log them.
+
+    Args:
+        run: A run that trained a model.
+        step: The optimizer step, counted from 1.
+        redact: Whether to redact the texts as the pages do.
+
+    Returns:
+        The sequences in the order of the batch, each with the spans of documents in it.
+
+    Raises:
+        UsageError: If ``step`` is None or no step of the training.
+    """
     pretrained, packed = run["pretrain"], run.packed_corpus
     train_config = run.config.pretrain.train
     if step is None or not 1 <= step <= train_config.steps:
-        problem = "no step was named with --step" if step is None else f"--step {step}"
-        raise UsageError(f"{problem}: run {run.id} trained the steps 1 to {train_config.steps}")
+        problem = "--step is missing" if step is None else f"there is no step {step}"
+        raise UsageError(
+            f"{problem}: run {run.id} has the training steps 1 to {train_config.steps}; choose one "
+            "with --step"
+        )
     sequence_numbers = select_batch_rows(
         train_config.seed, step, train_config.batch_size, packed["train"].row_count
     )
@@ -104,16 +122,16 @@ def _extract_span_text(document: Report, start: int, end: int, redactor: Redacto
     span_text = document["text"][start:end]
     if redactor is None:
         return span_text
-    # A stretch may cut what a detector would find: the whole document is masked instead of it.
+    # The span may cut a match in two; the detectors see it only in the whole document.
     if redactor.find_sensitive_spans(document["text"]) != redactor.find_sensitive_spans(span_text):
-        return f"[not shown: holds or borders on what is masked, {len(span_text):,} characters]"
+        return f"[not shown: contains or adjoins redacted text, {len(span_text):,} characters]"
     return redactor.redact_by_kind(
         span_text, "corpus text", document["toxicity"], max_characters=len(span_text) + 1
     )
 
 
 def render_batch(report: Report) -> str:
-    """The batch as text for a terminal: of each stretch its beginning, and where to find it."""
+    """Format the batch for a terminal: the location of each span and the beginning of its text."""
     sequence_count = format_count(len(report["sequences"]), "sequence")
     lines = [f"run {report['run']}, step {report['step']}: {sequence_count}"]
     for number, sequence in enumerate(report["sequences"]):

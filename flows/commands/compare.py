@@ -1,4 +1,4 @@
-"""Findings of checkpoints side by side."""
+"""Compare the findings of audited checkpoints."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def compare(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the findings of audited checkpoints side by side; what they were asked alike is compared
-    in pairs with the first.
+    """Compare the findings of audited checkpoints with those of the first.
+
+    Items that both checkpoints were asked are compared in pairs.
 
     Parameters
     ----------
     checkpoints
-        Two or more, as the command audit takes them, or runs that audited one. RUN@all: every
-        audited checkpoint of a training, which shows what becomes of a finding while it trains.
+        Two or more checkpoints, named as for the command audit, or runs that audited one; RUN@all
+        compares every audited checkpoint of a training.
     """
     opened_store = open_store(store, create=False)
     comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
@@ -54,7 +55,7 @@ def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
 
 def render_comparison(report: Report) -> str:
     checkpoint_names = [escape_invisible(subject["name"]) for subject in report["checkpoints"]]
-    lines = ["compared, each with the first:", *(f"    {name}" for name in checkpoint_names)]
+    lines = ["compared with the first:", *(f"    {name}" for name in checkpoint_names)]
     lines += [
         f"not compared: {audit}: {escape_invisible(reason)}"
         for audit, reason in report["incomparable"].items()
@@ -82,6 +83,6 @@ NOT_MEASURED = "not measured"
 
 
 def format_difference(difference: Report, unit: str) -> str:
-    """A difference in words; of shares in percentage points."""
+    """Format a difference with its interval; differences of shares are in percentage points."""
     text = describe_change(difference, unit)
     return text if difference["value"] is None else f"difference {text}"

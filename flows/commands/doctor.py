@@ -1,4 +1,4 @@
-"""What this machine has, and what to do about what it lacks."""
+"""Check whether this machine can run Hallmark, and say what to correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ CheckResult = dict[str, Any]
 
 
 def doctor(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show what this machine has: device, scorers, Prefect server, store, disk."""
+    """Check this machine: libraries, device, scorers, Prefect server, store and disk.
+
+    Ends with exit code 1 if a check fails.
+    """
     results = check_machine(store)
     print_result(results, as_json, render_check_results)
     if not all(result["is_ok"] for result in results):
@@ -26,7 +29,7 @@ def doctor(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 
 def check_machine(store: str | None = None) -> list[CheckResult]:
-    """One finding a line: what, whether it is fit for use, and a sentence."""
+    """Run all checks. Each result has ``check`` (its name), ``is_ok`` and a ``message``."""
     checks = (_check_python, _check_libraries, _check_device, _check_scorers, _check_prefect)
     return [*map(_run_check, checks), _run_check(_check_store, store)]
 
@@ -107,7 +110,7 @@ def _check_prefect() -> CheckResult:
         return {
             "check": "prefect",
             "is_ok": True,
-            "message": f"a server for each command; for schedules {START_SERVER_HINT}",
+            "message": f"each command starts its own server; for schedules {START_SERVER_HINT}",
         }
     is_answering = is_prefect_server_reachable(server_url)
     message = f"server at {server_url} " + (
@@ -119,11 +122,9 @@ def _check_prefect() -> CheckResult:
 def _check_store(store_name: str | None) -> CheckResult:
     uri = resolve_store_uri(store_name).removeprefix("file://")
     path = Path(uri).absolute()
-    if "://" not in uri and not path.exists():  # looking must not leave a store behind
-        existing_folder, permission = (
-            next(parent for parent in path.parents if parent.exists()),
-            "made",
-        )
+    if "://" not in uri and not path.exists():  # a check must not create the store
+        existing_folder = next(parent for parent in path.parents if parent.exists())
+        permission = "created"
     else:
         store = open_store(store_name)
         if store.root_folder is None:

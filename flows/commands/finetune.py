@@ -1,4 +1,4 @@
-"""Fine-tune a checkpoint."""
+"""Fine-tune a checkpoint and print its scores."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ def finetune(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a checkpoint on pairs, or on texts or words with labels, score it and write its task
-    card.
+    """Fine-tune a checkpoint on labelled data or text pairs, score it and write its task card.
 
     Parameters
     ----------
     checkpoint
         RUN, RUN@STEP ("latest@0": the untrained model), an artifact ("checkpoint/…"), or a folder
-        with a checkpoint of ours.
+        with a Hallmark checkpoint.
     config
-        A TOML file with a section finetune: the task, its data, how it is trained. What else it
-        leaves out is as in the checkpoint's run.
+        A TOML file with a section finetune: the task, its data and its training; all other settings
+        default to those of the checkpoint's run.
     """
     run = run_flow_and_report(
         "finetune",
@@ -43,7 +42,7 @@ def finetune(
 
 
 def render_scores(scores: list[dict[str, Any]]) -> str:
-    """The scores of all test rows together, for a terminal."""
+    """Format the scores over all test rows (those without a slice) for a terminal."""
     overall_scores = [score for score in scores if not score["slice"]]
     width = max(len(overall_score["system"]) for overall_score in overall_scores)
     lines = []

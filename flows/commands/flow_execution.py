@@ -1,4 +1,4 @@
-"""What the commands share: their options, a Prefect server and a view for flows, the output."""
+"""Share code between commands: common options, running flows with Prefect, and printing results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = logging.getLogger("hallmark")
 
 
 def configure_prefect_environment() -> None:
-    """Settings of Prefect and its logging; before anything imports Prefect."""
+    """Set Prefect's defaults for telemetry and logging; call this before Prefect is imported."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
+    # Prefect would log every failure with its traceback; ``main`` prints one sentence instead.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
-    # Of a server that is gone it would print each message that is lost.
+    # Without this, Prefect prints every message that it cannot send to a stopped server.
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 
 
@@ -38,21 +38,23 @@ def _check_prefect_server_answers() -> None:
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or "
-            f"Prefect's profile "
-            f"names; {START_SERVER_HINT}; or unset it, then each command starts one of its own"
+            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or Prefect's "
+            f"profile names; {START_SERVER_HINT}; or unset it, so that each command starts its "
+            "own server"
         )
 
 
 @contextmanager
 def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterator[None]:
-    """What a flow needs: a Prefect server, and a view of what its stages do.
+    """Provide a Prefect server and a progress display while flows run.
 
-    ``check`` raises for what is wrong with the command, before anything waits for Prefect.
+    Args:
+        check_arguments: Raises for wrong arguments of the command, before anything waits for
+            Prefect.
     """
     from hallmark.flows.local_prefect_server import LocalPrefectServer
 
-    # It starts on another core while this process imports the same libraries.
+    # The server starts on another core while this process imports the same libraries.
     server = None if os.environ.get("PREFECT_API_URL") else LocalPrefectServer()
     try:
         check_arguments()
@@ -70,15 +72,27 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
 
     with RunProgressDisplay() as frontend.on_event:
         if server:
-            for stage in STAGES.values():  # every fingerprint asks for it; now, while one waits
+            for stage in STAGES.values():  # cached for all fingerprints, while the server starts
                 stage.compute_code_digests()
             server.wait_until_ready()
         yield
 
 
 def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -> Run | None:
-    """Run a flow with a progress view, and say where everything is. Returns the run where that was
-    not said as JSON. GateError where its findings break its policy."""
+    """Run a flow with a progress display and print its result.
+
+    Args:
+        flow_name: A flow of ``hallmark.flows.pipeline``.
+        as_json: Whether to print the status and the removals as JSON instead of a summary.
+        flow_parameters: The arguments of the flow.
+
+    Returns:
+        The run, or None if it was printed as JSON.
+
+    Raises:
+        HallmarkError: If an audit failed.
+        PolicyViolationError: If the findings fail the policy.
+    """
     with start_prefect_and_progress(lambda: check_flow_parameters(flow_parameters)):
         run = run_flow_by_name(flow_name, flow_parameters)
     if as_json:
@@ -96,9 +110,17 @@ def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -
 def run_flow_for_each(
     flow_name: str, as_json: bool, parameters_by_name: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
-    keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
-    not be done, else a GateError."""
+    """Run a flow several times, in order; one that fails does not stop the others.
+
+    Args:
+        flow_name: A flow of ``hallmark.flows.pipeline``.
+        as_json: Whether to print the list of statuses as JSON instead of summaries.
+        parameters_by_name: The arguments of each execution, by the name to print for it.
+
+    Raises:
+        HallmarkError: If one of the executions failed.
+        PolicyViolationError: If all failed ones only fail the policy.
+    """
     from hallmark.flows.console import stderr
     from hallmark.tasks.contract import HallmarkError, UsageError
 
@@ -126,7 +148,7 @@ def run_flow_for_each(
 
 
 def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError:
-    """What went wrong with several, by name, as one error: of a gate only where that is all."""
+    """Combine errors into one, a PolicyViolationError only if all of them are."""
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
     are_policy_violations = all(
@@ -137,7 +159,7 @@ def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError
 
 
 def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
-    """UsageError for whatever is wrong with the parameters of flows."""
+    """Raise UsageError if any of the flow parameters cannot be resolved."""
     from hallmark.flows.run_recording import resolve_flow_arguments
 
     checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
@@ -154,7 +176,7 @@ def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
 
 
 def print_run_summary(flow_name: str, run: Run) -> None:
-    """Say on stderr what a run did, on stdout where its page is."""
+    """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
     from hallmark.reports.page.figures import format_count
@@ -165,8 +187,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
         stderr.print(f"{verb}: {run.record['checkpoint']}")
     stderr.print(
-        f"run {run.id}: stages made: {computed_count}, from the store: "
-        f"{len(stages) - computed_count}"
+        f"run {run.id}: stages computed: {computed_count}, cached: {len(stages) - computed_count}"
     )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
@@ -174,18 +195,20 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     if failed_controls:
         names = ", ".join(dict.fromkeys(failed_controls))
         stderr.print(
-            f"{len(failed_controls)} of {format_count(control_count, 'control')} failed ({names}): "
-            f"the model "
-            f"card says whether "
-            f"audits are to blame, or the model is too weak to be asked"
+            f"{len(failed_controls)} of {format_count(control_count, 'control')} failed ({names}); "
+            "the model card says whether an audit is at fault or the model is too weak for it"
         )
-    if run.site_index:  # else why not has been said
+    if run.site_index:  # otherwise a warning has said why there is no site
         print(f"report: {run.site_index.parent / 'runs' / run.id / 'index.html'}")
 
 
 def check_audits_and_policy(run: Run) -> None:
-    """HallmarkError where an audit of a run failed, GateError where its findings break its
-    policy."""
+    """Check that all audits of a run worked and that its findings pass the policy.
+
+    Raises:
+        HallmarkError: If an audit failed.
+        PolicyViolationError: If a rule of the policy failed or is undecided.
+    """
     from hallmark.flows.finding_trace import format_finding_name
     from hallmark.flows.runs import is_same_store, resolve_store_uri
     from hallmark.tasks.audits.audit_descriptions import SKIPPED_COUNT_METRICS
@@ -193,18 +216,18 @@ def check_audits_and_policy(run: Run) -> None:
 
     for audit, reason in run.read_audit_failures().items():
         raise HallmarkError(
-            f"{audit} failed, all else is there and the model card says so; run again to try it "
-            f"once more: {reason}"
+            f"{audit} failed: {reason}; all other results were written, and the model card says "
+            "which audit failed; run again to repeat it"
         )
     failed_rules = run.list_unpassed_verdicts()
     if not failed_rules:
         return
     undetermined_rules = [row for row in failed_rules if row["distance"] is None]
     messages = [
-        f"the policy is {outcome}: {_format_failed_rules(rows)}"
+        f"the policy {outcome}: {_format_failed_rules(rows)}"
         for outcome, rows in (
-            ("broken", [row for row in failed_rules if row["distance"] is not None]),
-            ("not shown to hold", undetermined_rules),
+            ("failed", [row for row in failed_rules if row["distance"] is not None]),
+            ("is not shown to pass", undetermined_rules),
         )
         if rows
     ]
@@ -219,19 +242,18 @@ def check_audits_and_policy(run: Run) -> None:
         if row["value"] is not None
         and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())
     ]
-    rows = [
-        f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows the "
-        f"rows behind it; "
+    trace_hints = [
+        f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows its rows; "
         for row in traceable_rules[:1]
     ]
     raise PolicyViolationError(
-        f"{'; '.join(messages)}; {''.join(rows)}every verdict stands on "
-        f"the model card and in the table verdicts of run {run.id}"
+        f"{'; '.join(messages)}; {''.join(trace_hints)}all verdicts are on the model card and in "
+        f"the table verdicts of run {run.id}"
     )
 
 
 def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
-    """Name the first rules that are not passed, each with its finding and why."""
+    """Name the first three rules that did not pass, each with its finding and the reason."""
     from hallmark.flows.finding_trace import format_finding_name
 
     descriptions = [
@@ -246,8 +268,11 @@ def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
 
 
 def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
-    """The run that a flow made. Its end is what run.json says: Prefect tells its server of it too,
-    which may be gone."""
+    """Call a flow and return its run.
+
+    A run that run.json calls completed is returned even if Prefect fails to report its end to a
+    server that is gone.
+    """
     from hallmark.flows.run_recording import frontend
 
     earlier_run_ids = set(frontend.runs_by_id)
@@ -260,5 +285,7 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
         )
         if new_run is None or new_run.record["status"] != "completed":
             raise
-        log.warning("Prefect's server has not heard of the end of run %s: %s", new_run.id, error)
+        log.warning(
+            "the end of run %s could not be reported to the Prefect server: %s", new_run.id, error
+        )
         return new_run

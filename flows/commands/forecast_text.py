@@ -1,4 +1,4 @@
-"""How a forecast shows itself in a terminal."""
+"""Format a forecast (``hallmark run --dry-run``) for a terminal."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from hallmark.reports.page.figures import format_count, format_value
 
 Report = dict[str, Any]
 
+#: How the time basis of a stage begins if an earlier artifact was timed, see ``run_forecast``.
+EARLIER_ARTIFACT_BASIS = "estimate: the duration of "
+
 STATE_LABELS = {
-    "store": "store",
+    "store": "cached",
     "run": "would run",
-    "unknown": "not known",
+    "unknown": "unknown",
     "fails": "FAILS",
-    "blocked": "waits",
+    "blocked": "blocked",
 }
 
 
 def render_forecast(report: Report) -> str:
+    """Format the report of ``forecast_run``: stages, corpus, training, notes and warnings."""
     blocks = [
         _render_stages(report),
         _render_corpus(report),
@@ -41,19 +45,19 @@ def _render_stages(report: Report) -> str:
         )
     total = report["seconds"]
     time_bases = sorted({row["time_basis"] for row in report["stages"] if row["time_basis"]})
-    time_bases = [base for base in time_bases if not base.startswith("estimate: as ")]
-    if any(row["time_basis"].startswith("estimate: as ") for row in report["stages"]):
-        time_bases.append("estimate: as the newest artifact of the stage took")
+    time_bases = [base for base in time_bases if not base.startswith(EARLIER_ARTIFACT_BASIS)]
+    if any(row["time_basis"].startswith(EARLIER_ARTIFACT_BASIS) for row in report["stages"]):
+        time_bases.append(f"{EARLIER_ARTIFACT_BASIS}the newest artifact of the stage")
     if total["value"]:
         lower_bound_prefix = "at least " if total["stages_without_estimate"] else ""
-        lines.append(f"time in all: {lower_bound_prefix}about {_format_duration(total['value'])}")
+        lines.append(f"total time: {lower_bound_prefix}about {_format_duration(total['value'])}")
     elif total["stages_without_estimate"]:
-        lines.append("time in all: not estimated")
+        lines.append("total time: not estimated")
     lines += [f"  {base}" for base in time_bases]
     if total["value"] and total["stages_without_estimate"]:
         lines.append(
-            f"  not in it: {', '.join(total['stages_without_estimate'])}, of whose time neither "
-            f"the sample nor an earlier run in this store tells"
+            f"  not included: {', '.join(total['stages_without_estimate'])}; neither the sample "
+            "nor an earlier run in this store shows their time"
         )
     return "\n".join(lines)
 
@@ -69,15 +73,15 @@ def _render_corpus(report: Report) -> str:
         share_note = (
             ""
             if read_share is None or read_share == 1
-            else f"  ({format_value(read_share, 'share')} of it was read)"
+            else f"  ({format_value(read_share, 'share')} was read)"
         )
         if read_share is None:
-            document_count, byte_size = "an unknown number of documents", "of unknown size"
+            document_count, byte_size = "an unknown number of documents", "unknown size"
         lines.append(f"  {source['source']}: {document_count}, {byte_size}{share_note}")
         if source["quarantined"]:
             lines.append(
-                f"    to quarantine, as they cannot be read: {source['quarantined']:,}; the first: "
-                f"{source['first_quarantined']}"
+                f"    unreadable records for the quarantine: {source['quarantined']:,}; the "
+                f"first: {source['first_quarantined']}"
             )
         is_reported = any(source.get("problem", "") in row["reason"] for row in report["stages"])
         if source.get("problem") and not is_reported:
@@ -87,20 +91,20 @@ def _render_corpus(report: Report) -> str:
     if corpus["tokens"]["value"] is not None:
         lines.append(
             f"packed ({_format_exactness(corpus['tokens'])}): "
-            f"{_format_count(corpus['tokens'])} tokens to train on, "
-            f"rows to train on {_format_count(corpus['train_rows'])}, to validate on "
-            f"{_format_count(corpus['validation_rows'])}"
+            f"{_format_count(corpus['tokens'])} training tokens, "
+            f"{_format_count(corpus['train_rows'])} training rows, "
+            f"{_format_count(corpus['validation_rows'])} validation rows"
         )
     return "\n".join(lines)
 
 
 def _render_curated_corpus(corpus: Report) -> str:
     if corpus["documents"]["value"] is None:
-        return "after curation: not known"
+        return "after curation: unknown"
     splits = {name: corpus[name] for name in ("train", "validation", "holdout")}
     canary_count = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
     formatted_counts = [f"{name} {_format_count(split)}" for name, split in splits.items()]
-    formatted_counts += [f"planted in train {canary_count:,.0f}"] if canary_count >= 1 else []
+    formatted_counts += [f"canaries {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
         f"after curation ({_format_exactness(corpus['documents'])}): "
         f"{_format_documents(corpus['documents'])}, "
@@ -112,18 +116,17 @@ def _describe_estimate_basis(report: Report) -> str:
     sample = report["sample"]
     if sample is None:
         is_exact = report["sources"] and report["sources"][0]["documents"]["is_exact"]
-        return "exact, from the store" if is_exact else "not known"
+        return "exact, from the store" if is_exact else "unknown"
     sample_size = (
         f"{format_count(sample['documents'], 'document')}, {_format_byte_count(sample['bytes'])}"
     )
     if sample["is_complete"]:
-        return f"exact, all of it was read ({sample_size})"
+        return f"exact, all documents were read ({sample_size})"
     if not sample["documents"]:
-        return "nothing could be read"
+        return "no document could be read"
     return (
-        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of what was "
-        f"not read are "
-        f"not seen"
+        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of documents "
+        "outside the sample are not counted"
     )
 
 
@@ -134,7 +137,7 @@ def _render_training(report: Report) -> str:
     parameters, memory, step = training["parameters"], training["memory"], training["step"]
     upper_bound_prefix = "" if parameters["is_exact"] else "at most "
     epochs = training["epochs"]
-    epochs_text = "epochs not known"
+    epochs_text = "unknown number of epochs"
     if epochs["value"] is not None:
         epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
     lines = [
@@ -144,17 +147,15 @@ def _render_training(report: Report) -> str:
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
         f"{_format_byte_count(memory['gradients'])}, "
-        f"optimizer {_format_byte_count(memory['optimizer'])}: "
-        f"{_format_byte_count(memory['total'])} by formula, and the "
-        f"activations",
+        f"optimizer {_format_byte_count(memory['optimizer'])}; computed total "
+        f"{_format_byte_count(memory['total'])}, plus the activations",
     ]
     if step:
         lines.append(
             f"  measured on {step['device']} in {step['step_count']} steps: "
-            f"{step['seconds_per_step']:.2f} s a step, so about "
-            f"{_format_duration(step['training_seconds'])} for all; at its highest the "
-            f"trainer held {_format_byte_count(step['peak_bytes'])}, libraries and activations "
-            f"with it"
+            f"{step['seconds_per_step']:.2f} s per step, so about "
+            f"{_format_duration(step['training_seconds'])} for all; peak memory of the training "
+            f"process {_format_byte_count(step['peak_bytes'])}, including libraries and activations"
         )
     return "\n".join(lines)
 
@@ -164,7 +165,7 @@ def _render_notes_and_warnings(report: Report) -> str:
     for warning in report["warnings"]:
         lines.append(f"{'WILL FAIL' if warning['is_certain'] else 'warning'}: {warning['message']}")
     if not report["warnings"]:
-        lines.append("nothing was found that would fail")
+        lines.append("no problem was found")
     return "\n".join(lines)
 
 
@@ -184,7 +185,7 @@ def _format_documents(estimate: Report) -> str:
 def _format_byte_estimate(estimate: Report) -> str:
     value = estimate["value"]
     return (
-        "of unknown size"
+        "unknown size"
         if value is None
         else f"{_format_about_prefix(estimate)}{_format_byte_count(value)}"
     )

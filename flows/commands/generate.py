@@ -1,4 +1,4 @@
-"""Let a checkpoint write, by every decoding method; or say what it would put in place of masks."""
+"""Generate text from a checkpoint with every decoding method, or fill the masks of a prompt."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Report = dict[str, Any]
 
 
 class ContextRedactor(Protocol):
-    """Returns a text as it may be shown, given the texts before and after it."""
+    """Redact a text, given the texts before and after it."""
 
     def __call__(self, text: str, preceding_text: str, following_text: str = "") -> str: ...
 
 
-#: How a text begins that is not shown for what it is part of.
-WITHHELD_PREFIX = "[not shown: borders on what is masked"
+#: The beginning of the replacement for a text that, with its context, contains sensitive text.
+WITHHELD_PREFIX = "[not shown: adjoins redacted text"
 
-#: Of a mask: how many tokens are told, the likeliest.
+#: Number of the most likely tokens that are shown for each mask.
 CANDIDATES_PER_MASK = 10
 
 
@@ -49,76 +49,78 @@ def generate(
     checkpoint: str,
     prompt: str,
     *,
-    tokens: WholeNumber = 40,
+    max_new_tokens: WholeNumber = 40,
     seed: WholeNumber = 0,
-    width: WholeNumber = 5,
+    beam_width: WholeNumber = 5,
     temperature: float = 0.7,
     top_k: WholeNumber = 40,
     top_p: float = 0.9,
     min_p: float = 0.05,
     repetition_penalty: float = 1.3,
-    first_temperature: float = 10.0,
+    initial_temperature: float = 10.0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
-    masked: Annotated[bool, Parameter(negative="")] = False,
+    redact: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a checkpoint write, by every decoding method side by side, with log-probabilities.
+    """Generate text from a checkpoint with every decoding method, with log-probabilities.
 
     Parameters
     ----------
     checkpoint
-        RUN, RUN@STEP ("latest@0"), an artifact ("checkpoint/…"), or a folder: one of ours, or with
-        GPT-2, Llama or BERT of Hugging Face.
+        RUN, RUN@STEP ("latest@0"), an artifact ("checkpoint/…"), or a folder with a Hallmark
+        checkpoint or a GPT-2, Llama or BERT model of Hugging Face.
     prompt
-        What the model goes on with. Of a model that was fine-tuned on pairs it is a source, to
-        which it writes the target. An encoder-decoder of span corruption reads it, too, and writes
-        what stands behind it, or for each <|sentinel_0|>, <|sentinel_1|> … in it. A masked model
-        says what it would put in place of each <|mask|> in it.
-    tokens
-        Most tokens that are written.
+        The text that the model continues; the source text for a model that was fine-tuned on pairs;
+        a text with <|sentinel_0|>, <|sentinel_1|> … to fill for an encoder-decoder trained by span
+        corruption; or a text with <|mask|> to fill for a masked model.
+    max_new_tokens
+        Maximum number of tokens to generate.
     seed
-        Of the draws; methods draw with the same numbers, token by token.
-    width
-        Hypotheses of beam search, ranked by their log-probability per token.
+        Seed of the random draws, which all sampling methods share token by token.
+    beam_width
+        Number of hypotheses of beam search, which ranks them by log-probability per token.
     temperature
-        Of sampling at a temperature of its own; but for the falling one the others draw at 1.
+        Temperature of temperature sampling; the other sampling methods use 1, except the falling
+        temperature.
     top_k
-        How many of the likeliest tokens top-k draws from.
+        Number of the most likely tokens from which top-k sampling draws.
     top_p
-        The mass of the likeliest tokens that nucleus sampling draws from.
+        Probability mass of the most likely tokens from which nucleus sampling draws.
     min_p
-        How likely a token must be, as a share of the likeliest, for min-p to draw it.
+        Minimum probability of a token for min-p sampling, relative to the most likely token.
     repetition_penalty
-        What greedy decoding with a penalty divides the scores of tokens by that were there before.
-    first_temperature
-        Of the first token under a falling temperature, which reaches 1 at the twenty-first.
+        Factor by which greedy decoding with a penalty divides the scores of earlier tokens.
+    initial_temperature
+        Temperature of the first token under a falling temperature, which reaches 1 at token 21.
     precision
-        What the model computes in: auto is bf16 on a GPU that has it, fp32 on the CPU.
-    masked
-        Mask personal data, planted secrets and offensive texts, as the pages do.
+        Number format of the computation; auto is bf16 on a GPU that supports it, fp32 on a CPU.
+    redact
+        Hide personal data, planted secrets and offensive texts, as the pages do.
     """
     if not prompt.strip():
         raise UsageError("the prompt is empty; give the beginning of a text")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
-        raise UsageError("the prompt is no UTF-8; give it in that encoding") from error
+        raise UsageError("the prompt is not valid UTF-8; encode it as UTF-8") from error
     resolved_checkpoint = find_checkpoint_in_folder(checkpoint) or resolve_checkpoint(
         open_store(store, create=False), checkpoint
     )
-    if tokens < 1:
-        raise UsageError(f"--tokens {tokens}: at least one must be written")
+    if max_new_tokens < 1:
+        raise UsageError(f"--max-new-tokens is {max_new_tokens}; it must be at least 1")
     from hallmark.model.decoding.method_comparison import DecodingMethods
 
     try:
         methods = DecodingMethods(
-            width, temperature, top_k, top_p, min_p, repetition_penalty, first_temperature
+            beam_width, temperature, top_k, top_p, min_p, repetition_penalty, initial_temperature
         )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".")) from error
     print_result(
-        complete_prompt(resolved_checkpoint, prompt, tokens, methods, seed, precision, masked),
+        complete_prompt(
+            resolved_checkpoint, prompt, max_new_tokens, methods, seed, precision, redact
+        ),
         as_json,
         render_generation,
     )
@@ -133,7 +135,15 @@ def complete_prompt(
     precision: Precision = "auto",
     redact: bool = False,
 ) -> Report:
-    """What the checkpoint makes of the prompt. UsageError where it cannot be asked for that."""
+    """Complete a prompt with every decoding method, or fill its masks if the model is masked.
+
+    Returns:
+        A JSON value: ``outputs``, one for each method, or ``masks`` with their likely tokens.
+
+    Raises:
+        UsageError: If the prompt does not suit the model.
+        HallmarkError: If the model fails on it.
+    """
     from hallmark.model.decoding.inference_mode import autocast_to_precision
     from hallmark.tasks.audits.audited_models.hallmark_model import HallmarkEncoder
     from hallmark.tasks.audits.audited_models.opening import open_audited_model
@@ -167,7 +177,7 @@ def complete_prompt(
             [redact_text(prompt, "", text) for text in ["", *decoded_texts]]
         )
         for output_report in output_reports if redact else ():
-            del output_report["steps"]  # they would tell the text
+            del output_report["steps"]  # the tokens of the steps would reveal the text
         prompt_token_count = len(decoding_input.source_ids or decoding_input.prompt_ids)
         return report | {
             "seed": seed,
@@ -179,7 +189,7 @@ def complete_prompt(
 
 
 def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRedactor:
-    """Masks texts as the pages do: the embedded scorer judges them."""
+    """Make a function that redacts texts as the pages do, with toxicity by the embedded scorer."""
     from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
     corpus_artifacts = (
@@ -214,9 +224,8 @@ def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRe
         ):
             return f"{WITHHELD_PREFIX}, {len(text):,} characters]"
         toxicity = float(scorer.score_toxicity([text])[0])
-        return redactor.redact_by_kind(
-            text, "model text", toxicity, max_characters=16 * len(text)
-        )  # masks are longer
+        # Replacements may be longer than the text that they replace.
+        return redactor.redact_by_kind(text, "model text", toxicity, max_characters=16 * len(text))
 
     return redact_in_context
 
@@ -226,19 +235,23 @@ def _return_unredacted(text: str, preceding_text: str, following_text: str = "")
 
 
 def _select_most_redacted(redacted_versions: list[str]) -> str:
-    """Return the version of a prompt that hides most: each hides what reaches into one text."""
+    """Return the most redacted version of a prompt, each of which was redacted with one output."""
     return next(
         (version for version in redacted_versions if version.startswith(WITHHELD_PREFIX)),
         redacted_versions[0],
     )
 
 
-# A text that goes on -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class DecodingInput:
-    """What a model is given: token ids, and which end a text or are never written."""
+    """Store the token ids that decoding starts from.
+
+    Attributes:
+        prompt_ids: The tokens that the model continues.
+        stop_ids: Tokens that end a text.
+        forbidden_ids: Tokens that are never generated.
+        source_ids: The input of the encoder, None without one.
+    """
 
     prompt_ids: list[int]
     stop_ids: set[int]
@@ -261,9 +274,9 @@ def _decode_with_every_method(
         > context_length
     ):
         raise UsageError(
-            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} "
-            f"tokens, and with {max_new_tokens} new ones "
-            f"they must fit the context of {context_length}; shorten it or lower --tokens"
+            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} tokens; "
+            f"with {max_new_tokens} new tokens it exceeds the context of {context_length}; shorten "
+            "it or lower --max-new-tokens"
         )
     return decode_with_every_method(
         network,
@@ -304,7 +317,7 @@ def _decode_output_text(model: Model, output: MethodOutput) -> str:
 def _prepare_decoding_input(
     model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str
 ) -> tuple[Transformer, DecodingInput]:
-    """The network, and the prompt as it is given to it."""
+    """Return the network of a model and the prompt in the form that this model expects."""
     from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
     from hallmark.model.training.examples import build_pair_inputs
     from hallmark.tasks.audits.audited_models.hallmark_model import (
@@ -346,7 +359,7 @@ def _prepare_decoding_input(
 
 
 def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Transformer:
-    """A causal model of Hugging Face as one of ours."""
+    """Import a causal Hugging Face model as a Hallmark transformer."""
     from hallmark.model.interchange.checkpoint import CheckpointError
     from hallmark.model.interchange.transformers_checkpoint import import_transformers
     from hallmark.tasks.contract import resolve_torch_device
@@ -357,16 +370,18 @@ def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Trans
         )
     except CheckpointError as error:
         raise UsageError(
-            f"{str(error).rstrip('.')}; other models can be audited, but not asked to write by "
-            f"every method"
+            f"{str(error).rstrip('.')}; Hallmark can audit this model, but not run every decoding "
+            "method on it"
         ) from error
 
 
 def _encode_with_special_tokens(
     model: Model, text: str, special_ids: Mapping[str, int]
 ) -> list[int]:
-    """Token ids of a text in which the names of special tokens stand for them. The space before
-    one goes: it belongs to the word that the token stands for."""
+    """Encode a text in which names of special tokens represent these tokens.
+
+    The space before a special token is dropped: it belongs to the word that the token replaces.
+    """
     token_ids: list[int] = []
     pieces = (
         re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text) if special_ids else [text]
@@ -381,13 +396,10 @@ def _encode_with_special_tokens(
     return token_ids
 
 
-# Masks -------------------------------------------------------------------------------------------
-
-
 def _predict_masked_tokens(
     model: MaskedModel, prompt: str, redact_text: ContextRedactor
 ) -> list[Report]:
-    """Of each mask in the prompt the likeliest tokens."""
+    """Return the most likely tokens for each mask in the prompt."""
     import numpy as np
     import torch
 
@@ -396,8 +408,8 @@ def _predict_masked_tokens(
     mask_name = model.get_token_name(model.mask_id)
     if mask_name not in prompt:
         raise UsageError(
-            f"{model.name} is a masked language model, which fills gaps and writes no further; put "
-            f"{mask_name} where a word is to be found, as in: He ate the cake {mask_name} the fork"
+            f"{model.name} is a masked language model, which only fills gaps; write {mask_name} in "
+            f"place of a missing word, as in: He ate the cake {mask_name} the fork"
         )
     end_ids = [] if model.closing_id is None else [model.closing_id]
     token_ids = [
@@ -409,8 +421,7 @@ def _predict_masked_tokens(
     if len(token_ids) > model.context_length:
         raise UsageError(
             f"the prompt has {len(token_ids)} tokens, more than the context of "
-            f"{model.context_length}; shorten "
-            f"it"
+            f"{model.context_length}; shorten it"
         )
     mask_positions = [i for i, token in enumerate(token_ids) if token == model.mask_id]
     with torch.inference_mode():
@@ -442,7 +453,7 @@ def _predict_masked_tokens(
             for token, i in zip(tokens, likeliest_ids, strict=True)
         ]
         if any(token.startswith(WITHHELD_PREFIX) for token in tokens):
-            # The ones that are shown, and their ids, would tell the one that is not.
+            # The other candidates and the ids would reveal the withheld token.
             for candidate in candidates:
                 candidate["token"] = f"{WITHHELD_PREFIX}]"
                 del candidate["token_id"]
@@ -450,11 +461,8 @@ def _predict_masked_tokens(
     return masks
 
 
-# For a terminal ----------------------------------------------------------------------------------
-
-
 def render_generation(report: Report) -> str:
-    """Each text below its method, with what it cost."""
+    """Format the outputs for a terminal, each text below its method and log-probability."""
     lines = [f"{report['checkpoint']}: {escape_invisible(report['prompt'])}"]
     if "masks" in report:
         for number, mask in enumerate(report["masks"], 1):
@@ -466,7 +474,7 @@ def render_generation(report: Report) -> str:
             ]
         return "\n".join(lines)
     lines.append(
-        f"{format_count(report['prompt_tokens'], 'token')} read, seed {report['seed']}, "
+        f"{format_count(report['prompt_tokens'], 'prompt token')}, seed {report['seed']}, "
         f"{report['precision']}; log p in nats"
     )
     for output in report["outputs"]:
@@ -474,7 +482,7 @@ def render_generation(report: Report) -> str:
         log_prob_text = (
             f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
         )
-        end_note = ", ended" if output["reached_end_token"] else ""
+        end_note = ", reached the end of the text" if output["reached_end_token"] else ""
         token_count_text = f"{format_count(output['token_count'], 'token')}{end_note}"
         lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
         lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]

@@ -1,4 +1,4 @@
-"""Train a model without the documents behind a harm, beside a control."""
+"""Train a model without the documents that findings lead to, and a control, and compare them."""
 
 from __future__ import annotations
 
@@ -38,40 +38,44 @@ Report = dict[str, Any]
 def mitigate(
     checkpoint: str,
     *findings: str,
-    toxicity: float | None = None,
+    toxicity_threshold: float | None = None,
     rows: WholeNumber = 100,
     steps: WholeNumber | None = None,
-    anew: Annotated[bool, Parameter(negative="")] = False,
+    from_scratch: Annotated[bool, Parameter(negative="")] = False,
     overrides: OverridesOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train without the documents behind findings, or without toxic ones, beside a control that
-    lacks as many others; audit both alike and compare them.
+    """Train without the documents that findings lead to, or without toxic ones, and compare with a
+    control that lacks as many random documents.
+
+    Both models get the same audits.
 
     Parameters
     ----------
     checkpoint
-        A checkpoint of a run of this store, as the command audit takes it. Relative paths, those
-        of --set too, start where that run was started.
+        A checkpoint of a run of this store, named as for the command audit; relative paths, also
+        those in --set, start from the folder in which that run was started.
     findings
-        As the command trace takes them: the documents behind their worst rows are left out, with
-        their near copies.
-    toxicity
-        Leave out documents that the corpus's scorer gave at least this score, too.
+        Findings, named as for the command trace; the training documents of their worst rows are
+        removed, with their near-duplicates.
+    toxicity_threshold
+        Also remove documents with at least this toxicity score from the scorer of the corpus.
     rows
-        How many of the worst rows of each finding.
+        How many of the worst rows of each finding are traced to documents.
     steps
-        Of the training of each arm; by default those of the checkpoint's run.
-    anew
-        Train from the beginning, not on from the checkpoint.
+        Training steps of each model; by default those of the checkpoint's run.
+    from_scratch
+        Train from random weights instead of continuing from the checkpoint.
     """
     opened_store = open_store(store, create=False)
     resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
-    if not findings and toxicity is None:
-        raise UsageError("nothing says what to leave out: name findings, or give --toxicity")
+    if not findings and toxicity_threshold is None:
+        raise UsageError(
+            "there is nothing to remove: name findings, or set --toxicity-threshold, or both"
+        )
     if rows < 1:
-        raise UsageError(f"--rows is {rows}: of a finding at least its worst row is needed")
+        raise UsageError(f"--rows is {rows}; it must be at least 1")
     assert resolved_checkpoint.source_run is not None
     documents_file = (
         write_document_id_list(
@@ -81,8 +85,8 @@ def mitigate(
         if findings
         else None
     )
-    # Before the arms: "latest" is one of them, then.
-    start_audits = None if anew else find_checkpoint_audits(opened_store, checkpoint)
+    # Look these up first: after the two trainings, "latest" names one of them.
+    start_audits = None if from_scratch else find_checkpoint_audits(opened_store, checkpoint)
     absolute_uri = (
         opened_store.uri
         if opened_store.root_folder is None
@@ -90,11 +94,11 @@ def mitigate(
     )
     shared_parameters: dict[str, Any] = {
         "config": resolved_checkpoint.source_run.record["config"] | {"store": absolute_uri},
-        "start": None if anew else resolved_checkpoint.name,
+        "start": None if from_scratch else resolved_checkpoint.name,
         "store": absolute_uri,
     }
     arm_overrides = [
-        [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)]
+        [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity_threshold, steps)]
         for arm in IS_CONTROL_BY_ARM
     ]
     from hallmark.flows.run_recording import resolve_flow_arguments
@@ -121,7 +125,7 @@ def mitigate(
 
 def render_mitigation(report: Report) -> str:
     control_count, removed_count = report["removed_documents"]
-    lines = ["bits per byte of held-out text: control, without"]
+    lines = ["bits per byte of held-out text: control, model without the documents, difference"]
     for row in report["heldout_loss"]:
         control_value, treated_value = row["values"]
         if None not in (control_value, treated_value):
@@ -133,12 +137,14 @@ def render_mitigation(report: Report) -> str:
             )
     lines += [
         "",
-        f"left out: {format_count(removed_count, 'document')}; of the control "
-        f"{format_count(control_count, 'other')}",
+        f"removed: {format_count(removed_count, 'document')}; removed at random for the control: "
+        f"{format_count(control_count, 'document')}",
     ]
     if control_count < removed_count:
-        lines.append("the control lacks fewer: no more others were left")
+        lines.append("fewer were removed for the control, because no other documents remain")
     if report["documents_file"]:
-        lines.append(f"those behind findings are listed in {report['documents_file']}")
-    # What it was all about is read last: the comparison is long.
+        lines.append(
+            f"the documents that the findings lead to are listed in {report['documents_file']}"
+        )
+    # The comparison is long, so the costs and the removals come last, where they are read.
     return "\n".join([render_comparison(report), "", *lines])

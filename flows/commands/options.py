@@ -1,4 +1,4 @@
-"""The options that commands share, and how they print a result."""
+"""Define the options that commands share, and print results."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from cyclopts import Parameter, Token
 OverridesOption = Annotated[
     list[str] | None,
     Parameter(
-        name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
+        name="--set",
+        negative="",
+        help="Override a setting of the config, e.g. pretrain.train.steps=100; can be repeated.",
     ),
 ]
 
 
 def _parse_whole_number(target_type: Any, tokens: Sequence[Token]) -> int:
-    """Of an option; "1.5" is not rounded."""
+    """Parse the value of an option as an integer, and refuse "1.5" instead of rounding it."""
     try:
         return int(tokens[0].value)
     except ValueError as error:
-        raise ValueError(f"{tokens[0].value!r} is no whole number") from error
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from error
 
 
 WholeNumber = Annotated[int, Parameter(converter=_parse_whole_number, negative="")]
@@ -30,11 +32,13 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="The store, a folder, a URI or the .toml file of a config that names one, instead of "
-        "the one that the config or HALLMARK_STORE names.",
+        help="The store: a folder, a URI, or the .toml file of a config that names one; by "
+        "default the one of the config, else of HALLMARK_STORE, else ./runs.",
     ),
 ]
-JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
+JsonOption = Annotated[
+    bool, Parameter(name="--json", negative="", help="Print the result as JSON to stdout.")
+]
 
 
 def print_result(result: Any, as_json: bool, render_text: Callable[[Any], str]) -> None:

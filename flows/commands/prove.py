@@ -1,4 +1,4 @@
-"""Prove findings: their documents removed, trained anew, and what became of the findings."""
+"""Test whether findings disappear when their documents are removed and the model is retrained."""
 
 from __future__ import annotations
 
@@ -32,30 +32,32 @@ Report = dict[str, Any]
 def prove(
     run: str,
     *findings: str,
-    seeds: WholeNumber = 3,
+    extra_seeds: WholeNumber = 3,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train anew without the documents behind findings, beside a control that lacks as many others
-    and the whole corpus from other seeds; audit all alike and show what became of the findings.
+    """Test whether findings disappear when their documents are removed, against a random-removal
+    control and retrainings with other seeds.
+
+    All models are trained again and get the same audits.
 
     Parameters
     ----------
     run
         A run that trained and audited a model, or "latest": the newest that did.
     findings
-        As the command trace takes them. By default those on planted secrets and passages with the
-        most copies, at least 16 of each, and on associations planted at 60 to 90 %.
-    seeds
-        Other seeds that the whole corpus is trained with: an effect counts only where it is larger
-        than these trainings differ by themselves.
+        Findings, named as for the command trace; by default those on planted secrets and passages
+        with the most copies, at least 16 of each, and on associations planted at 60 to 90 %.
+    extra_seeds
+        Number of retrainings on the whole corpus with other seeds; an effect counts only if it is
+        larger than the differences between these.
     """
     opened_store = open_store(store, create=False)
     base_run = resolve_base_run(opened_store, run)
     audit_names = list_finding_audits(findings)
     check_findings_exist(base_run, findings)
-    if seeds < 0:
-        raise UsageError(f"--seeds is {seeds}: give the number of other seeds, 0 for none")
+    if extra_seeds < 0:
+        raise UsageError(f"--extra-seeds is {extra_seeds}; it must be 0 or more")
     absolute_uri = (
         opened_store.uri
         if opened_store.root_folder is None
@@ -79,7 +81,7 @@ def prove(
         from hallmark.flows import pipeline, removal_flow
 
         def train_arm(overrides: list[str]) -> Run:
-            """Whatever of it is there comes from the store."""
+            """Train and audit with these overrides; stages in the store are reused."""
             return call_flow_and_get_run(
                 lambda: pipeline.pipeline(
                     overrides=overrides,
@@ -95,7 +97,7 @@ def prove(
         removal = write_removal_lists(
             runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder
         )
-        for arm, overrides in build_overrides_by_arm(base_run, removal, seeds).items():
+        for arm, overrides in build_overrides_by_arm(base_run, removal, extra_seeds).items():
             runs_by_arm[arm] = train_arm(overrides)
         check_arms_comparable(runs_by_arm, audit_names)
         run_ids_by_arm = {arm: arm_run.id for arm, arm_run in runs_by_arm.items()}
@@ -116,7 +118,7 @@ def prove(
 
 
 def trace_case_documents(base_run: Run, cases: Any) -> Any:
-    """The documents behind the cases, a table; made here, for the arms are made from it."""
+    """Find the source documents of the cases, as a table, before the arms that exclude them run."""
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.audits.experiments.source_documents import find_source_documents
     from hallmark.tasks.contract import Session, make_mapper, open_session
@@ -128,21 +130,22 @@ def trace_case_documents(base_run: Run, cases: Any) -> Any:
         )["source_documents"]
 
 
-#: What the rows of effects are called.
+#: Labels of the rows of the table effects.
 EFFECT_LABELS = {
     "mean": "{arm}",
-    "null_mean": "{arm}, where there is nothing to find",
+    "null_mean": "{arm}, without planted text",
     "null_region": "99 % null region",
-    "effect_before": "effect before",
-    "effect_after": "left after removal",
-    "change_from_base": "{arm} less base",
-    "random_minus_removed": "random less removed",
+    "effect_before": "effect before removal",
+    "effect_after": "effect after removal",
+    "change_from_base": "{arm} minus base",
+    "random_minus_removed": "random minus removed",
     "explained_share": "share explained",
 }
 
 
 def render_proof(report: Report) -> str:
-    lines = [f"{report['base']}: what became of its findings"]
+    """Format the report for a terminal: arms, effects and criteria of each case, held-out loss."""
+    lines = [f"{report['base']}: effect of the removals on its findings"]
     for arm in report["arms"]:
         lines.append(
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
@@ -151,7 +154,7 @@ def render_proof(report: Report) -> str:
     for case in dict.fromkeys(row["case_name"] for row in report["cases"]):
         case_rows = [row for row in report["cases"] if row["case_name"] == case]
         description = (
-            f"{format_count(case_rows[0]['documents'], 'document')} behind it, "
+            f"{format_count(case_rows[0]['documents'], 'source document')}, "
             f"{case_rows[0]['removed_documents']:,} removed"
         )
         reason = f"; {case_rows[0]['reason']}" if case_rows[0]["reason"] else ""
@@ -176,25 +179,25 @@ def render_proof(report: Report) -> str:
                 "–" if row[column] is None else format_value(row[column], row["unit"])
                 for column in ("value", "bound")
             )
-            verdict = row["verdict"] or "not known"
+            verdict = row["verdict"] or "unknown"
             lines.append(
                 f"    {verdict:<9} {row['criterion']}: {value}, {row['comparison']} {bound}"
             )
     lines += ["", "bits per byte of held-out text"]
     for kind, label in dict.fromkeys((row["kind"], row["name"]) for row in report["heldout_loss"]):
         rows_by_arm = {
-            price_row["arm"]: price_row
-            for price_row in report["heldout_loss"]
-            if (price_row["kind"], price_row["name"]) == (kind, label)
+            loss_row["arm"]: loss_row
+            for loss_row in report["heldout_loss"]
+            if (loss_row["kind"], loss_row["name"]) == (kind, label)
         }
         description = ", ".join(
-            f"{arm} {price_row['bits_per_byte']:.4f}"
-            for arm, price_row in rows_by_arm.items()
-            if price_row["bits_per_byte"] is not None
+            f"{arm} {loss_row['bits_per_byte']:.4f}"
+            for arm, loss_row in rows_by_arm.items()
+            if loss_row["bits_per_byte"] is not None
         )
-        byte_count = max(price_row["bytes"] for price_row in rows_by_arm.values())
+        byte_count = max(loss_row["bytes"] for loss_row in rows_by_arm.values())
         lines.append(
             f"    {escape_invisible(f'{kind} {label}')}, {format_count(byte_count, 'byte')}: "
-            f"{description or 'nothing was predicted'}"
+            f"{description or 'no text was predicted'}"
         )
     return "\n".join([*lines, "", f"page: {report['page']}"])

@@ -1,4 +1,4 @@
-"""Which artifacts, runs and models hold a document; its text taken out of what can be cleaned."""
+"""Remove the text of a document from the store, and name the runs and models that contain it."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from hallmark.tasks.contract import Artifact, Store, UsageError, read_purged_doc
 
 Report = dict[str, Any]
 
-#: Names that a terminal shows of a list.
+#: Number of names of a list that a terminal shows.
 MAX_SHOWN_NAMES = 12
 
 
 def purge(
     doc_id: str,
     *,
-    copies: Annotated[bool, Parameter(negative="")] = False,
-    dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
+    include_copies: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a document's text out of the whole store, for good, and name the models that read it.
+    """Remove the text of a document from the whole store for good, and name the models that were
+    trained on it.
 
     Parameters
     ----------
     doc_id
-        32 hexadecimal digits, as the column doc_id of every table has them.
-    copies
-        Purge its exact copies under other ids, too.
+        The id of the document: 32 hexadecimal digits, as in the column doc_id of the tables.
+    include_copies
+        Also purge exact copies of the document, which have other ids.
     dry_run
-        Change nothing, only list what holds it.
+        Change nothing; only list what contains the document.
     """
     print_result(
-        purge_document(open_store(store, create=False), doc_id, copies, dry_run),
+        purge_document(open_store(store, create=False), doc_id, include_copies, dry_run),
         as_json,
         render_purge,
     )
@@ -59,7 +60,20 @@ def purge(
 def purge_document(
     store: Store, doc_id: str, include_copies: bool = False, dry_run: bool = False
 ) -> Report:
-    """What held a document and was taken out, or with ``dry_run`` would be."""
+    """Remove a document from every artifact of a store, or report what that would change.
+
+    Args:
+        store: The store; no run may be using it, unless ``dry_run``.
+        doc_id: 32 hexadecimal digits.
+        include_copies: Whether to purge exact copies under other ids, too.
+        dry_run: Whether to change nothing.
+
+    Returns:
+        The purged documents and what was, or would be, rewritten, removed or affected.
+
+    Raises:
+        UsageError: If the id is malformed, unknown, or that of a planted document.
+    """
     with store.exclusive_lock() as is_exclusive:
         if not dry_run:
             check_store_is_idle(store, is_exclusive)
@@ -70,16 +84,18 @@ def purge_document(
         purge_list = read_purged_documents(store)
         if not is_known and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
-                f"no artifact of the store {store.uri} knows a document {doc_id}; ids stand in the "
-                f"column doc_id of its tables"
+                f"no artifact of the store {store.uri} contains a document {doc_id}; ids are in "
+                "the column doc_id of its tables"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
-                f"{doc_id} was planted: nobody wrote it, and it would be planted again; set "
-                f"plant_canaries.enabled=false or another plant_canaries.seed, or purge the "
-                f"document that it copies"
+                f"{doc_id} was planted by Hallmark, and the next run would plant it again; set "
+                "plant_canaries.enabled=false or another plant_canaries.seed, or purge the "
+                "document that it copies"
             )
-        requested_ids |= set(map(bytes.fromhex, purge_list["unfinished"]))  # by one that was killed
+        requested_ids |= set(
+            map(bytes.fromhex, purge_list["unfinished"])
+        )  # of an interrupted purge
         copy_ids = find_identical_documents(requested_ids, artifacts)
         if len(document_purge.doc_ids) < len(
             ids_to_purge := requested_ids | copy_ids if include_copies else requested_ids
@@ -97,7 +113,7 @@ def purge_document(
         else:
             record_purged_documents(store, doc_ids, is_unfinished=True)
             changed_artifacts = remove_documents(store, document_purge, artifacts)
-        # By an earlier purge of the same documents, too, which may have been killed.
+        # An earlier purge of the same documents may have been interrupted after changing these.
         previously_purged = {
             artifact.name
             for artifact in artifacts
@@ -127,7 +143,7 @@ def purge_document(
 
 
 def _find_affected_runs(store: Store, artifact_names: set[str]) -> list[str]:
-    """The runs with any of the artifacts, and those that add to the corpus of one of them."""
+    """Return the ids of runs with any of the artifacts, and of runs that extend their corpus."""
     runs = read_all_runs(store)
     affected_ids = {
         run.id
@@ -149,9 +165,15 @@ def _format_doc_ids(doc_ids: set[bytes]) -> list[str]:
 def _find_affected_checkpoints(
     store: Store, document_purge: DocumentPurge, artifacts: list[Artifact]
 ) -> list[Report]:
-    """The checkpoints that read any of the documents, and those that go on from one; for each the
-    steps before it that did, as far as a run says how it was trained."""
-    sequences_by_pack: dict[str, set[int]] = {}  # sequences, by packed artifact
+    """Find the checkpoints that were trained on any of the documents.
+
+    Checkpoints that continue from one of them are affected, too.
+
+    Returns:
+        One row for each checkpoint: its step; the ``steps`` up to it that read a document, None if
+        no run shows how it was trained; and the ``start_checkpoint`` through which it is affected.
+    """
+    sequences_by_pack: dict[str, set[int]] = {}  # training sequences by packed artifact
     for artifact in artifacts:
         spans = document_purge.read_packed_spans(artifact)
         if spans is not None and len(spans):
@@ -187,7 +209,7 @@ def _find_affected_checkpoints(
                     "steps": steps_before,
                     "start_checkpoint": None,
                 }
-    while True:  # what went on from one of them
+    while True:  # add checkpoints that continue from an affected one, until there are no more
         descendants = {
             c.name: {
                 "checkpoint": c.name,
@@ -204,7 +226,7 @@ def _find_affected_checkpoints(
 
 
 def _get_packed_artifact_name(run: Run) -> str | None:
-    """The name of what its training read, which may be gone."""
+    """Return the name of the packed corpus of a run; the artifact itself may be missing."""
     packed_name = run.stages.get("pad_removed_documents", run.stages.get("pack", {})).get(
         "artifact"
     )
@@ -212,7 +234,7 @@ def _get_packed_artifact_name(run: Run) -> str | None:
 
 
 def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
-    """The checkpoint that training, or fine-tuning, went on from."""
+    """Return the name of the checkpoint from which training or fine-tuning started."""
     lineage = checkpoint.manifest["lineage"]
     return lineage.get("start_checkpoint") or lineage.get("checkpoint")
 
@@ -220,7 +242,7 @@ def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
 def _find_affected_tokenizers(
     document_purge: DocumentPurge, artifacts: list[Artifact]
 ) -> list[str]:
-    """The tokenizers that were trained on any of the documents, of which a token may be a word."""
+    """Find the tokenizers that were trained on any of the documents."""
     training_tables = {
         f"{a.name}#documents" for a in artifacts if document_purge.has_training_documents(a)
     }
@@ -237,34 +259,33 @@ def _find_affected_tokenizers(
     return affected
 
 
-# For a terminal --------------------------------------------------------------------------------
-
-
 def render_purge(report: Report) -> str:
     would_prefix = "would be " if report["dry_run"] else ""
     lines = [f"{', '.join(report['documents'])} in store {report['store']}", ""]
     for name, changed_parts in report["artifacts"].items():
         lines.append(f"{name}: {would_prefix}rewritten: {_join_first_names(changed_parts)}")
     if not report["artifacts"]:
-        lines.append("no artifact holds anything of it")
+        lines.append("no artifact contains it")
     for title, names in (
         (
-            "runs that hold it, or held it" if report["dry_run"] else "runs that held it",
+            "runs that contain or contained it" if report["dry_run"] else "runs that contained it",
             report["runs"],
         ),
-        (f"work areas {would_prefix}removed", report["work_areas"]),
+        (f"folders of unfinished work {would_prefix}removed", report["work_areas"]),
         ("pages", report["pages"]),
         (
-            "exact copies, purged too"
+            "exact copies, also purged"
             if report["copies_purged"]
-            else "exact copies, which stay (--copies purges them, too)",
+            else "exact copies, not purged (--include-copies purges them)",
             report["copies"],
         ),
-        ("documents that matched it, to be looked at", report["related_documents"]),
-        ("unmasked pages out of the store, to be removed by hand", report["unredacted_pages"]),
+        ("documents that matched it; check them yourself", report["related_documents"]),
         (
-            "quarantined records of other sources that are no readable text and were searched by a "
-            "guess at their encoding",
+            "unredacted pages outside the store; delete them yourself",
+            report["unredacted_pages"],
+        ),
+        (
+            "unreadable quarantined records of other sources, searched with a guessed encoding",
             [
                 f"{record_count} of {name}"
                 for name, record_count in report["unreadable_records"].items()
@@ -276,28 +297,28 @@ def render_purge(report: Report) -> str:
     lines += ["", *_render_affected_checkpoints(report["checkpoints"])]
     if report["tokenizers"]:
         lines.append(
-            f"tokenizers trained on it, as they were: {_join_first_names(report['tokenizers'])}"
+            f"tokenizers trained on it, not changed: {_join_first_names(report['tokenizers'])}"
         )
     if report["dry_run"]:
-        return "\n".join([*lines, "nothing has been changed"])
+        return "\n".join([*lines, "nothing was changed"])
     return "\n".join(
         [
             *lines,
-            "ingest takes it no more; its runs can be neither replayed nor gone on with. A "
-            "site, a copy or a cache of this store elsewhere is not reached",
+            "ingest now skips the document; its runs can no longer be replayed or continued. "
+            "Sites, copies and caches of this store in other places were not changed",
         ]
     )
 
 
 def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
     if not checkpoints:
-        return ["no checkpoint read it"]
-    lines = ["checkpoints that read it, which nothing can clean:"]
+        return ["no checkpoint was trained on it"]
+    lines = ["checkpoints that were trained on it, which a purge cannot clean:"]
     for row in checkpoints:
         description = (
-            f"goes on from {row['start_checkpoint']}"
+            f"continues from {row['start_checkpoint']}"
             if row["start_checkpoint"]
-            else "steps not known"
+            else "steps unknown"
         )
         if row["steps"] is not None:
             noun = "step" if len(row["steps"]) == 1 else "steps"

@@ -1,7 +1,7 @@
-"""What the rules of a run removed or tagged, and which identity groups that hit hardest.
+"""Summarize what the rules of a run removed or tagged, and which identity groups most often.
 
-``hallmark run`` prints it at its end and adds it to its JSON. Every figure is read from the tables
-of the stages profile and removal_effects; nothing is counted again here.
+``hallmark run`` prints the summary at its end and adds it to its JSON. All figures come from the
+tables of the stages profile and removal_effects; nothing is counted again here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hallmark.tasks.measures.scorers import TOXICITY_HEADS
 Report = dict[str, Any]
 Row = dict[str, Any]
 
-#: Lines that are printed at most: of rules, of groups removed, of groups tagged. With two
-#: headings, a line on further rules and one on documents without a score, twelve in all.
+#: Maximum number of lines for rules, for groups removed and for groups tagged. With two headings,
+#: a line on further rules and one on documents without a score, that is twelve lines.
 MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 3, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
@@ -29,15 +29,15 @@ UNSCORED_REASONS = {
     "failed": "failed",
 }
 
-#: Stages whose reasons in the ledger are rules: both uses of select, and what cuts toxic windows.
+#: Stages whose reasons in the ledger are names of rules: both uses of select, and cut_toxic.
 FILTER_STAGES = ("select", "select_scored", "cut_toxic")
 
-#: The reason under which effects counts documents removed for any reason but as duplicates.
+#: The rows of removal_rates that count removals for any reason other than duplication.
 NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "all except duplicates"}
 
 
 def summarize_removals(run: Run) -> Report:
-    """Return what the rules of a run removed or tagged, and the identity groups hit hardest.
+    """Summarize the removals and tags of a run, and the identity groups with the highest rates.
 
     Returns:
         ``rules``: one entry for each rule that removed or tagged documents, the largest first.
@@ -46,7 +46,7 @@ def summarize_removals(run: Run) -> Report:
         ``groups``: identity groups whose documents were removed more often than all others,
         duplicates not counted; ``tagged_groups``: the same for rules that tag.
         ``min_group_documents``: groups with fewer documents are not ranked.
-        Empty where the run stopped before the stages profile and removal_effects.
+        Empty if the run stopped before the stages profile and removal_effects.
     """
     if not {"profile", "removal_effects"} <= run.stages.keys():
         return {}
@@ -70,8 +70,7 @@ def summarize_removals(run: Run) -> Report:
 
 
 def _count_removals_by_rule(run: Run) -> list[Row]:
-    """Return the documents that each rule removed, by the tables ``ledger_summary`` and
-    ``stage_accounts``."""
+    """Read how many documents each rule removed from ``ledger_summary`` and ``stage_accounts``."""
     removed_counts: dict[tuple[str, str], int] = {}
     for row in run["profile"]["ledger_summary"].read().to_pylist():
         if row["stage"] in FILTER_STAGES and row["action"] == "removed":
@@ -88,7 +87,7 @@ def _count_removals_by_rule(run: Run) -> list[Row]:
 
 
 def _count_tags_by_rule(run: Run) -> list[Row]:
-    """Return the documents that each rule tagged, by the table ``tag_counts``."""
+    """Read how many documents each rule tagged from the table ``tag_counts``."""
     counts: dict[tuple[str, str], list[int]] = {}
     for row in run["profile"]["tag_counts"].read().to_pylist():
         totals = counts.setdefault((row["stage"], row["rule"]), [0, 0])
@@ -115,7 +114,7 @@ def _build_rule_entry(
 
 
 def _list_toxicity_actions(run: Run) -> list[Row]:
-    """Return the action of each rule over a toxicity score, as the config of the run has it."""
+    """Return the action of each rule over a toxicity score in the config of the run, and why."""
     scorer_kind = run.record["config"]["score_toxicity"]["scorer"]["kind"]
     return [
         {
@@ -129,7 +128,7 @@ def _list_toxicity_actions(run: Run) -> list[Row]:
 
 
 def _count_unscored_documents(run: Run) -> Row:
-    """Return how many documents have no toxicity score, by the table ``toxicity_status``."""
+    """Read how many documents have no toxicity score, and why, from ``toxicity_status``."""
     rows = run["profile"]["toxicity_status"].read().to_pylist()
     by_status: Counter[str] = Counter()
     for row in rows:
@@ -143,7 +142,7 @@ def _count_unscored_documents(run: Run) -> Row:
 
 
 def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
-    """Return the groups hit more often than all other documents, the highest ratio first."""
+    """Return the groups with a higher rate than all other documents, the highest ratio first."""
     ranked_rates = [
         row
         for row in group_rates
@@ -175,7 +174,7 @@ def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
 
 
 def render_removals(report: Report) -> list[str]:
-    """Return the summary as lines for a terminal: none where nothing was removed or tagged."""
+    """Format the summary as lines for a terminal; no lines if nothing was removed or tagged."""
     if not report or not report["rules"]:
         return []
     reasons_by_rule = {row["rule"]: row["reason"] for row in report["actions"]}
@@ -201,7 +200,7 @@ def render_removals(report: Report) -> list[str]:
     if has_removals and not report["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
     for groups, verb, limit in (
-        ("groups", "removed (as duplicates not counted)", MAX_REMOVED_GROUPS_SHOWN),
+        ("groups", "removed (not counting duplicates)", MAX_REMOVED_GROUPS_SHOWN),
         ("tagged_groups", "tagged", MAX_TAGGED_GROUPS_SHOWN),
     ):
         if shown_groups := report[groups][:limit]:

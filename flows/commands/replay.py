@@ -1,4 +1,7 @@
-"""Run again from run.json into a fresh store, and judge each stage by its declared class."""
+"""Run again from run.json into an empty store, and compare each stage as its class demands.
+
+The class of a stage is the determinism that it declares: exact, machine or statistical.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, Usag
 
 Report = dict[str, Any]
 
-#: The flows of ``hallmark.flows.pipeline`` that make a corpus or a model.
+#: The flows of ``hallmark.flows.pipeline`` that produce a corpus or a model.
 REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
 
-#: Verdicts on stages that differ and are held to nothing.
+#: Verdicts on stages that differ for a known reason and so do not fail the replay.
 UNJUDGED_VERDICTS = ("other machine", "other inputs")
 
 
@@ -27,38 +30,47 @@ def replay(
     run: str = "latest",
     *,
     store: StoreOption = None,
-    into: str | None = None,
+    target_store: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run again from run.json into a fresh store and compare every hash.
+    """Run again from run.json into a new store and compare every hash.
+
+    Ends with exit code 1 if a stage differs.
 
     Parameters
     ----------
     run
-        A run, or "latest": the newest that made a corpus.
-    into
-        The fresh store; by default a temporary folder, removed afterwards.
+        A run id, or "latest": the newest run that produced a corpus.
+    target_store
+        An empty store for the results; by default a temporary folder, deleted afterwards.
     """
     with start_prefect_and_progress(lambda: open_run(run, store, stage="ingest")):
-        report = replay_run(open_run(run, store, stage="ingest"), into)
+        report = replay_run(open_run(run, store, stage="ingest"), target_store)
     print_result(report, as_json, render_replay)
     if not report["passed"]:
         raise SystemExit(1)
 
 
 def replay_run(run: Run, target_uri: str | None = None) -> Report:
-    """Execute a completed run anew and compare.
+    """Execute a completed run again and compare every stage.
 
-    ``exact`` stages must have the same content digest; ``machine`` stages must on the same
-    machine and library versions, elsewhere they are compared but not held to it;
-    ``statistical`` ones must have findings, or scores, within each other's intervals. A stage that
-    was given other inputs than before (a card behind a training on a GPU) is held to nothing: those
-    are judged where they were made.
+    ``exact`` stages must have the same content digest. ``machine`` stages must have it on the same
+    machine with the same library versions; a difference elsewhere does not fail the replay.
+    ``statistical`` stages must have findings, or scores, whose intervals overlap. A stage whose
+    inputs differ (such as the card of a model that was trained on a GPU) does not fail the replay
+    either, because its inputs are compared themselves.
+
+    Args:
+        run: The run to replay.
+        target_uri: An empty store; None for a temporary folder.
+
+    Raises:
+        UsageError: If the run cannot be replayed or the target store is not empty.
     """
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
     _check_flow_is_replayable(run)
-    original_artifacts = run.artifacts  # all of them, or a HallmarkError now and not after the work
+    original_artifacts = run.artifacts  # opened first, so that a missing one fails before the work
     earlier_artifacts = [
         artifact
         for earlier_run in list_corpus_runs(run)[:-1]
@@ -73,11 +85,10 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
     target_store = Store(target_uri)
     if target_store.list_folder_names("artifacts"):
         raise UsageError(
-            f"the store {target_uri} is not fresh: it holds artifacts; give an empty one"
+            f"the store {target_uri} already contains artifacts; name an empty one with "
+            "--target-store"
         )
-    target_location = str(
-        target_store.root_folder or target_store.uri
-    )  # the same from whatever folder
+    target_location = str(target_store.root_folder or target_store.uri)  # absolute
     try:
         copy_store_secret(run.store, target_store)
         target_store.put(
@@ -106,32 +117,36 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
 
 
 def _check_flow_is_replayable(run: Run) -> None:
-    """UsageError for a run that is not replayed."""
+    """Raise UsageError if runs of this flow cannot be replayed."""
     if run.flow == "audit":
         raise UsageError(
-            f"run {run.id} audited {run.audited_checkpoint}; replay the run that trained it, "
-            f"or audit it again"
+            f"run {run.id} only audited {run.audited_checkpoint}; replay the run that trained it, "
+            "or audit it again"
         )
     if run.flow == "prove":
         arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
         raise UsageError(
-            f"run {run.id} compared others; replay these ({arm_runs}), and prove again"
+            f"run {run.id} compared other runs; replay these ({arm_runs}), then run prove again"
         )
     if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(
-            f"run {run.id} is of the flow {run.flow!r:.40}, and only those of "
-            f"{', '.join(REPLAYABLE_FLOWS)} are replayed; the command that made it is told by: "
-            f"hallmark status {run.id}"
+            f"run {run.id} is of the flow {run.flow!r:.40}, but only runs of the flows "
+            f"{', '.join(REPLAYABLE_FLOWS)} can be replayed; hallmark status {run.id} shows the "
+            "command that started it"
         )
 
 
 def copy_store_secret(source_store: Store, target_store: Store) -> None:
-    """Ledgers hold hashes keyed by the store's secret: with another key none would be equal."""
+    """Copy the secret of a store, which keys the hashes in ledgers, so that these can be equal.
+
+    Raises:
+        UsageError: If the target store has another secret.
+    """
     target_store.set_secret_if_absent(source_store.secret)
     if target_store.secret != source_store.secret:
         raise UsageError(
-            f"the store {target_store.uri} is not fresh: it has a secret of its own; give an "
-            f"empty one"
+            f"the store {target_store.uri} is not empty: it has its own secret; name an empty one "
+            "with --target-store"
         )
 
 
@@ -147,14 +162,13 @@ def _rerun_flow(run: Run, target_uri: str) -> str:
         checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
         if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:
             raise UsageError(
-                f"run {run.id} fine-tuned {checkpoint_name}, which the store {run.store.uri} "
-                f"does not hold; "
-                f"fine-tune it again"
+                f"run {run.id} fine-tuned {checkpoint_name}, which is not in the store "
+                f"{run.store.uri}; fine-tune it again"
             )
         return str(
             flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri)
         )
-    for earlier_run in list_corpus_runs(run)[:-1]:  # what it adds to is made again first
+    for earlier_run in list_corpus_runs(run)[:-1]:  # first rebuild the corpora that it extends
         earlier_config = {**earlier_run.record["config"], "earlier_run": config["earlier_run"]}
         with chdir(earlier_run.working_folder):
             earlier_run_id = pipeline.pipeline(
@@ -204,7 +218,7 @@ def _compare_artifacts(
 
 
 def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
-    """Which tables and files differ, and what decided them differently."""
+    """List the tables and files that differ, and which parts of the fingerprint changed."""
     differences = []
     for group in ("tables", "files"):
         original_entries, replayed_entries = original.manifest[group], replayed.manifest[group]
@@ -219,7 +233,7 @@ def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
             replayed.manifest["parts"].get(part),
         )
         if original_entries != replayed_entries:
-            differences.append(f"its {part} changed")
+            differences.append(f"{part} changed")
     return differences
 
 
@@ -230,7 +244,7 @@ def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: 
     return has_same_libraries and run.record["platform"] == replayed_run.record["platform"]
 
 
-#: The tables of figures with intervals, and the columns that name a figure.
+#: Tables with intervals, and the columns that identify a row in them.
 FIGURE_KEY_COLUMNS = {
     "findings": ("audit", "metric", "slice"),
     "scores": ("system", "metric", "slice"),
@@ -238,7 +252,7 @@ FIGURE_KEY_COLUMNS = {
 
 
 def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
-    """Whether the intervals of the same figures overlap."""
+    """Return whether the same rows exist in both and their intervals overlap."""
     if set(original.tables) != set(replayed.tables):
         return False
     table_name = next((name for name in FIGURE_KEY_COLUMNS if name in original.tables), None)
@@ -253,7 +267,7 @@ def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
         replayed_row = replayed_rows.get(tuple(row[key] for key in key_columns))
         if replayed_row is None or (row["value"] is None) != (replayed_row["value"] is None):
             return False
-        if None in (row["low"], replayed_row["low"]):  # too little spread for an interval
+        if None in (row["low"], replayed_row["low"]):  # no interval to compare
             continue
         if row["high"] < replayed_row["low"] or replayed_row["high"] < row["low"]:
             return False
@@ -266,10 +280,10 @@ def render_replay(report: Report) -> str:
         details = f"  ({', '.join(row['differences'])})" if row["differences"] else ""
         lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
     unjudged = [row["label"] for row in report["stages"] if row["verdict"] in UNJUDGED_VERDICTS]
-    summary = "green: every stage holds its class"
+    summary = "passed: every stage is as reproducible as it declares"
     if unjudged:
-        summary = f"green: every stage that was judged holds its class; not {', '.join(unjudged)}"
-    lines.append(summary if report["passed"] else "NOT green")
+        summary += f"; not required to be equal: {', '.join(unjudged)}"
+    lines.append(summary if report["passed"] else "FAILED: stages differ that should be equal")
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The site over all runs of a store."""
+"""Build the site of all runs of a store, or the unredacted pages of one run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ def report(
     run: str = "latest",
     *,
     out: Path | None = None,
-    reveal: Annotated[bool, Parameter(negative="")] = False,
+    unredacted: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the site of all runs anew and print where RUN's cards are.
+    """Rebuild the site of all runs and print where the cards of RUN are.
 
     Parameters
     ----------
+    run
+        A run id, the start of one, or "latest": the newest run.
     out
-        The folder of the site; by default "site" inside a local store, and of an object store in
-        its folder of this machine's cache.
-    reveal
-        Write RUN's pages with nothing masked instead, for local eyes, into a folder of their own
-        ("site-revealed", beside the site) that only you can enter. run.json notes it.
+        The folder of the site; by default "site" in a local store, or in this machine's cache
+        folder for an object store.
+    unredacted
+        Write only the pages of RUN, without any redaction, into the folder "site-unredacted", which
+        only you can open; run.json records it.
     """
     opened_run = open_run(run, store)
-    if reveal:
+    if unredacted:
         return print_result(
             {"unredacted": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
         )

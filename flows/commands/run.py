@@ -1,4 +1,4 @@
-"""Run a config end to end."""
+"""Run a config from end to end, or forecast such a run."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ def run(
     overrides: OverridesOption = None,
     store: StoreOption = None,
     until: str | None = None,
-    start: str | None = None,
+    start_checkpoint: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a config end to end: curate, train, audit, report.
+    """Run a config from end to end: curate the text, train, audit and report.
 
     Parameters
     ----------
     config
-        A .toml file or the name of a config that comes with Hallmark.
+        A .toml file, or the name of a config that comes with Hallmark.
     until
         Stop after this stage.
-    start
-        Go on from this checkpoint of ours (RUN@STEP, "checkpoint/…" or a folder) on the config's
-        corpus, with the checkpoint's tokenizer.
+    start_checkpoint
+        Continue training from this Hallmark checkpoint (RUN@STEP, "checkpoint/…" or a folder), with
+        its tokenizer, on the corpus of the config.
     dry_run
-        Run nothing and write nothing: say what would run, what it would come to (size of corpus
-        and model, epochs, memory, time) and what it would fail of.
+        Run and write nothing; print which stages would run, the expected size of corpus and model,
+        epochs, memory and time, and any expected failure.
     """
     if dry_run:
         from hallmark.flows.commands.forecast_text import render_forecast
         from hallmark.flows.forecast.run_forecast import forecast_run
 
-        report = forecast_run(config, overrides or [], until, start, store)
+        report = forecast_run(config, overrides or [], until, start_checkpoint, store)
         print_result(report, as_json, render_forecast)
         if report["will_fail"]:
             raise SystemExit(1)
@@ -50,6 +50,6 @@ def run(
         config=config,
         overrides=overrides or [],
         until=until,
-        start=start,
+        start=start_checkpoint,
         store=store,
     )

@@ -1,4 +1,4 @@
-"""The runs of a store: what each executed, how it ended, whether its findings break its policy."""
+"""List the runs of a store: what each executed, how it ended and whether it passed its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RunStatus = Literal["completed", "failed", "running", "interrupted"]
 
 Row = dict[str, Any]
 
-#: What a row of the list begins with, as it stands in run.json.
+#: The fields of run.json with which each row of the list begins.
 RECORD_FIELDS = ("run", "flow", "config_name", "checkpoint", "started", "ended", "error")
 
 
@@ -26,25 +26,24 @@ def runs(
     flow: FlowName | None = None,
     config: str | None = None,
     status: RunStatus | None = None,
-    broken: Annotated[bool, Parameter(negative="")] = False,
+    policy_failed: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a store, the newest last: what each is of, how it ended, what its policy
-    says.
+    """List the runs of a store, newest last, with their outcome and policy verdict.
 
     Parameters
     ----------
     flow
-        Only runs of this flow. The worlds of studies are listed where asked for so.
+        Only runs of this flow; the worlds of studies are listed only with "--flow world".
     config
-        Only runs of the config of this name.
+        Only runs of the config with this name.
     status
-        Only runs that stand so.
-    broken
-        Only runs whose policy is broken, or not shown to hold.
+        Only runs with this status.
+    policy_failed
+        Only runs that failed their policy, or are not shown to pass it.
     """
-    print_result(list_runs(store, flow, config, status, broken), as_json, render_run_list)
+    print_result(list_runs(store, flow, config, status, policy_failed), as_json, render_run_list)
 
 
 def list_runs(
@@ -56,9 +55,11 @@ def list_runs(
 ) -> list[Row]:
     """List runs as JSON values, oldest first.
 
-    Each has the fields of ``RECORD_FIELDS`` and its ``status``; the number of ``stages`` and how
-    many the run computed itself; ``failed_rules`` and ``undecided_rules`` of its policy, None if
-    the verdicts cannot be read; and ``training_arm``, what training excluded.
+    Returns:
+        Rows with the fields of ``RECORD_FIELDS`` and the ``status``; the number of ``stages`` and
+        of ``computed_stages``, which the run did not take from the store; ``failed_rules`` and
+        ``undecided_rules`` of its policy, None if the verdicts cannot be read; and
+        ``training_arm``, see ``_get_training_arm``.
     """
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_worlds=flow == WORLD_FLOW
@@ -78,12 +79,12 @@ def list_runs(
 
 
 def _build_run_row(run: Run) -> Row:
-    broken_rules: list[str] | None
+    failed_rules: list[str] | None
     undecided_rules: list[str] | None
     try:
-        broken_rules, undecided_rules = group_failed_rules(run.list_unpassed_verdicts())
-    except HallmarkError:  # its artifact was removed or is damaged: ``status`` says so
-        broken_rules = undecided_rules = None
+        failed_rules, undecided_rules = group_failed_rules(run.list_unpassed_verdicts())
+    except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
+        failed_rules = undecided_rules = None
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
     record_fields = {field: run.record[field] for field in RECORD_FIELDS}
@@ -91,14 +92,19 @@ def _build_run_row(run: Run) -> Row:
         "status": run.status,
         "stages": len(stages),
         "computed_stages": computed_count,
-        "failed_rules": broken_rules,
+        "failed_rules": failed_rules,
         "undecided_rules": undecided_rules,
         "training_arm": _get_training_arm(run),
     }
 
 
 def _get_training_arm(run: Run) -> str:
-    """Which arm of a mitigation or a proof a training is."""
+    """Return which arm of an experiment a run trained.
+
+    Returns:
+        "documents" if the selected documents were removed, "control" if random ones were, "" if the
+        run excluded nothing or is not a training.
+    """
     exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
     has_exclusions = (
         exclusion_config.get("doc_ids_file") is not None
@@ -110,10 +116,10 @@ def _get_training_arm(run: Run) -> str:
 
 
 def render_run_list(rows: list[Row]) -> str:
-    """The list as text for a terminal."""
+    """Format the list for a terminal."""
     if not rows:
-        return "no such run"
-    header = ("run", "of", "config", "began", "took", "stages made", "ended")
+        return "no run matches"
+    header = ("run", "flow", "config", "started", "duration", "stages computed", "outcome")
     cells = [header, *(_format_run_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
@@ -124,14 +130,14 @@ def render_run_list(rows: list[Row]) -> str:
 
 def _format_run_cells(row: Row) -> tuple[str, ...]:
     description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
-    description += {"": "", "control": ", control", "documents": ", documents left out"}[
+    description += {"": "", "control": ", control", "documents": ", documents removed"}[
         row["training_arm"]
     ]
     outcome = row["status"]
     if row["failed_rules"]:
-        outcome += f", policy broken: {', '.join(row['failed_rules'])}"
+        outcome += f", policy failed: {', '.join(row['failed_rules'])}"
     if row["undecided_rules"]:
-        outcome += f", policy not shown to hold: {', '.join(row['undecided_rules'])}"
+        outcome += f", policy not shown to pass: {', '.join(row['undecided_rules'])}"
     start_time, duration = _format_start_and_duration(row)
     computed_stages = f"{row['computed_stages']} of {row['stages']}"
     return (
@@ -146,7 +152,7 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
 
 
 def _format_start_and_duration(row: Row) -> tuple[str, str]:
-    """When it began, and how long it took; empty where a record does not say."""
+    """Format the start and the duration of a run; "" for what its record does not contain."""
     try:
         started = datetime.fromisoformat(row["started"] or "")
     except ValueError:
@@ -154,6 +160,6 @@ def _format_start_and_duration(row: Row) -> tuple[str, str]:
     start_text = f"{started:%Y-%m-%d %H:%M}"
     try:
         elapsed = datetime.fromisoformat(row["ended"] or "") - started
-    except (ValueError, TypeError):  # TypeError: one of the two has no zone
+    except (ValueError, TypeError):  # TypeError: only one of the two has a time zone
         return start_text, ""
     return start_text, f"{elapsed.total_seconds():,.0f} s"

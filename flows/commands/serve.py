@@ -1,4 +1,4 @@
-"""Deployments on a Prefect server."""
+"""Serve the pipeline and the audit as deployments of a Prefect server."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def serve(
     *,
     overrides: OverridesOption = None,
     store: StoreOption = None,
-    root: Annotated[list[str] | None, Parameter(name="--root", negative="")] = None,
+    allowed_root: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> None:
-    """Register the pipeline (on the config's schedule) and the audit with a Prefect server.
+    """Register the pipeline (on the schedule of the config) and the audit with a Prefect server.
 
-    Runs read and write inside the roots only: the store, the folder of a config's .toml file, and
-    those that --root names.
+    Runs read and write only inside the allowed roots: the store, the folder of the config's .toml
+    file, and the locations that --allowed-root names.
 
     Parameters
     ----------
     config
-        The config that the pipeline's deployment runs.
-    root
-        A folder, or the beginning of a URI such as s3://bucket/folder, that runs may read and
-        write, too. May be given several times.
+        The config that the deployment of the pipeline runs.
+    allowed_root
+        A folder, or the beginning of a URI such as s3://bucket/folder, that runs may also read and
+        write; can be repeated.
     """
-    serve_deployments(config, overrides or [], store, root or [])
+    serve_deployments(config, overrides or [], store, allowed_root or [])

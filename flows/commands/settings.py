@@ -1,4 +1,4 @@
-"""Every setting of a config: its key, its default, what it may be, what it means."""
+"""List every setting of a config: key, default, allowed values and meaning."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ Schema = dict[str, Any]
 
 
 def settings(section: str | None = None, *, as_json: JsonOption = False) -> None:
-    """List every setting of a config, with its default, what it may be and what it means.
+    """List the settings of a config with their defaults, allowed values and meanings.
 
     Parameters
     ----------
     section
-        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier_run;
-        study, study.world …: those of the command study.
+        List only this section or key, such as pretrain.train, pretrain.train.steps or earlier_run;
+        "study" and "study.world" list the settings of the command study.
     """
     print_result(list_settings(section), as_json, render_settings)
 
 
 def list_settings(section: str | None = None) -> list[Row]:
-    """Rows (section, is_repeatable, section_description, key, required, default, allowed_values,
-    meaning), as in the config.
+    """List the settings in the order of the config.
 
-    ``section``: only those of this section and of the sections in it, or only this key.
-    ``is_repeatable``: several sections of the name may stand in a config. UsageError where there
-    is neither.
+    Args:
+        section: List only this section with its subsections, or only this key.
+
+    Returns:
+        Rows: section, is_repeatable (a config may contain several sections of this name),
+        section_description, key, required, default, allowed_values, meaning.
+
+    Raises:
+        UsageError: If there is no such section or key.
     """
     schema = Config.model_json_schema()
     if section is not None and section.partition(".")[0] == "study":
@@ -53,10 +58,10 @@ def list_settings(section: str | None = None) -> list[Row]:
         top_level_keys = [row["key"] for row in rows if not row["section"]]
         full_keys = [f"{row['section']}.{row['key']}".strip(".") for row in rows]
         raise UsageError(
-            f"there is no section or key "
-            f"{section!r}{suggest_closest_name(section, (*section_names, *full_keys))}; choose "
-            f"one of: {', '.join(section_names)}; or a key, such "
-            f"as those that stand in none: {', '.join(top_level_keys)}"
+            f"there is no section or key {section!r}"
+            f"{suggest_closest_name(section, (*section_names, *full_keys))}; choose one of the "
+            f"sections: {', '.join(section_names)}; or a key, such as those outside sections: "
+            f"{', '.join(top_level_keys)}"
         )
     return selected_rows
 
@@ -64,9 +69,9 @@ def list_settings(section: str | None = None) -> list[Row]:
 def _iter_setting_rows(
     section: str, is_repeatable: bool, schema: Schema, definitions: Schema, defaults: Schema
 ) -> Iterator[Row]:
-    """First the section's own keys, then the sections in it.
+    """Yield the keys of a section, then those of its subsections.
 
-    ``defaults``: of this section, where the one above gives it others than its kind has.
+    ``defaults`` holds the defaults of this section that differ from those in its schema.
     """
     subsections: list[tuple[str, bool, Schema, Schema]] = []
     description, key_descriptions = _parse_description(schema.get("description", ""))
@@ -119,7 +124,7 @@ def _parse_description(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 def _add_list_description(item_schema: Schema, list_schema: Schema, default_items: Any) -> Schema:
-    """A section that may stand several times, with what is said of all of them together."""
+    """Append the description and the default items of a list to the schema of its items."""
     descriptions = [item_schema.get("description", ""), list_schema.get("description", "")]
     for default_item in default_items:
         changed_settings = {
@@ -155,7 +160,7 @@ def _describe_allowed_values(schema: Schema) -> str:
 
 
 def render_settings(rows: list[Row]) -> str:
-    """The rows as text for a terminal, as they would stand in a TOML file."""
+    """Format the rows for a terminal, in the form of a TOML file."""
     lines: list[str] = []
     current_section: tuple[str, str] | None = None
     for row in rows:

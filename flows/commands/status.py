@@ -1,4 +1,4 @@
-"""Where a run stands: stages, artifacts, rows, accounts; what is stale and why."""
+"""Show the stages, artifacts and row accounts of a run, and which stages are out of date."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ Report = dict[str, Any]
 
 
 def status(run: str = "latest", *, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show a run's stages, artifacts, rows and accounts, and what is stale and why."""
+    """Show the stages, artifacts and row accounts of a run, and which stages are out of date.
+
+    Parameters
+    ----------
+    run
+        A run id, the start of one, or "latest": the newest run.
+    """
     print_result(build_status_report(open_run(run, store)), as_json, render_status)
 
 
 def build_status_report(run: Run) -> Report:
-    """A JSON value; ``stale_reasons`` lists the reasons why a stage would run again today."""
+    """Build the report as a JSON value.
+
+    ``stale_reasons`` of a stage lists why it would run again today.
+    """
     current_folder, base_folder = os.getcwd(), run.working_folder
     with chdir(base_folder):
         recorded_folder = run.record.get("folder")
@@ -60,7 +69,7 @@ def _build_stage_report(run: Run) -> Report:
             reasons = _find_stale_reasons(
                 artifact, settings_by_stage.get(label), run, stale_artifacts
             )
-        except HallmarkError as error:  # removed or damaged: the rest is still worth a look
+        except HallmarkError as error:  # removed or damaged; still report the other stages
             contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
             stale_artifacts[entry["artifact"]] = label
@@ -96,7 +105,13 @@ def _build_stage_report(run: Run) -> Report:
 
 
 def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
-    """The config that the same command would use now; the very same where it names no file."""
+    """Load the config that the command of the run would use today.
+
+    It is the recorded config if the run was not started from a config file.
+
+    Returns:
+        The config, or None and the reason why it cannot be read.
+    """
     if run.flow in STUDY_FLOWS:
         from hallmark.flows.study_config import parse_study_config
 
@@ -105,11 +120,8 @@ def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
         except HallmarkError as error:
             return None, str(error)
     config_file = run.record["config_file"]
-    if config_file and ".." in Path(config_file).parts:  # no run of ours names one so
-        return (
-            None,
-            f"run.json names {config_file!r}, which leads out of the folder and is not read",
-        )
+    if config_file and ".." in Path(config_file).parts:  # Hallmark never records such a path
+        return None, f"run.json names {config_file!r}, a path with '..', which is not read"
     try:
         if not config_file:
             return load_config(run.record["config"]), None
@@ -150,7 +162,7 @@ def _find_stale_reasons(
 ) -> list[str]:
     stage = STAGES.get(artifact.stage)
     if stage is None:
-        return [f"there is no stage {artifact.stage!r} any more"]
+        return [f"the stage {artifact.stage!r} no longer exists"]
     code_digests, libraries, recorded_settings, recorded_digests = (
         artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS
     )
@@ -168,13 +180,15 @@ def _find_stale_reasons(
         try:
             current_digests = stage.compute_external_digests(config, run.store)
             reasons += [
-                f"outside: {name}" for name in _find_changed_keys(recorded_digests, current_digests)
+                f"external input: {name}"
+                for name in _find_changed_keys(recorded_digests, current_digests)
             ]
         except (HallmarkError, OSError) as error:
-            reasons.append(f"outside: {error}")
+            reasons.append(f"external input: {error}")
     for input_name in iter_artifact_names(artifact.manifest["lineage"]):
         if input_name.partition("#")[0] in stale_artifacts:
-            reasons.append(f"may change with {stale_artifacts[input_name.partition('#')[0]]}")
+            stale_label = stale_artifacts[input_name.partition("#")[0]]
+            reasons.append(f"its input {stale_label} is stale")
     return reasons
 
 
@@ -186,7 +200,7 @@ def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -
     )
 
 
-#: Flows that are about a checkpoint; a study, and each of its worlds.
+#: Flows that take a checkpoint; and the flow of a study with that of each of its worlds.
 CHECKPOINT_FLOWS, STUDY_FLOWS = ("audit", "finetune", "prove"), ("study", "world")
 
 
@@ -203,8 +217,8 @@ def render_status(report: Report) -> str:
         lines.append(f"relative paths start from {report['folder']}, where the run was started")
     elif report["folder"] not in (None, report["current_folder"]):
         lines.append(
-            f"relative paths start from here, {report['current_folder']}: {report['folder']}, "
-            f"where the run was started, is no folder any more"
+            f"relative paths start from the current folder, {report['current_folder']}, because "
+            f"{report['folder']}, where the run was started, no longer exists"
         )
     lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)
@@ -232,26 +246,26 @@ def render_status(report: Report) -> str:
 
 
 def _describe_next_step(report: Report) -> str:
-    """What to do next."""
+    """Return one sentence that says what to do next."""
     has_stale_stages = any(stage["stale_reasons"] for stage in report["stages"])
     if report["config_problem"]:
         return (
-            f"its config can no longer be read ({report['config_problem']}), so changed settings "
-            f"are not seen"
+            f"the config of the run cannot be read any more ({report['config_problem']}), so "
+            "changed settings are not reported"
         )
     if report["status"] == "running":
         return "still running"
     if report["status"] != "completed":
-        return f"it goes on with: {_format_rerun_command(report)}"
+        return f"continue with: {_format_rerun_command(report)}"
     return (
-        f"stale stages run again with: {_format_rerun_command(report)}"
+        f"run stale stages again with: {_format_rerun_command(report)}"
         if has_stale_stages
-        else "nothing is stale"
+        else "all stages are up to date"
     )
 
 
 def _format_rerun_command(report: Report) -> str:
-    """The command that made the run."""
+    """Return the shell command that started the run."""
     arguments = ["hallmark", "run", report["config_file"] or report["config_name"]]
     if report["flow"] in ("audit", "finetune"):
         arguments = ["hallmark", report["flow"], report["checkpoint"]]
@@ -260,7 +274,7 @@ def _format_rerun_command(report: Report) -> str:
     if report["flow"] == "prove":
         base_run_id = (report["checkpoint"] or "latest").partition("@")[0]
         arguments = ["hallmark", "prove", base_run_id, *(report["findings"] or ())]
-        arguments += ["--seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
+        arguments += ["--extra-seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
     if report.get("study_command"):
         arguments = report["study_command"]
     for override in report["overrides"]:
@@ -271,7 +285,7 @@ def _format_rerun_command(report: Report) -> str:
     arguments += ["--store", store] if report["store_must_be_named"] else []
     arguments += ["--until", report["last_stage"]] if report["last_stage"] else []
     has_start_checkpoint = report["flow"] == "pipeline" and report["checkpoint"]
-    arguments += ["--start", report["checkpoint"]] if has_start_checkpoint else []
+    arguments += ["--start-checkpoint", report["checkpoint"]] if has_start_checkpoint else []
     return f"cd {shlex.quote(report['base_folder'])} && " * needs_chdir + shlex.join(arguments)
 
 

@@ -1,4 +1,4 @@
-"""Measure the audits themselves: their error rates on worlds with sealed answers."""
+"""Measure the error rates of the audits on synthetic corpora with sealed answers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ def study(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how often the audits are wrong, on invented worlds whose answers are sealed until the
-    audits are done.
+    """Measure the error rates of the audits on synthetic corpora whose true answers are sealed
+    until the audits are done.
+
+    A world is one such corpus, with a model that is trained on it and audited.
 
     Parameters
     ----------
     name
-        Of the study. One of this name that is not done goes on; its settings stay as they are.
+        The name of the study; an unfinished study of this name continues, with its settings
+        unchanged.
     worlds_with_effects
-        How many, by default 40.
+        Number of worlds that contain effects; 40 by default.
     worlds_without_effects
-        How many more, by default 10.
+        Number of additional worlds that contain none; 10 by default.
     parallel_worlds
-        How many run at a time, a thread each, by default 2.
+        Number of worlds that run at the same time, one thread each; 2 by default.
     """
     from hallmark.flows.study_config import check_settings_unchanged, resolve_study_arguments
 
@@ -67,10 +70,11 @@ def study(
             time.monotonic() - start_time,
         )
         outcome_text = (
-            f"void: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
+            f"failed: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
         )
         stderr.print(
-            f"{world_number} of {world_count}, after {elapsed_seconds:,.0f} s: {outcome_text}",
+            f"world {world_number} of {world_count}, after {elapsed_seconds:,.0f} s: "
+            f"{outcome_text}",
             markup=False,
         )
 
@@ -87,18 +91,18 @@ def study(
 
 
 def print_study_start(study_config: Any) -> None:
-    """Say what is to come: a world takes minutes."""
+    """Announce how many worlds will run, because each takes minutes."""
     from hallmark.flows.console import stderr
 
     world_count = study_config.worlds_with_effects + study_config.worlds_without_effects
     stderr.print(
-        f"{format_count(world_count, 'world')}, {study_config.parallel_worlds} at a time; each is "
-        f"reported when it is done"
+        f"running {format_count(world_count, 'world')}, {study_config.parallel_worlds} at a time; "
+        "a line appears for each that ends"
     )
 
 
 def build_study_report(run: Run) -> Report:
-    """What a study found, from its tables."""
+    """Return the tables of the stage ``error_rates`` as lists of rows, with the id of the run."""
     error_rates = run["error_rates"]
     table_names = (
         "worlds",
@@ -118,26 +122,33 @@ def build_study_report(run: Run) -> Report:
 def render_study(report: Report) -> str:
     counted_worlds = sum(row["is_counted"] for row in report["worlds"])
     world_count = len(report["worlds"])
-    verb = "counts" if world_count == 1 else "count"
-    lines = [f"{counted_worlds} of {format_count(world_count, 'world')} {verb}"]
+    lines = [f"worlds that count: {counted_worlds} of {world_count}"]
     lines += [
         f"    {row['world']}: {row['reason']}" for row in report["worlds"] if not row["is_counted"]
     ]
     for title, table_name in (
-        ("effects found, by dose", "detection_rates"),
-        ("claimed where there is none (nominal 5 %)", "false_alarm_rates"),
-        ("intervals that cover the true figure (nominal 95 %)", "interval_coverage"),
-        ("documents named by attribution that were written for a text", "attribution_precision"),
+        ("detected effects, by effect level", "detection_rates"),
+        ("false alarms where there is no effect (nominal 5 %)", "false_alarm_rates"),
+        ("intervals that cover the true value (nominal 95 %)", "interval_coverage"),
+        (
+            "documents named by attribution that were written for the text in question",
+            "attribution_precision",
+        ),
     ):
         lines += ["", title]
         for row in report[table_name]:
-            dose_suffix = f" {row['effect_level']:g}" if "effect_level" in row else ""
-            lines.append(f"    {row['kind'] + dose_suffix:<18} {format_rate(row)}, n {row['n']:,}")
+            level_suffix = f" {row['effect_level']:g}" if "effect_level" in row else ""
+            label = row["kind"] + level_suffix
+            lines.append(f"    {label:<18} {format_rate(row)}, n = {row['n']:,}")
     if report["removal_reductions"]:
-        lines += ["", "by how much figures fall without the documents that attribution names"]
+        lines += ["", "reduction of the figures without the documents that attribution names"]
     for row in report["removal_reductions"]:
-        lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {format_rate(row)}, n {row['n']:,}")
-    lines += ["", "smallest dose found, as all above it, in at least 80 % of cases"]
+        label = f"{row['kind']} {row['arm']}"
+        lines.append(f"    {label:<21} {format_rate(row)}, n = {row['n']:,}")
+    lines += [
+        "",
+        "smallest effect level that, like all higher ones, is detected in at least 80 % of cases",
+    ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:
         level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
@@ -147,6 +158,7 @@ def render_study(report: Report) -> str:
 
 
 def format_rate(row: Report) -> str:
+    """Format a rate as a percentage with its interval, if it has one."""
     if row["value"] is None:
         return "not measured"
     value, low, high = (

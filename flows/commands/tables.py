@@ -1,4 +1,4 @@
-"""Every table of every stage: its columns, what they hold, in which unit, of what kind."""
+"""List the tables of every stage, with the type, unit, kind and meaning of their columns."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from hallmark.flows.table_listing import Row, list_tables
 
 
 def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:
-    """List every table of every stage: its columns with type, unit, kind and meaning.
+    """List the tables of every stage and their columns, with type, unit, kind and meaning.
 
     Parameters
     ----------
     stage
-        Only the tables of this stage, such as deduplicate, or of its use under another name, such
+        List only the tables of this stage, such as deduplicate, or of a step of the pipeline, such
         as deduplicate_redacted or toxicity_build_requests.
     """
     print_result(list_tables(stage), as_json, render_tables)
 
 
 def render_tables(rows: list[Row]) -> str:
-    """The tables as text for a terminal."""
+    """Format the tables for a terminal."""
     lines: list[str] = []
     for row in rows:
-        telemetry_note = " (of the machine, no part of the content)" if row["is_telemetry"] else ""
+        telemetry_note = (
+            " (describes the machine, not part of the content)" if row["is_telemetry"] else ""
+        )
         lines += ["", f"{row['stage']}: {row['table']}{telemetry_note}"]
         lines += textwrap.wrap(row["meaning"], 110, initial_indent="  ", subsequent_indent="  ")
         for column in row["columns"]:
             kind = f"{column['kind']}, {column['type']}"
             unit = f" [{column['unit']}]" if column["unit"] else ""
-            judged_by_note = f"; judged by {column['judged_by']}" if column["judged_by"] else ""
+            judged_by_note = f"; scored in {column['judged_by']}" if column["judged_by"] else ""
             lines += textwrap.wrap(
                 f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged_by_note}",
                 110,

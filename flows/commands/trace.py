@@ -1,5 +1,8 @@
-"""The whole way of a document: its text at every stage, in or out, and the steps that read it; or
-of a finding: its rows, and the documents behind them."""
+"""Follow a document through the stages of a run, or a finding to the training documents.
+
+For a document: its text at every stage, where it was removed, and which training steps read it.
+For a finding: its worst rows and the training documents that contain the same text.
+"""
 
 from __future__ import annotations
 
@@ -31,65 +34,81 @@ from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 
-#: Characters of a text, and of one in a line with others, and steps, that a terminal shows.
+#: Number of characters of a text, of characters of a field in a line, and of rows or steps that a
+#: terminal shows.
 MAX_TEXT_CHARACTERS, MAX_FIELD_CHARACTERS = 2000, 120
 MAX_LISTED_ITEMS = 12
 
-#: Training rows looked at together.
+#: Number of training sequences that are searched at once.
 SEQUENCES_PER_CHUNK = 1 << 22
 
-#: Told by themselves: the document with its ledger, and where its tokens stand; or nothing that the
-#: table of documents does not tell.
+#: Tables that the report shows separately, or that add nothing to the table of documents.
 SEPARATELY_REPORTED_TABLES = ("documents", "ledger", "spans", "checksums", "signatures")
 
 
 def trace(
     run: str,
-    id: str,
+    document_or_finding: str,
     *,
-    masked: Annotated[bool, Parameter(negative="")] = False,
+    redact: Annotated[bool, Parameter(negative="")] = False,
     attribute: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a document through a run, what each stage made of it, which steps read it; or a
-    finding of an audit to its worst rows and the training documents behind them.
+    """Follow a document through all stages of a run, or a finding to its worst rows and the
+    training documents that contain the same text.
 
     Parameters
     ----------
     run
-        A run, or "latest": the newest that made a corpus, or of a finding that has its audit.
-    id
-        32 hexadecimal digits, as the column doc_id of every table has them; or the audit and the
-        metric of a finding, and its slice where it has one:
+        A run id, or "latest": the newest run that produced a corpus, or, for a finding, the newest
+        with its audit.
+    document_or_finding
+        The id of a document (32 hexadecimal digits, as in the column doc_id of the tables), or a
+        finding as audit.metric[slice], such as bias.stereotype_preference or
         "toxicity.toxicity_probability[prompted, draw_count=25]".
-    masked
-        Mask personal data, planted secrets and offensive texts in all that is told of it, as the
-        pages do.
+    redact
+        Hide personal data, planted secrets and offensive texts, as the pages do.
     attribute
-        Of a finding about likelihoods: name also, for each row, the training documents without
-        which its text would be the less likely, by an estimate: those that share its rare words and
-        runs of words. Reads the texts of all training documents; `hallmark study` measures how
-        often it is right.
+        For a finding about likelihoods, also estimate which training documents make the text of
+        each row more likely, by shared rare words and phrases; this reads all training documents,
+        and the command study measures how often it is right.
     """
-    if attribute and "." not in id:
-        raise UsageError(
-            "--attribute is about a finding, such as bias.stereotype_preference, not a document"
-        )
-    if "." in id:
-        audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(id)}")
-        print_result(trace_finding(audit_run, id, masked, attribute), as_json, render_finding_trace)
-    else:
+    if "." in document_or_finding:
+        finding_name = document_or_finding
+        audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(finding_name)}")
         print_result(
-            trace_document(open_run(run, store, stage="ingest"), id, masked),
+            trace_finding(audit_run, finding_name, redact, attribute),
             as_json,
-            render_document_trace,
+            render_finding_trace,
         )
+        return
+    if attribute:
+        raise UsageError(
+            "--attribute needs a finding, such as bias.stereotype_preference, not a document"
+        )
+    print_result(
+        trace_document(open_run(run, store, stage="ingest"), document_or_finding, redact),
+        as_json,
+        render_document_trace,
+    )
 
 
 def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
-    """What the stages of a run, in their order, say of a document, those of the runs before it to
-    whose corpus it adds first; its spans and its steps."""
+    """Trace a document through the stages of a run and its training.
+
+    Args:
+        run: A run that produced a corpus.
+        doc_id: 32 hexadecimal digits.
+        redact: Whether to redact all texts as the pages do.
+
+    Returns:
+        The ``stages`` that contain the document, those of earlier runs whose corpus this run
+        extends first; its packed ``spans`` and the training ``steps`` that read it.
+
+    Raises:
+        UsageError: If the id is malformed or no stage contains the document.
+    """
     id_bytes = parse_doc_id(doc_id)
     redactor = (
         build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY)
@@ -113,8 +132,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         stages.append({"stage": label, "run": source_run.id, "artifact": artifact.name, **entry})
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} knows a document {doc_id}; ids stand in the column doc_id "
-            f"of its tables"
+            f"no stage of run {run.id} contains a document {doc_id}; ids are in the column doc_id "
+            "of its tables"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {
@@ -130,7 +149,7 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
 
 
 def _iter_candidate_artifacts(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
-    """Through which artifacts a document may have come: of earlier runs those of their corpus."""
+    """Yield the artifacts that may contain a document; of earlier runs only those of the corpus."""
     *earlier_runs, last_run = list_corpus_runs(run)
     for earlier_run in earlier_runs:
         labels = list(earlier_run.stages)
@@ -141,15 +160,15 @@ def _iter_candidate_artifacts(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
 
 
 def parse_doc_id(doc_id: str) -> bytes:
-    """An id as bytes; UsageError if it is none."""
+    """Convert the hexadecimal id of a document to bytes, or raise UsageError."""
     try:
         id_bytes = bytes.fromhex(doc_id)
     except ValueError:
         id_bytes = b""
     if len(id_bytes) != ID_TYPE.byte_width:
         raise UsageError(
-            f"{doc_id!r:.80} is no doc_id, which has 32 hexadecimal digits, as in the column "
-            f"doc_id, and no finding, which begins with its audit: bias.stereotype_preference"
+            f"{doc_id!r:.80} is neither a doc_id (32 hexadecimal digits, as in the column doc_id) "
+            "nor a finding (audit.metric, such as bias.stereotype_preference)"
         )
     return id_bytes
 
@@ -157,7 +176,10 @@ def parse_doc_id(doc_id: str) -> bytes:
 def _find_document_in_artifact(
     artifact: Artifact, doc_id: bytes, redactor: Redactor | None
 ) -> Report | None:
-    """What one artifact says of the document, masked but for its text; None if nothing."""
+    """Collect what one artifact records about a document, or return None if nothing.
+
+    All values are redacted except ``text``, which the caller redacts.
+    """
     tables = artifact.tables
 
     def read_redacted_rows(table: Table) -> list[Report]:
@@ -185,7 +207,7 @@ def _find_document_in_artifact(
 
 
 def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
-    """The rows of a table that name the document, in any column of ids."""
+    """Return the rows of a table that name the document in any id column."""
     if table.name in ("documents", "ledger"):
         return list(table.find_document_rows([doc_id]).to_pylist())
     id_columns = [
@@ -200,7 +222,7 @@ def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
 
 
 def _redact_row(row: Report, table: Table, redactor: Redactor | None) -> Report:
-    """A row of a ledger or another table without what is empty, and without its ``text``."""
+    """Redact a row of a table, and drop empty values, ``doc_id`` and ``text``."""
     columns = table.columns
     prompt_columns = find_prompt_columns(column for name, column in columns.items() if name in row)
     return {
@@ -219,9 +241,9 @@ def _redact_value(
     redactor: Redactor | None,
     adjacent_texts: tuple[str, str] = ("", ""),
 ) -> Any:
-    """Return a value of a row, with a masker as pages show it.
+    """Return a value of a row, redacted as on pages if there is a redactor.
 
-    ``beside``: what the row shows right before and after it.
+    ``adjacent_texts`` are the texts that the row shows directly before and after the value.
     """
     if isinstance(value, list):
         return [_redact_value(item, column, row, redactor) for item in value]
@@ -245,7 +267,7 @@ def _redact_document_text(text: str, document: Report, redactor: Redactor | None
 
 
 def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
-    """Where its tokens stand in the packed sequences."""
+    """Find the spans of a document in the packed sequences."""
     if "pack" not in run.stages:
         return []
     matches = run.packed_corpus["spans"].filter_rows(pc.field("doc_id") == doc_id)
@@ -254,12 +276,12 @@ def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
 
 
 def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
-    """The training steps that read any of these sequences, from 1."""
+    """Return the training steps, counted from 1, that read any of these sequences."""
     if "pretrain" not in run.stages or not sequence_numbers:
         return []
     train_config, row_count = run.config.pretrain.train, run.packed_corpus["train"].row_count
     wanted_sequences = pa.array(sorted(sequence_numbers))
-    # Consecutive steps are the rows of one longer batch.
+    # The rows of consecutive steps are those of one larger batch.
     steps_per_chunk = min(
         train_config.steps, max(1, SEQUENCES_PER_CHUNK // train_config.batch_size)
     )
@@ -275,9 +297,6 @@ def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
             (chunk_index * steps_per_chunk + read_positions // train_config.batch_size + 1).tolist()
         )
     return sorted(step for step in steps if step <= train_config.steps)
-
-
-# For a terminal ----------------------------------------------------------------------------------
 
 
 def render_document_trace(report: Report) -> str:
@@ -296,10 +315,10 @@ def _format_document_state(stage_entry: Report) -> str:
     if "state" not in stage_entry:
         return ""
     if stage_entry["state"] == "absent":
-        return "out"
+        return "absent"
     if "purged" in stage_entry:
-        return f"in, {stage_entry['source']}, purged on {stage_entry['purged'][:10]}"
-    return f"in, {stage_entry['source']}" + (
+        return f"present, {stage_entry['source']}, purged on {stage_entry['purged'][:10]}"
+    return f"present, {stage_entry['source']}" + (
         ", text changed" if stage_entry["text_changed"] else ""
     )
 
@@ -357,16 +376,16 @@ def _quote_text_lines(text: str) -> list[str]:
 
 def _render_training_use(report: Report) -> list[str]:
     if not report["is_packed"]:
-        return ["the run packed nothing"]
+        return ["the run packed no corpus"]
     if not report["spans"]:
-        return ["its tokens stand in no packed sequence"]
+        return ["no packed sequence contains its tokens"]
     lines = [
         f"{span['split']} sequence {span['sequence']}: tokens {span['row_start']} to "
         f"{span['row_end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
         for span in report["spans"][:MAX_LISTED_ITEMS]
     ]
     if (hidden_count := len(report["spans"]) - MAX_LISTED_ITEMS) > 0:
-        lines.append(f"and {format_count(hidden_count, 'more stretch', 'more stretches')}")
+        lines.append(f"and {format_count(hidden_count, 'more span')}")
     steps = report["steps"]
     formatted_steps = ", ".join(map(str, steps[:MAX_LISTED_ITEMS])) + (
         " …" if len(steps) > MAX_LISTED_ITEMS else ""
@@ -374,7 +393,7 @@ def _render_training_use(report: Report) -> list[str]:
     lines.append(
         f"read in {format_count(len(steps), 'training step')}: {formatted_steps}"
         if steps
-        else "read in no step"
+        else "read in no training step"
     )
     return lines
 
@@ -399,7 +418,7 @@ def render_finding_trace(report: Report) -> str:
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
         f"    {shown_rows_text} of {report['evidence_table']} in {report['artifact']}"
         + (
-            "; what was written was not looked for in the corpus"
+            "; the corpus was not searched for the model's text"
             if report["is_overlap_unknown"]
             else ""
         ),
@@ -410,16 +429,17 @@ def render_finding_trace(report: Report) -> str:
             lines += _render_training_document(document)
         if report["min_span_tokens"] and not entry["documents"]:
             lines.append(
-                f"    no run of {report['min_span_tokens']} tokens of what was written stands in "
-                "the training text"
+                f"    no {report['min_span_tokens']} consecutive tokens of the model's text occur "
+                "in the training text"
             )
         if entry["further_documents"]:
             lines.append(f"    and {format_count(entry['further_documents'], 'more document')}")
         if "attributions" in entry:
             lines.append(
-                "    attributed, an estimate: share of the weight of the row's words"
+                "    attributed documents (estimate), with their share of the weight of the row's "
+                "words:"
                 if entry["attributions"]
-                else "    attributed: none shares its words"
+                else "    attributed documents: none shares its words"
             )
         for document in entry.get("attributions", ()):
             lines += _render_training_document(document)
@@ -428,26 +448,25 @@ def render_finding_trace(report: Report) -> str:
 
 def _render_training_document(document: Report) -> list[str]:
     read_count, step = document["times_read"], document["first_step"]
-    training_note = " of the training before" if document.get("training_index") else ""
+    training_note = " of the previous training" if document.get("training_index") else ""
     first_step_note = "" if step is None else f", first in step {step}{training_note}"
     read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(
         read_count, f", read {read_count} times"
     )
     if read_count == 0 and step is not None and "sequence" in document:
-        first_step_note = (
-            f": first in step {step}{training_note}"  # its row was read behind this checkpoint
-        )
+        # The sequence is first read after this checkpoint.
+        first_step_note = f": first in step {step}{training_note}"
     elif read_count == 0 and step is not None:
-        read_note = ", not read whole yet"
+        read_note = ", not yet read completely"
     elif document["split"] != "train":
-        read_note = f", held out ({document['split']}): nobody trains on it"
+        read_note = f", held out ({document['split']}), never trained on"
     size_note = (
         f", {format_count(document['run_tokens'], 'token')}" if "run_tokens" in document else ""
     )
     score_note = f", {document['score']:.0%}" if "score" in document else ""
     licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
+    notes = f"{licence_note}{size_note}{score_note}{read_note}{first_step_note}"
     return [
-        f"    {document['doc_id']} "
-        f"{escape_invisible(document['source'])}{licence_note}{size_note}{score_note}{read_note}{first_step_note}",
+        f"    {document['doc_id']} {escape_invisible(document['source'])}{notes}",
         *(f"    {line}" for line in _quote_text_lines(document["text"])),
     ]

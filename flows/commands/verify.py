@@ -14,20 +14,20 @@ from hallmark.reports.page.figures import format_count
 from hallmark.reports.purge_notices import iter_artifact_names
 from hallmark.tasks.contract import Artifact, HallmarkError, Store
 
-#: Damaged files that a terminal shows.
+#: Number of damaged files that a terminal shows.
 MAX_SHOWN_DAMAGED = 20
 
 
 @dataclass
 class Verification:
-    """What was read of a store, and what of it is damaged.
+    """Store what was read of a store, and which files are damaged.
 
     Attributes:
-        artifact_count: How many artifacts were read.
-        file_count: How many files of them.
-        byte_count: Size of these files.
+        artifact_count: Number of artifacts that were read.
+        file_count: Number of files in these artifacts.
+        byte_count: Total size of these files.
         damage_messages: One sentence for each damaged file, manifest or record.
-        missing_inputs: Names of inputs that the store does not hold: folders of the user, or
+        missing_inputs: Names of inputs that are not in the store: folders of the user, or
             artifacts of another store.
     """
 
@@ -43,13 +43,13 @@ def verify(
 ) -> None:
     """Read every file of a run, or of the whole store, and compare its SHA-256 with the manifest.
 
-    Ends with 1 where a file is missing or damaged.
+    Ends with exit code 1 if a file is missing or damaged.
 
     Parameters
     ----------
     run
-        Only what this run reused or computed, its checkpoints and what these were made from.
-        Without it every artifact and every record of the store is read.
+        Read only the artifacts of this run, its checkpoints and their inputs; by default every
+        artifact and every record of the store.
     """
     opened_store = open_store(store, create=False)
     with opened_store.shared_lock():
@@ -71,11 +71,12 @@ def verify_store(store: Store) -> Verification:
         f"{stage}/{name}"
         for stage in store.list_folder_names("artifacts")
         for name in store.list_folder_names(f"artifacts/{stage}")
-        if store.get(f"artifacts/{stage}/{name}/manifest.json") is not None  # else never committed
+        if store.get(f"artifacts/{stage}/{name}/manifest.json")
+        is not None  # without one, it was never committed
     )
     for name in list_run_ids(store):
         run = _read_or_record_damage(verification, lambda name=name: open_run(name, store))
-        if run is not None:  # a manifest that a run names may be lost
+        if run is not None:  # finds artifacts whose manifest is lost
             artifact_names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
     _verify_artifacts(store, artifact_names, verification)
     if store.get("secret") is not None:
@@ -84,7 +85,7 @@ def verify_store(store: Store) -> Verification:
 
 
 def verify_run(store: Store, run_name: str) -> Verification:
-    """Verify the artifacts of a run, and all from which they were made."""
+    """Verify the artifacts of a run, its checkpoints, and all their inputs."""
     verification = Verification()
     stage_entries = open_run(run_name, store).stages.values()
     pending_names = [entry["artifact"] for entry in stage_entries]
@@ -97,7 +98,7 @@ def verify_run(store: Store, run_name: str) -> Verification:
         try:
             artifact = find_artifact(store, artifact_name)
             checkpoints = read_checkpoint_names(artifact)
-        except HallmarkError:  # said where it is verified
+        except HallmarkError:  # _verify_artifacts reports it
             continue
         required_names.update(checkpoints)
         pending_names += [*checkpoints, *iter_artifact_names(artifact.manifest["lineage"])]
@@ -117,7 +118,7 @@ def verify_run(store: Store, run_name: str) -> Verification:
 
 
 def read_checkpoint_names(artifact: Artifact) -> list[str]:
-    """Names of the checkpoints that a training committed as artifacts of their own."""
+    """Return the names of the checkpoint artifacts that a training wrote."""
     if "checkpoints" not in artifact.tables:
         return []
     return artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
@@ -126,7 +127,7 @@ def read_checkpoint_names(artifact: Artifact) -> list[str]:
 def _verify_artifacts(
     store: Store, artifact_names: Iterable[str], verification: Verification
 ) -> None:
-    """Verify artifacts by name, their files in parallel; hashing releases Python's lock."""
+    """Verify artifacts by name, with one thread per core, since hashing releases the GIL."""
 
     def iter_file_entries() -> Iterator[tuple[Artifact, dict[str, Any]]]:
         for name in artifact_names:
@@ -157,7 +158,7 @@ def _verify_artifacts(
 
 
 def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:
-    """What ``read`` returns, or None where it fails; the failure is recorded."""
+    """Return what ``read_record`` returns, or record its failure and return None."""
     try:
         return read_record()
     except (HallmarkError, OSError) as error:
@@ -166,14 +167,14 @@ def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:
 
 
 def describe_read_failure(error: HallmarkError | OSError, file_description: str) -> str:
-    """One sentence about a file that is damaged, or cannot be read."""
+    """Describe a damaged or unreadable file in one sentence."""
     if isinstance(error, HallmarkError):
         return str(error)
     return f"{error.filename or file_description} cannot be read ({error.strerror or error})"
 
 
 def render_verification(report: dict[str, Any]) -> str:
-    """The report as text for a terminal."""
+    """Format the report for a terminal."""
     scope = f"run {report['run']}" if report["run"] else f"store {report['store']}"
     lines = [
         f"{scope}: {format_count(report['artifact_count'], 'artifact')}, "
@@ -181,10 +182,10 @@ def render_verification(report: dict[str, Any]) -> str:
         f"{report['byte_count'] / 1e6:,.1f} MB read"
     ]
     if report["missing_inputs"]:
-        lines.append(f"not in this store, so not read: {', '.join(report['missing_inputs'])}")
-    damaged = report["damage_messages"]
-    lines += damaged[:MAX_SHOWN_DAMAGED]
-    if len(damaged) > MAX_SHOWN_DAMAGED:
-        lines.append(f"and {len(damaged) - MAX_SHOWN_DAMAGED} more; --json lists all")
-    lines.append(f"{len(damaged)} damaged" if damaged else "nothing is damaged")
+        lines.append(f"not read, because not in this store: {', '.join(report['missing_inputs'])}")
+    messages = report["damage_messages"]
+    lines += messages[:MAX_SHOWN_DAMAGED]
+    if len(messages) > MAX_SHOWN_DAMAGED:
+        lines.append(f"and {len(messages) - MAX_SHOWN_DAMAGED} more; --json lists all")
+    lines.append(f"{len(messages)} damaged" if messages else "no damage found")
     return "\n".join(lines)

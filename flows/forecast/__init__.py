@@ -1,6 +1,6 @@
-"""``hallmark run --dry-run``: what a run would do, come to and fail of, before it is run.
+"""Forecast a run (``hallmark run --dry-run``): its stages, sizes, costs and expected failures.
 
-``forecast`` puts together what the others find: ``planning`` what is in the store, ``sampling`` the
-first records of the sources, ``figures`` what becomes of them, ``costs`` what training takes,
-``concerns`` what is too little. Nothing here writes to a store or starts a server.
+``run_forecast`` combines ``stage_plan`` (what the store has), ``source_sampling`` (the first
+records of the sources), ``corpus_estimates`` (sizes), ``training_costs`` and ``problems``. Nothing
+here writes to a store or starts a server.
 """

@@ -1,8 +1,8 @@
-"""What a corpus comes to: counted where its artifacts are known, else estimated from a sample.
+"""Count or estimate the size of a corpus: documents, bytes, tokens and packed rows.
 
-A figure is a value and whether it is exact. Estimates scale what became of the sample by bytes,
-each source by itself. They do not see duplicates between what was read and what was not: of a
-corpus that repeats itself less remains than they say.
+Figures are exact if the artifacts exist. Otherwise they are estimated from a sample, whose outcome
+is scaled by bytes for each source. Estimates miss duplicates of documents outside the sample, so
+they are too high for a corpus with many duplicates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SPLITS = ("train", "validation", "holdout")
 
 @dataclass(frozen=True)
 class Estimate:
-    value: float | None  # None: not known
+    """A figure, None if unknown, and whether it is exact."""
+
+    value: float | None
     is_exact: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,7 +44,7 @@ UNKNOWN_ESTIMATE = Estimate(None)
 
 
 def count_source_documents_and_bytes(documents: Table) -> dict[str, tuple[int, int]]:
-    """Documents and bytes of text by source, from the manifest."""
+    """Read the number of documents and the bytes of text by source from the manifest."""
     totals: dict[str, tuple[int, int]] = {}
     for source, action, document_count, _, byte_count, *_ in documents.source_counts:
         if action == "document":
@@ -51,12 +53,12 @@ def count_source_documents_and_bytes(documents: Table) -> dict[str, tuple[int, i
     return totals
 
 
-#: Of a source: how many records of what was read go to quarantine; the first, and why.
+#: Keys of a source: the number of records that go to quarantine, and the first one with its error.
 QUARANTINE_KEYS = ("quarantined", "first_quarantined")
 
 
 def count_quarantined_by_source(ingested: Artifact) -> dict[str, tuple[int, str]]:
-    """By source, as ``QUARANTINED``."""
+    """Count the quarantined records by source; the values are those of ``QUARANTINE_KEYS``."""
     quarantined: dict[str, tuple[int, str]] = {}
     columns = ["source", "file_name", "location", "error", "records"]
     for row in ingested["quarantine"].read(columns).to_pylist():
@@ -67,7 +69,7 @@ def count_quarantined_by_source(ingested: Artifact) -> dict[str, tuple[int, str]
 
 
 def count_packed_tokens(packed: Artifact, split: str, context_length: int) -> int:
-    """Tokens of a packed split; only the last row is padded."""
+    """Count the tokens of a packed split, in which only the last row is padded."""
     table = packed[split]
     if not table.row_count:
         return 0
@@ -83,7 +85,7 @@ def read_vocabulary_size(tokenizer: Artifact) -> int:
 
 
 def count_documents_by_split(documents: Table) -> dict[str, int]:
-    """Documents by split that were not planted."""
+    """Count the documents by split, without planted ones."""
     counts = dict.fromkeys(SPLITS, 0)
     for batch in documents.iter_batches(["source", "split"]):
         unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
@@ -94,13 +96,18 @@ def count_documents_by_split(documents: Table) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ScaledSample:
-    """What became of a sample, each source scaled to its size."""
+    """A sample after the stages, with which sizes of the whole corpus are estimated.
+
+    Attributes:
+        sample: The sample and its share of each source.
+        artifacts: The artifacts of the stages by label, made without planting.
+    """
 
     sample: CorpusSample
-    artifacts: Mapping[str, Artifact]  # by label; without planted documents
+    artifacts: Mapping[str, Artifact]
 
     def estimate_documents_and_bytes(self, stage_label: str) -> tuple[float, float] | None:
-        """Documents and bytes that a stage would leave; None where a source's size is unknown."""
+        """Estimate documents and bytes after a stage; None if the size of a source is unknown."""
         source_totals = [
             (self.sample.get_source_ratio(source), *totals)
             for source, totals in count_source_documents_and_bytes(
@@ -120,7 +127,10 @@ class ScaledSample:
     def estimate_passage_candidates(
         self, canary_config: PlantCanariesConfig
     ) -> tuple[float, float] | None:
-        """How many training documents could be held back as passages, and their mean bytes."""
+        """Estimate how many training documents can be planted as passages, and their mean bytes.
+
+        None if the size of a source is unknown.
+        """
         documents = self.artifacts["split"]["documents"].read(
             ["source", "cluster", "split", "text"]
         )
@@ -149,7 +159,7 @@ class ScaledSample:
         return sum(scale or 0 for scale in scales), mean(byte_sizes) if byte_sizes else default_size
 
     def compute_tokens_per_byte(self, context_length: int) -> float:
-        """Of the training text of the sample, with the tokenizer made on it."""
+        """Compute tokens per byte of the sample's training text, with the sample's tokenizer."""
         documents = self.artifacts["plant_canaries"]["documents"]
         train_texts = documents.to_dataset().to_table(["text"], filter=pc.field("split") == "train")
         byte_count = pc.sum(count_utf8_bytes(train_texts["text"])).as_py() or 0
@@ -163,7 +173,10 @@ class ScaledSample:
 def count_canary_documents_and_bytes(
     canary_config: PlantCanariesConfig, passage_bytes: float
 ) -> tuple[float, float]:
-    """Documents and bytes that planting adds, less those it holds back, of ``passage`` bytes."""
+    """Count the documents and bytes that planting adds, minus the passages that it holds back.
+
+    ``passage_bytes`` is the mean size of a passage.
+    """
     if not canary_config.enabled:
         return 0.0, 0.0
     canary_texts = [
@@ -187,9 +200,17 @@ def estimate_corpus_size(
     scaled_sample: ScaledSample | None,
     earlier_documents: Sequence[Artifact] = (),
 ) -> dict[str, Estimate]:
-    """Documents, bytes, tokens and packed rows of the corpus, each as well as it is known.
+    """Count or estimate documents, bytes, tokens and packed rows of the corpus.
 
-    ``earlier``: the documents that it adds to, and that count with it.
+    Args:
+        config: The config of the run.
+        known_artifacts: The artifacts that exist, by label; figures from them are exact.
+        scaled_sample: The sample for all other figures; None without one.
+        earlier_documents: The corpora that this one extends, which are included.
+
+    Returns:
+        Estimates by name: documents, bytes, the splits, tokens, train_rows, validation_rows, and
+        passages (documents that can be planted as passages).
     """
     estimate_names = (
         "documents",
@@ -202,7 +223,7 @@ def estimate_corpus_size(
     )
     estimates = dict.fromkeys(estimate_names, UNKNOWN_ESTIMATE)
     split_shares = _compute_split_shares(config)
-    unplanted_totals, canary_totals = None, (0.0, 0.0)  # of what is not planted, and of what is
+    unplanted_totals, canary_totals = None, (0.0, 0.0)  # (documents, bytes)
     if scaled_sample and (
         passage_candidates := scaled_sample.estimate_passage_candidates(config.plant_canaries)
     ):
@@ -286,7 +307,7 @@ def estimate_source_sizes(
     scaled_sample: ScaledSample | None,
     sample: CorpusSample | None,
 ) -> list[dict[str, Any]]:
-    """Documents and bytes of text by source, as ingest leaves them."""
+    """Count or estimate documents and bytes of text by source, after the stage ingest."""
     if "ingest" in known_artifacts:
         quarantined = count_quarantined_by_source(known_artifacts["ingest"])
         return [

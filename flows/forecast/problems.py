@@ -1,4 +1,4 @@
-"""What a run would fail of for want of data, or measure nothing, before it is run."""
+"""Predict from estimates where a run has too little data to succeed or to measure anything."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForecastProblem:
+    """A problem that a run is expected to have; ``is_certain`` if the run will fail."""
+
     message: str
-    is_certain: bool = False  # the run will fail of it
+    is_certain: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -28,19 +30,25 @@ def predict_problems(
     expected_vocabulary_size: float | None,
     runs_audits: bool,
 ) -> Iterator[ForecastProblem]:
-    """``vocabulary``: tokens of the tokenizer; ``filled``: those that the sample filled, if it is
-    not known; ``audited``: whether the run goes on to the audits."""
+    """Yield the problems that follow from the estimated sizes.
+
+    Args:
+        config: The config of the run.
+        estimates: The sizes from ``estimate_corpus_size``.
+        vocabulary_size: Number of tokens of the tokenizer.
+        expected_vocabulary_size: The number expected from a sample; None if unknown.
+        runs_audits: Whether the run includes the audits.
+    """
     yield from _find_empty_splits(config, estimates, runs_audits)
     yield from _find_passage_shortage(config, estimates)
     yield from _find_packed_row_shortage(config, estimates)
     configured_size = config.train_tokenizer.vocab_size
     resulting_size = vocabulary_size.value if vocabulary_size.is_exact else expected_vocabulary_size
     if resulting_size is not None and resulting_size < configured_size:
-        verb = "makes" if vocabulary_size.is_exact else "is expected to make about"
+        verb = "yields" if vocabulary_size.is_exact else "is expected to yield about"
         yield ForecastProblem(
-            f"the corpus {verb} {resulting_size:,.0f} tokens of the {configured_size:,} of "
-            f"train_tokenizer.vocab_size: "
-            f"lower it, or ingest more text"
+            f"the corpus {verb} only {resulting_size:,.0f} of the {configured_size:,} tokens of "
+            "train_tokenizer.vocab_size; lower that setting or ingest more text"
         )
 
 
@@ -48,8 +56,8 @@ def _find_empty_splits(
     config: Config, estimates: dict[str, Estimate], runs_audits: bool
 ) -> Iterator[ForecastProblem]:
     consequences = {
-        "train": "there is nothing to train on",
-        "validation": "training is not validated, and audit_capability has no text to measure on",
+        "train": "there is no text to train on",
+        "validation": "training is not validated, and audit_capability has no text to measure",
         "holdout": "audit_extraction has no documents that were never trained on",
     }
     for split in SPLITS:
@@ -57,17 +65,17 @@ def _find_empty_splits(
         if estimate.value is None or estimate.value >= (1 if estimate.is_exact else 2):
             continue
         if split == "holdout" and config.split.holdout_share == 0:
-            continue  # as it was asked for
+            continue  # the config asks for an empty holdout
         amount = (
             "is empty"
             if estimate.is_exact
-            else f"is expected to hold {estimate.value:.1f} documents"
+            else f"is expected to have {estimate.value:.1f} documents"
         )
         remedy = "ingest more text"
         if split == "train":
             remedy += " or lower split.validation_share and split.holdout_share"
         else:
-            remedy += f", raise split.{split}_share or take another split.seed"
+            remedy += f", raise split.{split}_share or change split.seed"
         is_certain = estimate.is_exact and (
             split == "train" or (split == "validation" and runs_audits)
         )
@@ -90,11 +98,11 @@ def _find_passage_shortage(
         yield ForecastProblem(
             f"planting needs {needed_count} training documents of "
             f"{canary_config.min_passage_characters} to {canary_config.max_passage_characters} "
-            f"characters without a near-copy (plant_canaries.passages_per_count x the number of "
-            f"plant_canaries.copy_counts), and about {available_count:,.0f} are expected: lower "
-            f"plant_canaries.passages_per_count, widen plant_canaries.min_passage_characters and "
-            f"plant_canaries.max_passage_characters, or plant nothing "
-            f"(plant_canaries.enabled=false)"
+            "characters without near-duplicates (plant_canaries.passages_per_count x the number of "
+            f"plant_canaries.copy_counts), but only about {available_count:,.0f} are expected; "
+            "lower plant_canaries.passages_per_count, widen the range from "
+            "plant_canaries.min_passage_characters to plant_canaries.max_passage_characters, or "
+            "set plant_canaries.enabled=false"
         )
 
 
@@ -105,7 +113,7 @@ def _find_packed_row_shortage(
     about_prefix = "" if train_rows.is_exact else "about "
     if train_rows.value is not None and 0 < train_rows.value < batch_size:
         yield ForecastProblem(
-            f"{about_prefix}{train_rows.value:,.0f} packed rows are fewer than a batch of "
-            f"{batch_size}: each step "
-            f"would see rows more than once; lower pretrain.train.batch_size or pack.context"
+            f"the corpus has {about_prefix}{train_rows.value:,.0f} packed rows, fewer than a batch "
+            f"of {batch_size}, so each step would read rows more than once; lower "
+            "pretrain.train.batch_size or pack.context"
         )

@@ -1,10 +1,9 @@
-"""What a run would do and come to, before it is run: nothing is trained, nothing is written to the
-store, no Prefect server is started.
+"""Forecast a run without training a model, writing to the store or starting a Prefect server.
 
-The pipeline's own functions run under a plan in place of the stages. Where the store cannot answer
-for the corpus, the first records of the sources go through the real stages in a temporary store: if
-they are all there is, with the config as it is, and then figures and errors are those of the run;
-else without planting, and figures are estimates.
+The functions of the pipeline run under a plan that replaces the stages. If the store lacks the
+corpus, a sample of the sources goes through the real stages in a temporary store. If the sample is
+complete, the config is used unchanged, and figures and errors are those of the run; otherwise
+nothing is planted, and figures are estimates.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_
 
 Report = dict[str, Any]
 
-#: The stages that a sample goes through: those before the training.
+#: The stages before the training, through which a sample goes.
 STAGE_SECTIONS = [name for name in Config.model_fields if name not in ROOT_KEYS]
 SAMPLED_STAGES = STAGE_SECTIONS[: STAGE_SECTIONS.index("pretrain")]
-#: What a figure of the corpus rests on is known when these are.
+#: The stages whose artifacts give the exact size of the corpus.
 CORPUS_STAGES = ("ingest", "plant_canaries", "pack")
 
 
@@ -77,7 +76,19 @@ def forecast_run(
     store: str | None = None,
     max_sample_bytes: int = MAX_SAMPLE_BYTES,
 ) -> Report:
-    """A JSON value. ``budget``: bytes of text that a sample takes at most."""
+    """Forecast a run and return the report as a JSON value.
+
+    Args:
+        config_name: A config file, or the name of a bundled config.
+        overrides: Overrides of the config.
+        last_stage: The last stage of the run; None for all.
+        start_checkpoint: A checkpoint from which training continues.
+        store: The store; None for that of the config.
+        max_sample_bytes: Maximum bytes of text in a sample.
+
+    Raises:
+        UsageError: If an argument is wrong.
+    """
     settings = load_config(config_name, overrides)
     check_last_stage(last_stage, settings)
     check_policy_rules(settings)
@@ -99,7 +110,7 @@ def forecast_run(
         )
         forecaster.plan_and_sample()
         report = forecaster.build_report()
-    store_text = uri if store_exists else f"{uri} (not there yet)"
+    store_text = uri if store_exists else f"{uri} (does not exist yet)"
     return {
         "config": config_name,
         "store": store_text,
@@ -109,7 +120,7 @@ def forecast_run(
 
 
 def _open_store_or_empty(uri: str, folder: Path) -> tuple[Store, bool]:
-    """The store to look into, and whether it is there; else an empty one that goes again."""
+    """Open the store, or an empty temporary one if it does not exist; return whether it does."""
     local_path = Path(uri.removeprefix("file://"))
     if "://" not in str(local_path) and not local_path.exists():
         return ReadOnlyStore(folder / "empty"), False
@@ -128,7 +139,10 @@ def describe_toxicity_rules(config: Config) -> list[str]:
 
 
 class Forecaster:
-    """Looks at a run before it is run; everything it makes lies in ``folder``, and goes with it."""
+    """Forecasts a run; all files that it writes are in ``folder``.
+
+    Call ``plan_and_sample``, then ``build_report``.
+    """
 
     def __init__(
         self,
@@ -148,15 +162,14 @@ class Forecaster:
         self.earlier_corpus = open_earlier_corpus(store, config)
         self.sample: CorpusSample | None = None
         self.scaled_sample: ScaledSample | None = None
-        # Of each stage: what it takes in any case, and on the sample besides.
+        # The fixed time of each stage, and its additional time on the sample.
         self.fixed_seconds_by_stage: dict[str, float] = {}
         self.sample_seconds_by_stage: dict[str, float] = {}
         self.notes = describe_toxicity_rules(config)
         self.problems: list[ForecastProblem] = []
 
-    # Looking ---------------------------------------------------------------------------------
-
     def plan_and_sample(self) -> None:
+        """Plan the run, and run a sample through the stages if the store lacks the corpus."""
         self.plan = self._run_pipeline_under_plan(StagePlan(self.store), self.config)
         self.known_artifacts = self.plan.known_artifacts
         required_labels = [
@@ -176,9 +189,8 @@ class Forecaster:
             return
         if self.sample.is_complete:
             trial_store = Store(self.folder / "trial")
-            trial_store.set_secret_if_absent(
-                self.store.secret
-            )  # else what depends on it would differ
+            # With another secret, artifacts that depend on it would differ.
+            trial_store.set_secret_if_absent(self.store.secret)
             self.plan = self._run_pipeline_under_plan(
                 StagePlan(self.store, Session(trial_store), SAMPLED_STAGES), self.config
             )
@@ -186,7 +198,7 @@ class Forecaster:
             if self._has_failed("plant_canaries"):
                 self._replan_without_canaries(Session(trial_store))
         elif not self.sample.document_count:
-            self.notes.append("nothing of the sources could be read here, so nothing is estimated")
+            self.notes.append("no document of the sources could be read, so nothing is estimated")
         is_incomplete = any(label not in self.plan.known_artifacts for label in required_labels)
         if is_incomplete and not self.plan.failure_reasons and self.sample.document_count:
             self._run_stages_on_sample(self.sample)
@@ -197,7 +209,7 @@ class Forecaster:
         )
 
     def _replan_without_canaries(self, trial_session: Session) -> None:
-        """See what else would fail once that is put right."""
+        """Plan the run without planting, to find further failures after that of plant_canaries."""
         config = self.config.model_copy(
             update={"plant_canaries": self._build_config_without_canaries()}
         )
@@ -208,13 +220,13 @@ class Forecaster:
         self.problems += [
             ForecastProblem(reason, is_certain=True) for reason in plan.failure_reasons
         ]
-        self.notes.append("since plant_canaries fails, figures are those without planting")
+        self.notes.append("plant_canaries fails, so the figures are those without planting")
 
     def _build_config_without_canaries(self) -> PlantCanariesConfig:
         return self.config.plant_canaries.model_copy(update={"enabled": False})
 
     def _run_pipeline_under_plan(self, plan: StagePlan, config: Config) -> StagePlan:
-        """The whole pipeline under a plan."""
+        """Run the whole pipeline with a plan instead of its stages."""
         session = Session(self.store, last_stage=self.last_stage, plan_stage=plan)
         with open_session(session), suppress(LastStageReached):
             corpus = curate_corpus(config, self.earlier_corpus)
@@ -230,7 +242,7 @@ class Forecaster:
         return plan
 
     def _find_last_checkpoint(self, pretrained: Artifact | UnknownArtifact) -> Any:
-        """The last checkpoint of a training, as far as it is known."""
+        """Return the last checkpoint of a training, or an UnknownArtifact."""
         if isinstance(pretrained, UnknownArtifact):
             return UnknownArtifact("pretrain")
         names = pretrained["checkpoints"].read(["artifact"])["artifact"].to_pylist()
@@ -242,13 +254,13 @@ class Forecaster:
             "ingest": sample.build_ingest_config(self.config.ingest),
             "plant_canaries": self._build_config_without_canaries(),
         }
-        # The recall of a cascade is measured on the corpus: a sample of it shows too little.
+        # A sample is too small to measure the recall of a cascade.
         score_config = self.config.score_toxicity.model_copy(update={"cascade": None})
         config_updates["score_toxicity"] = score_config
         if self.config.score_toxicity.cascade:
             self.notes.append(
-                "on the sample every document was scored: whether the cascade of score_toxicity is "
-                "refused, and the time that it saves, only the corpus shows"
+                "the sample was scored without the cascade of score_toxicity, because a sample "
+                "cannot show whether the cascade is refused or how much time it saves"
             )
         effects_config = self.config.removal_effects
         if needs_checkpoint_download(effects_config.scorer):
@@ -260,16 +272,16 @@ class Forecaster:
                 update={"scorer": ScorerConfig()}
             )
             self.notes.append(
-                "the weights of Detoxify are not on this machine: on the sample the embedded "
-                "scorer stood in, so the documents that select_scored keeps and the time of "
-                "score_toxicity are not those of Detoxify"
+                "the weights of Detoxify are not on this machine, so the embedded scorer scored "
+                "the sample; with Detoxify, select_scored keeps other documents and "
+                "score_toxicity takes another time"
             )
         sample_config = self.config.model_copy(update=config_updates)
         minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(
             self.config.ingest
         )
         minimal_config = sample_config.model_copy(update={"ingest": minimal_ingest})
-        # Once with what is opened at first, once without.
+        # The first execution also loads libraries and models, the second does not.
         first_seconds, repeated_seconds = (
             self._run_corpus_stages(minimal_config, f"few-{attempt}")[1] for attempt in (1, 2)
         )
@@ -286,8 +298,11 @@ class Forecaster:
     def _run_corpus_stages(
         self, config: Config, store_name: str
     ) -> tuple[dict[str, Artifact], dict[str, float], HallmarkError | None]:
-        """What the stages before the training leave, in a store of their own, what each took, and
-        why they came to no end."""
+        """Run the stages before the training in a separate store.
+
+        Returns:
+            The artifacts by label, the seconds by label, and the error that stopped them, if any.
+        """
         artifacts: dict[str, Artifact] = {}
         seconds_by_stage: dict[str, float] = {}
 
@@ -306,9 +321,8 @@ class Forecaster:
             return artifacts, seconds_by_stage, error
         return artifacts, seconds_by_stage, None
 
-    # Reporting -------------------------------------------------------------------------------
-
     def build_report(self) -> Report:
+        """Build the report from the plan and the sample."""
         known_artifacts, sample = self.known_artifacts, self.sample
         earlier_documents = self.earlier_corpus.documents
         estimates = estimate_corpus_size(
@@ -350,7 +364,7 @@ class Forecaster:
         }
 
     def _check_audit_files(self) -> None:
-        """See whether the files of audits are there and hold what they ask about."""
+        """Check that the user's files for audits exist and contain usable items."""
         audit_names = (
             list_audits_up_to(self.last_stage) if has_audit_stages(self.last_stage) else ()
         )
@@ -367,7 +381,12 @@ class Forecaster:
                 self.problems.append(ForecastProblem(str(error), is_certain=True))
 
     def _estimate_vocabulary_size(self) -> tuple[Estimate, float | None]:
-        """Tokens of the tokenizer, and those expected where it does not seem to be filled."""
+        """Estimate the size of the vocabulary.
+
+        Returns:
+            The size of the tokenizer, and the size expected if the corpus may not fill it (None if
+            it does or if that is unknown).
+        """
         configured_size = self.config.train_tokenizer.vocab_size
         known_tokenizer = self.start_checkpoint or self.known_artifacts.get("train_tokenizer")
         if known_tokenizer is not None:
@@ -378,7 +397,7 @@ class Forecaster:
             self.scaled_sample.artifacts["train_tokenizer"]
         )
         if sample_vocabulary_size >= configured_size:
-            return Estimate(configured_size, True), None  # more text fills no less of it
+            return Estimate(configured_size, True), None  # more text cannot yield fewer tokens
         # Words grow with about the square root of the text (Heaps' law).
         corpus_to_sample_ratio = self.scaled_sample.sample.corpus_to_sample_ratio
         return Estimate(configured_size), None if corpus_to_sample_ratio is None else min(
@@ -426,10 +445,9 @@ class Forecaster:
         if missing_device:
             self.problems.append(
                 ForecastProblem(
-                    f"pretrain.train.device is {missing_device}, which this machine lacks: "
-                    f"training would "
-                    f"fail here, and its time and peak of memory are not estimated; set it to auto "
-                    f"or cpu, or run where there is one"
+                    f"pretrain.train.device is {missing_device}, which this machine lacks, so "
+                    "training would fail here, and its time and peak memory are not estimated; "
+                    "set it to auto or cpu, or run on a machine with this device"
                 )
             )
             return report
@@ -442,7 +460,7 @@ class Forecaster:
     def _measure_training_step(
         self, estimates: dict[str, Estimate], min_memory_bytes: int
     ) -> Report | None:
-        """A few real steps on what is packed, of the corpus or of the sample."""
+        """Measure a few real training steps on the packed corpus, or on the packed sample."""
         artifacts = {
             **(self.scaled_sample.artifacts if self.scaled_sample else {}),
             **self.known_artifacts,
@@ -464,15 +482,13 @@ class Forecaster:
             )
         except HallmarkError as error:
             self.problems.append(
-                ForecastProblem(f"stage pretrain, tried for a few steps: {error}", True)
+                ForecastProblem(f"stage pretrain, in a trial of a few steps: {error}", True)
             )
             return None
         if measurement is None:
             self.notes.append(
-                f"no two training steps were done within {training_costs.TRIAL_TIMEOUT:.0f} "
-                f"s, so the "
-                f"time of "
-                f"training is not estimated"
+                "fewer than two training steps were completed within "
+                f"{training_costs.TRIAL_TIMEOUT:.0f} s, so the time of training is not estimated"
             )
             return None
         peak_bytes, device_bytes = (
@@ -482,10 +498,10 @@ class Forecaster:
         if peak_bytes > 0.9 * device_bytes:
             self.problems.append(
                 ForecastProblem(
-                    f"training takes {peak_bytes / 1e9:.1f} GB of the "
-                    f"{device_bytes / 1e9:.1f} GB of this "
-                    f"machine's {measurement.device}: raise pretrain.train.accumulation_steps, set "
-                    f"pretrain.train.activation_checkpointing, or lower pretrain.train.batch_size"
+                    f"training needs {peak_bytes / 1e9:.1f} GB of the {device_bytes / 1e9:.1f} GB "
+                    f"of this machine's {measurement.device}; raise "
+                    "pretrain.train.accumulation_steps, set "
+                    "pretrain.train.activation_checkpointing, or lower pretrain.train.batch_size"
                 )
             )
         validation_rows = int(estimates["validation_rows"].value or 0)
@@ -501,13 +517,13 @@ class Forecaster:
         }
 
     def _estimate_stage_seconds(self) -> None:
-        """Seconds of the stages that would run, and what they rest on."""
+        """Estimate the seconds of the stages that would run, and record the basis."""
         corpus_to_sample_ratio = self.sample.corpus_to_sample_ratio if self.sample else None
         for row in self.plan.stage_forecasts:
             if row.seconds is not None or row.state in ("store", "blocked"):
                 continue
             if row.label in self.sample_seconds_by_stage and corpus_to_sample_ratio is not None:
-                # A card is written from figures, however long the text.
+                # The time of a card does not depend on the amount of text.
                 scale_factor = 1.0 if row.label == "datasheet" else corpus_to_sample_ratio
                 reading_seconds = (
                     self.sample.reading_seconds if self.sample and row.label == "ingest" else 0.0
@@ -516,15 +532,15 @@ class Forecaster:
                     self.sample_seconds_by_stage[row.label] + reading_seconds
                 ) * scale_factor
                 row.seconds += self.fixed_seconds_by_stage[row.label]
-                row.time_basis = "estimate: the sample's seconds, scaled by bytes"
+                row.time_basis = "estimate: the time of the sample, scaled by bytes"
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:
                     row.seconds = _read_artifact_seconds(newest_artifact)
-                    row.time_basis = f"estimate: as {newest_artifact.name} took"
+                    row.time_basis = f"estimate: the duration of {newest_artifact.name}"
 
     def _sum_stage_seconds(self) -> Report:
-        """Seconds of all that would run, and the stages that are not among them."""
+        """Sum the seconds of the stages that would run, and list those without an estimate."""
         pending_rows = [row for row in self.plan.stage_forecasts if row.state in ("run", "unknown")]
         return {
             "value": sum(row.seconds or 0 for row in pending_rows),

@@ -1,9 +1,8 @@
-"""The first records of a config's inputs, read by the real readers up to a budget, and how much of
-each source that was. What a forecast says of a corpus that nobody has read yet rests on it.
+"""Read a sample of the sources of a config, and estimate which share of each source it is.
 
-Small inputs are read first and whole; what they leave of the budget goes to larger ones. Of a
-source with many inputs some are read, evenly spaced, and so are files of an installed package: as
-many as fill the budget, be they small.
+The real readers read the first records of the inputs up to a budget of bytes and seconds. Small
+inputs are read first and completely; the rest of the budget goes to larger ones. Of a source with
+many inputs, or of an installed package with many files, evenly spaced ones are read.
 """
 
 from __future__ import annotations
@@ -38,36 +37,36 @@ from hallmark.tasks.corpus.reading.sources import FileSource, Source
 from hallmark.tasks.corpus.reading.town_source import TYPICAL_DOCUMENT_BYTES, TownSource
 from hallmark.tasks.corpus.town.documents import list_document_numbers
 
-#: Bytes of text and seconds that a sample takes at most.
+#: Maximum bytes of text in a sample, and maximum seconds for reading it.
 MAX_SAMPLE_BYTES, MAX_SAMPLE_SECONDS = 2_000_000, 5.0
-#: Inputs of a source that a sample takes where it has more than that: of large ones, of small ones.
+#: Minimum and maximum number of inputs that are sampled of a source with more bytes than a sample.
 MIN_SAMPLED_INPUTS, MAX_SAMPLED_INPUTS = 64, 4096
-#: Records of a source that show what a stage takes with next to nothing to do.
+#: Records per source with which the fixed time of a stage is measured.
 MINIMAL_SAMPLE_RECORDS = 4
-#: Bytes of a compressed file from which it is estimated how far the rest will swell.
+#: Bytes at the beginning of a compressed file from which its expansion is estimated.
 COMPRESSED_HEAD_BYTES = 256 << 10
 
 
 @dataclass
 class SourceSample:
-    """What was read of one source."""
+    """The sample of one source."""
 
     source_name: str
     file: Path  # the records as JSON lines
-    source_config: Source  # as the config has it
+    source_config: Source
     has_keys: bool = False
     document_count: int = 0
     text_bytes: int = 0  # UTF-8 bytes
     raw_bytes: int = 0  # bytes of the source that were read
-    source_bytes: float | None = None  # bytes of the source, an estimate unless it is whole
+    source_bytes: float | None = None  # bytes of the source; estimated unless is_complete
     is_complete: bool = True
-    problem: str = ""  # why it could not be read on
+    problem: str = ""  # why reading stopped with an error
     unreadable_count: int = 0  # records that go to quarantine
-    first_read_error: str = ""  # where it is, and why
+    first_read_error: str = ""  # place and reason of the first of them
 
     @property
     def source_to_sample_ratio(self) -> float | None:
-        """How many times the source is what was read of it; None where nobody knows."""
+        """Size of the source divided by that of the sample; None if unknown."""
         if self.is_complete:
             return 1.0
         return (
@@ -79,12 +78,14 @@ class SourceSample:
 
 @dataclass
 class CorpusSample:
+    """The samples of all sources, by name, and the seconds that reading them took."""
+
     source_samples: dict[str, SourceSample] = field(default_factory=dict)
-    reading_seconds: float = 0.0  # that reading it took
+    reading_seconds: float = 0.0
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is all that there is to read."""
+        """Whether the sample contains all records of all sources."""
         return all(source_sample.is_complete for source_sample in self.source_samples.values())
 
     @property
@@ -104,7 +105,7 @@ class CorpusSample:
 
     @property
     def corpus_to_sample_ratio(self) -> float | None:
-        """How many times the text of the corpus is that of the sample."""
+        """Size of the text of the corpus divided by that of the sample; None if unknown."""
         source_ratios = [
             source_sample.source_to_sample_ratio for source_sample in self.source_samples.values()
         ]
@@ -119,7 +120,7 @@ class CorpusSample:
         )
 
     def write_minimal_sample(self, folder: Path) -> CorpusSample:
-        """The first records of each source alone, in files of ``folder``."""
+        """Write only the first records of each source to files in ``folder``."""
         folder.mkdir()
         minimal_samples = {}
         for source_name, source_sample in self.source_samples.items():
@@ -133,7 +134,7 @@ class CorpusSample:
         return CorpusSample(minimal_samples)
 
     def build_ingest_config(self, ingest_config: IngestConfig) -> IngestConfig:
-        """The config that ingests the sample in place of the sources."""
+        """Return a config that ingests the sample instead of the sources."""
         source_configs = [
             JsonlSource(
                 kind="jsonl",
@@ -144,7 +145,7 @@ class CorpusSample:
                 url_field="url",
                 date_field="date",
                 document_share=source_sample.source_config.document_share,
-                # Of a part of a source nobody knows which of its documents a cap would leave.
+                # For an incomplete source, it is unknown which documents the cap would keep.
                 max_documents=source_sample.source_config.max_documents
                 if source_sample.is_complete
                 else None,
@@ -161,7 +162,11 @@ def sample_sources(
     max_bytes: int = MAX_SAMPLE_BYTES,
     max_seconds: float = MAX_SAMPLE_SECONDS,
 ) -> CorpusSample:
-    """Read a sample into files of ``folder``. Raises UsageError for what is not there."""
+    """Read a sample of all sources into files in ``folder``.
+
+    Raises:
+        UsageError: If a source does not exist.
+    """
     start_time = time.monotonic()
     deadline = start_time + max_seconds
     sample = CorpusSample()
@@ -218,7 +223,7 @@ def _group_inputs_by_source(ingest_config: IngestConfig) -> dict[str, list[Input
 
 
 def _select_inputs(input_sizes: dict[Input, float | None], max_bytes: int) -> list[Input]:
-    """The inputs to read: all of a source that is small or has few."""
+    """Select the inputs to read: all of a small source, evenly spaced ones of a large source."""
     inputs_by_source: dict[str, list[Input]] = defaultdict(list)
     for source_input in input_sizes:
         inputs_by_source[source_input.source].append(source_input)
@@ -236,7 +241,7 @@ def _select_inputs(input_sizes: dict[Input, float | None], max_bytes: int) -> li
 
 
 def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> float | None:
-    """Bytes on the disk; None of a data set, which may be anywhere."""
+    """Return the bytes of an input on disk, estimated for a town; None for a data set."""
     source_config = ingest_config.sources[source_input.source_index]
     if isinstance(source_config, DatasetsSource):
         return None
@@ -260,15 +265,16 @@ def _read_and_estimate_input_bytes(
     deadline: float,
     folder: Path,
 ) -> float | None:
-    """Read an input up to its share of the budget; the raw bytes of all of it, if known."""
+    """Read an input up to its budget, and return the raw bytes of the whole input, if known."""
     raw_bytes = text_bytes = record_count = 0
     last_record, is_complete = Record("", 0), True
     with source_sample.file.open("a", encoding="utf-8") as output_file:
         for record in _iter_input_records(source_input, ingest_config):
             is_over_budget = text_bytes >= input_budget or time.monotonic() > deadline
+            # Files of a package are read completely.
             if is_over_budget and not (
                 record.file_name and record.file_name == last_record.file_name
-            ):  # files of a package whole
+            ):
                 is_complete = False
                 break
             last_record, record_count, raw_bytes = (
@@ -303,7 +309,7 @@ def _read_and_estimate_input_bytes(
 
 
 def _iter_input_records(source_input: Input, ingest_config: IngestConfig) -> Iterator[Record]:
-    """The records of an input in its order, but of a package those of files from all over it."""
+    """Read the records of an input in order; of a package, evenly spaced files first."""
     if isinstance(ingest_config.sources[source_input.source_index], DocumentationSource):
         return read_prose_files(
             _order_package_files_evenly(source_input.locator),
@@ -314,8 +320,10 @@ def _iter_input_records(source_input: Input, ingest_config: IngestConfig) -> Ite
 
 
 def _order_package_files_evenly(package: str) -> dict[str, Path]:
-    """The files of a package so that however many are taken, they are from all over it: in the
-    order of the bits of their numbers, read backwards."""
+    """Order the files of a package so that any number of the first ones is evenly spaced.
+
+    This is the bit-reversal permutation of their positions.
+    """
     files = list(find_prose_files(package).items())
     bit_count = len(files).bit_length()
     file_order = sorted(range(len(files)), key=lambda index: f"{index:0{bit_count}b}"[::-1])
@@ -330,7 +338,7 @@ def _estimate_share_read(
     record_count: int,
     folder: Path,
 ) -> float | None:
-    """Which share of an input the first ``rows`` records of ``raw`` bytes are."""
+    """Estimate the share of an input that was read; None if unknown."""
     source_config, path = (
         ingest_config.sources[source_input.source_index],
         Path(source_input.locator),
@@ -360,7 +368,7 @@ def _estimate_share_read(
 
 
 def _estimate_expansion_factor(path: Path, folder: Path) -> float:
-    """Bytes that come of each byte on the disk: measured at the head of a compressed file."""
+    """Estimate the bytes per byte on disk, from the beginning of a compressed file."""
     if path.suffix not in (".gz", ".zst"):
         return 1.0
     head_file, read_counts = folder / f"head{path.suffix}", ReadCounts()
@@ -369,7 +377,9 @@ def _estimate_expansion_factor(path: Path, folder: Path) -> float:
     expanded_bytes = sum(
         len(block) for block in read_blocks(head_file, read_counts) if isinstance(block, bytes)
     )
-    return max(1.0, expanded_bytes / head_file.stat().st_size)  # what was cut off gives nothing
+    return max(
+        1.0, expanded_bytes / head_file.stat().st_size
+    )  # a cut-off block may expand to nothing
 
 
 def _update_source_bytes(
@@ -377,7 +387,7 @@ def _update_source_bytes(
     input_sizes: dict[Input, float | None],
     raw_sizes: dict[Input, float | None],
 ) -> None:
-    """The size of a source from that of the inputs that were read: others are taken to be alike."""
+    """Estimate the size of a source from the inputs that were read, assuming others are alike."""
     unread_inputs = [source_input for source_input in input_sizes if source_input not in raw_sizes]
     source_sample.is_complete = source_sample.is_complete and not unread_inputs
     read_sizes = {

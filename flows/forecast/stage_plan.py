@@ -1,7 +1,8 @@
-"""What a run would do, stage by stage, without doing it: a session's plan in place of its stages.
+"""Plan the stages of a run without executing them.
 
-Where all inputs of a stage are known, so is its fingerprint, and the store is asked for it. Else an
-``Unknown`` stands for what the stage would leave, and goes through the pipeline in its place.
+A session calls the plan instead of its stages. If all inputs of a stage are known, the plan
+computes its fingerprint and looks it up in the store; otherwise an ``UnknownArtifact`` takes the
+place of its output in the rest of the pipeline.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
 
-MEASURED_IN_TRIAL = "measured: the whole corpus went through it, in a temporary store"
+MEASURED_IN_TRIAL = "measured: the stage processed the whole corpus in a temporary store"
 
 
 class ReadOnlyStore(Store):
-    """A store that is only looked at: what would write to it is an error of ours.
+    """A store that refuses writing, which would be a programming error in a forecast.
 
-    Its secret is made up where it has none; nothing is in it then that could depend on it.
+    If the store has no secret, a constant replaces it: nothing in the store can depend on it.
     """
 
     def put(self, key: str, data: bytes | Path) -> NoReturn:
@@ -49,17 +50,25 @@ class ReadOnlyStore(Store):
 
 @dataclass(frozen=True)
 class UnknownArtifact:
-    """Stands for an artifact that is not there yet, with whose content nobody can reckon."""
+    """Represents the output of a stage that has not run, whose content is unknown."""
 
     label: str
-    store: None = None  # as that of a folder of somebody else: nothing leads on from it
+    store: None = None  # as for a folder outside a store, so that its origin is not traced
 
 
 @dataclass
 class StageForecast:
     """What a run would do with a stage.
 
-    state: "store" (it is there), "run", "unknown", "fails", or "blocked" for one that fails.
+    Attributes:
+        label: The label of the stage in the run.
+        stage: The name of the stage.
+        state: "store" (its artifact exists), "run", "unknown" (whether it would run is unknown),
+            "fails", or "blocked" (an input fails).
+        reason: Why it is in this state.
+        artifact: Its artifact, if it exists.
+        seconds: Expected seconds; None if unknown.
+        time_basis: How ``seconds`` is known.
     """
 
     label: str
@@ -68,17 +77,24 @@ class StageForecast:
     reason: str = ""
     artifact: str | None = None
     seconds: float | None = None
-    time_basis: str = ""  # what the seconds are known from
+    time_basis: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class StagePlan:
-    """Called in place of every stage; ``rows`` say what each would do, ``known`` what they leave.
+    """Is called instead of every stage, and collects a forecast for each.
 
-    With a ``trial`` session the stages named in ``tried`` run there when the store lacks what they
-    would leave, on the real inputs: then their content is known, and what comes behind them, too.
+    Args:
+        store: The store in which artifacts are looked up.
+        trial_session: A session with a temporary store. Stages in ``trial_stages`` that the store
+            lacks run there on the real inputs, so that their output and later stages are known.
+        trial_stages: Labels of these stages.
+
+    Attributes:
+        stage_forecasts: One forecast for each stage, in order.
+        known_artifacts: The artifacts that exist, by label.
     """
 
     def __init__(
@@ -120,7 +136,7 @@ class StagePlan:
             if isinstance(config, IngestConfig) and _has_hub_sources(config):
                 stage_forecast.state, stage_forecast.reason = (
                     "unknown",
-                    f"cannot be known without the hub: {error}",
+                    f"unknown without access to the Hugging Face hub: {error}",
                 )
             elif not stage_forecast.reason.startswith("stage "):
                 stage_forecast.reason = f"stage {stage_forecast.label}: {error}"
@@ -130,17 +146,17 @@ class StagePlan:
         return artifact
 
     def _explain_unknown_inputs(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
-        """State and reason of a stage whose inputs are not all known."""
+        """Return the state and the reason of a stage with unknown inputs."""
         forecasts_by_label = {
             stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts
         }
         for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
             if stage_forecast.state == "fails":
-                return "blocked", f"cannot begin: {stage_forecast.label} fails"
+                return "blocked", f"cannot start, because {stage_forecast.label} fails"
             if stage_forecast.state == "blocked":
                 return stage_forecast.state, stage_forecast.reason
         remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
-        return "run", f"its inputs would be made anew: {', '.join(unknown_labels[:3])}{remainder}"
+        return "run", f"its inputs would be new: {', '.join(unknown_labels[:3])}{remainder}"
 
     def _run_in_trial_store(
         self, bound_stage: BoundStage, stage_forecast: StageForecast
@@ -181,7 +197,7 @@ def _has_hub_sources(config: IngestConfig) -> bool:
 
 
 def _describe_missing_weights(config: StageConfig) -> str:
-    """What would have to be downloaded before the fingerprint is known, if anything."""
+    """Describe the weights that must be downloaded to know the fingerprint, or return ""."""
     cascade = getattr(config, "cascade", None)
     scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap_scorer", None))
     for scorer in (*scorers, *getattr(config, "additional_scorers", ())):
@@ -191,20 +207,20 @@ def _describe_missing_weights(config: StageConfig) -> str:
             and needs_checkpoint_download(scorer)
         ):
             return (
-                f"the weights of Detoxify's model {scorer.model} are not on this machine; the run "
-                f"downloads them"
+                f"the weights of the Detoxify model {scorer.model} are not on this machine; the "
+                "run downloads them"
             )
     return ""
 
 
 def _explain_cache_miss(bound_stage: BoundStage) -> str:
-    """How a stage differs from the newest artifact of the same stage in the store."""
+    """Explain how a stage differs from the newest artifact of the same stage in the store."""
     newest_artifact = find_newest_artifact(bound_stage.session.store, bound_stage.stage.name)
     if newest_artifact is None:
-        return "not in the store, nor any other of this stage"
+        return "not in the store; the store has no artifact of this stage"
     newest_components = newest_artifact.manifest["parts"]
     component_labels = {
-        "external": "outside",
+        "external": "external input",
         "code": "code",
         "config": "config",
         "libraries": "libraries",
@@ -219,7 +235,7 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
             )
         )
     ]
-    return f"not in the store; unlike the newest there: {'; '.join(changed_components)}"
+    return f"not in the store; differs from the newest in {'; '.join(changed_components)}"
 
 
 def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
@@ -231,8 +247,7 @@ def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -
 
 
 def find_newest_artifact(store: Store, stage_name: str) -> Artifact | None:
-    """The artifact of a stage that was made last; damaged ones and those of other layouts count
-    as not there."""
+    """Find the newest artifact of a stage; damaged ones and those of older layouts are skipped."""
     artifacts = []
     for fingerprint in store.list_folder_names(f"artifacts/{stage_name}"):
         try:

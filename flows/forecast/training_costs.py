@@ -1,4 +1,4 @@
-"""What a training would cost: parameters, memory, and the speed of a few real steps."""
+"""Estimate the cost of a training: parameters, memory, and the speed of a few real steps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ from hallmark.tasks.contract import Artifact, HallmarkError
 from hallmark.tasks.measures import machine
 from hallmark.tasks.training.trainer_process import parse_event, start_trainer
 
-#: Seconds that steps are made for, and after which a trainer that still is not done is ended.
+#: Seconds for which steps are measured, and after which a trainer that still runs is killed.
 TRIAL_SECONDS, TRIAL_TIMEOUT = 6.0, 60.0
 
-#: Bytes of a number in fp32: weights are kept in it under either precision.
+#: Bytes of a number in fp32, in which weights are kept under either precision.
 BYTES_PER_NUMBER = 4
 
 
 @dataclass(frozen=True)
 class StepMeasurement:
-    """A few steps of the real trainer."""
+    """The measurement of a few steps of the real trainer.
 
-    seconds_per_step: float  # of one: the median
-    peak_bytes: float  # bytes of the process (or of the GPU) at its highest
+    Attributes:
+        seconds_per_step: The median time of a step.
+        peak_bytes: Peak memory of the process, or of the GPU.
+        step_count: Number of steps.
+        device: The device on which the trainer ran.
+    """
+
+    seconds_per_step: float
+    peak_bytes: float
     step_count: int
     device: str
 
@@ -44,7 +51,10 @@ def build_model_config(
 
 
 def count_parameters(model_config: ModelConfig) -> dict[str, int]:
-    """Parameters by group and in total, and those that Muon would train; no memory is taken."""
+    """Count parameters by group, in total, and in the matrices that Muon trains.
+
+    The model is not allocated.
+    """
     from hallmark.model.interchange.uninitialised import make_uninitialised_model
 
     meta_model = make_uninitialised_model(model_config)
@@ -59,11 +69,12 @@ def count_parameters(model_config: ModelConfig) -> dict[str, int]:
 def estimate_training_memory(
     parameter_counts: dict[str, int], train_config: TrainConfig
 ) -> dict[str, int]:
-    """Bytes that weights, gradients and optimizer states take in each process, by formula.
+    """Compute the bytes of weights, gradients and optimizer states in each process.
 
-    Autocast keeps weights and gradients in fp32. AdamW keeps two moments of each parameter, Muon
-    one of each matrix of the blocks. With fsdp each process holds its share. Besides, the first
-    process copies weights and optimizer states to the machine's memory while a state is written.
+    Autocast keeps weights and gradients in fp32. AdamW stores two moments per parameter, Muon one
+    for the matrices of the blocks. With fsdp each process stores its share. Not included: the first
+    process copies weights and optimizer states to the memory of the machine while it writes a
+    state.
     """
     total = parameter_counts["total"]
     optimizer_count = 2 * total - (
@@ -78,7 +89,7 @@ def estimate_training_memory(
 
 
 def find_missing_device(train_config: TrainConfig) -> str:
-    """The device of the config that this machine lacks, or nothing."""
+    """Return the device of the config if this machine lacks it, otherwise ""."""
     import torch
 
     available_devices = {"auto", "cpu", *(["cuda"] if torch.cuda.is_available() else [])}
@@ -92,12 +103,16 @@ def measure_training_steps(
     train_config: TrainConfig,
     folder: Path,
 ) -> StepMeasurement | None:
-    """A few steps of the trainer, in its own process, on one part of what was packed.
+    """Run a few steps of the trainer, in a separate process, on one part of a packed corpus.
 
-    None where not even two were done in time. HallmarkError with the trainer's own words.
+    Returns:
+        The measurement, or None if fewer than two steps were completed in time.
+
+    Raises:
+        HallmarkError: The error of the trainer.
     """
     work_folder = folder / "training"
-    unreached_step = max(train_config.steps, 10**9)  # neither validation nor another checkpoint
+    unreached_step = max(train_config.steps, 10**9)  # disables validation and checkpoints
     disabled_intervals: Any = {"checkpoint_every": unreached_step, "validate_every": unreached_step}
     trial_config = replace(
         train_config, **disabled_intervals, log_spaced_checkpoints=False, state_every=0
@@ -118,7 +133,7 @@ def measure_training_steps(
         for log_file in sorted((work_folder / "log").glob("*.parquet"))
         for row in pq.read_table(log_file).to_pylist()
     ]
-    step_seconds = [row["seconds"] for row in rows[1:]]  # the first step allocates, and compiles
+    step_seconds = [row["seconds"] for row in rows[1:]]  # the first step allocates and compiles
     if not step_seconds:
         return None
     peak_bytes = max(row["memory_mb"] for row in rows) * 2**20
@@ -126,9 +141,10 @@ def measure_training_steps(
 
 
 def _run_trial_and_get_device(process: subprocess.Popen[str]) -> str:
-    """Let the trainer work for a while, then ask it to stop, and wait until it has saved its log.
+    """Run the trainer for ``TRIAL_SECONDS``, stop it, and wait until it has saved its log.
 
-    The device that it said it works on.
+    Returns:
+        The device that the trainer reported.
     """
 
     def send_signal(signal_number: int) -> None:
@@ -155,7 +171,7 @@ def _run_trial_and_get_device(process: subprocess.Popen[str]) -> str:
 def estimate_training_seconds(
     measurement: StepMeasurement, train_config: TrainConfig, validation_rows: int
 ) -> float:
-    """All steps, and the validations: a forward pass is about a third of a step's work."""
+    """Estimate the time of all steps and validations; a forward pass takes a third of a step."""
     requested_rows = train_config.validation_sequences or validation_rows
     validated_rows = min(requested_rows, validation_rows)
     seconds_per_validation = (
@@ -169,7 +185,7 @@ def estimate_training_seconds(
 
 
 def get_device_memory_bytes(device: str) -> int:
-    """Bytes of the GPU, or of the machine."""
+    """Return the memory of the GPU, or of the machine for a CPU."""
     if device == "cuda":
         import torch
 
@@ -178,7 +194,7 @@ def get_device_memory_bytes(device: str) -> int:
 
 
 def read_checkpoint_model_config(checkpoint_folder: Path) -> ModelConfig:
-    """The model of a checkpoint that training goes on from."""
+    """Read the model config of a checkpoint from which training continues."""
     from hallmark.model.interchange.checkpoint import read_model_config
 
     return config_from_dict(ModelConfig, config_to_dict(read_model_config(checkpoint_folder)))

@@ -144,9 +144,8 @@ def _add_begin_token(tokenizer: Tokenizer) -> None:
         pair=f"{begin_token} $A $B:1",
         special_tokens=[(begin_token, END_OF_TEXT_ID)],
     )
-    if tokenizer.post_processor is not None:
-        template = Sequence([tokenizer.post_processor, template])
-    tokenizer.post_processor = template
+    processors = [tokenizer.post_processor, template] if tokenizer.post_processor else [template]
+    tokenizer.post_processor = Sequence(processors)
 
 
 def import_transformers(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:

@@ -275,7 +275,7 @@ def _format_attention_caption(
     if text_row["omitted_tokens"]:
         parts.append(
             "The last token of the text was not read."
-            if text_row["left_out"] == 1
+            if text_row["omitted_tokens"] == 1
             else f"The last {text_row['omitted_tokens']:,} tokens of the text were not read."
         )
     if text_row["note"]:

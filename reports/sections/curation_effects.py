@@ -560,7 +560,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         return section
     note = (
         "Of each source and language the highest ratio, then the highest of the rest. The number "
-        "leads to the documents, masked as everywhere; hallmark report --reveal shows them in "
+        "leads to the documents, masked as everywhere; hallmark report --unredacted shows them in "
         "clear, on this machine alone."
     )
     if len(example_by_rule_group) > len(table_rows):

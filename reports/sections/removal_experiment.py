@@ -68,7 +68,7 @@ NULL_UNIT_LABELS = {
 #: Effects that are no difference; so are the lines that begin so.
 LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
     ("mean", "null_mean", "null_region", "explained_share"),
-    "after removal the mean",
+    "mean after removal",
 )
 
 

@@ -348,6 +348,6 @@ class TaskScores:
             note += (
                 "A label is told by its number, as config.json of the checkpoint counts them from "
                 "0: its name is text that nobody has judged. For your own eyes: hallmark report "
-                "RUN --reveal, or the column slice of the table scores."
+                "RUN --unredacted, or the column slice of the table scores."
             )
         return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

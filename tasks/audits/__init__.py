@@ -1,16 +1,16 @@
-"""A model to findings: the audits, their items and their statistics.
+"""Audit a model: from items and requests to findings, their statistics and verdicts.
 
-An audit made of a probe (``probe.py``; one file each in ``probes/``, named in ``about.py``) goes in
-stages: ``ask`` writes items and requests, ``respond`` alone asks a model, ``score`` asks scorers,
-``trace`` looks for what was written in the training text, ``judge`` draws the findings. What goes
-from one to the next is in ``exchange.py``.
+An audit is defined by a probe (``probe.py``; one file each in ``probes/``, listed in
+``audit_descriptions.py``) and runs in stages: ``build_requests`` writes items and requests,
+``respond`` runs the model, ``score`` scores texts, ``trace`` searches the training text, and
+``audit`` computes findings. ``audit_tables.py`` defines the tables between them.
 
-    subjects   the models under audit
-    probes     the audits
-    methods    what several probes share
-    judging    values to findings, their comparison, the policy's verdicts
-    ability    what a model can do, beside the harm it may do
-    proofs     how often audits are wrong, and findings taken away with their documents
+    audited_models  the models under audit
+    probes          the audits
+    methods         methods that several probes share
+    judging         findings from values, their comparison, verdicts of a policy
+    ability         capability of a model, to compare with its risks
+    experiments     error rates of audits, and findings after documents are removed
 
-Its stages import the contract, the measures and ``model``, nothing of corpus and training.
+The stages import the contract, the measures and ``model``, but nothing of corpus and training.
 """

@@ -1,10 +1,10 @@
-"""What goes from one stage of an audit to the next: items, requests, responses and scores.
+"""Define the tables that pass between the stages of an audit, and the builder of requests.
 
-``ask`` writes items and requests, ``respond`` answers requests, ``score`` scores texts, ``judge``
-draws findings from them; ``trace`` looks up in the training text what was written and what is
-sought. An item is what is measured: a prompt, a pair, a secret. A request is what a model is asked
-for its sake. Both are named by a hash of what they hold, so equal requests of two items are
-answered once, and checkpoints of one training are asked the same.
+``build_requests`` writes items and requests, ``respond`` answers requests, ``score`` scores texts,
+``trace`` searches the training text for responses and lookups, and an audit computes findings. An
+item is the unit that is measured: a prompt, a pair, a secret. A request is one question to a model
+about an item. The id of each is a hash of its content, so equal requests of two items are answered
+once, and all checkpoints of one training get the same requests.
 """
 
 from __future__ import annotations
@@ -18,90 +18,95 @@ import pyarrow as pa
 
 from hallmark.tasks.contract import ID_TYPE, column, table_schema, to_canonical_json
 
-#: Token ids of several texts.
+#: Arrow type of the token ids of several texts.
 TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
 
 #: The ``text_kind`` of texts that neither training nor its validation read.
 HELD_OUT_TEXT = "held-out text"
 
 REQUESTS = table_schema(
-    "What a model is asked; of equal requests each row has the same id.",
-    column("request", ID_TYPE, "id", "the request: a hash of all that is asked"),
-    column("item", ID_TYPE, "id", "the item for whose sake"),
-    column("part", pa.string(), "label", "which of the item's requests, where it has several"),
+    "Requests to the model; rows with equal requests have the same id.",
+    column("request", ID_TYPE, "id", "the request: a hash of its content"),
+    column("item", ID_TYPE, "id", "the item that the request is about"),
+    column("part", pa.string(), "label", "which of the item's requests, if it has several"),
     column(
         "kind",
         pa.string(),
         "label",
-        "generate: go on from the context; score: say how likely each target is behind it; "
-        "complete: the likeliest of what may stand behind the context, of a masked model "
-        "between it and the target; embed: what the model makes of the places of each target",
+        "generate: continue the context; score: give the probability of each target after the "
+        "context; complete: give the most probable texts after the context (a masked model: "
+        "between the context and the target); embed: average hidden states over positions of each "
+        "target",
     ),
-    column("context_ids", pa.list_(pa.int32()), "personal", "token ids that stand before"),
+    column("context_ids", pa.list_(pa.int32()), "personal", "token ids of the context"),
     column(
         "target_ids",
         TOKEN_ID_LISTS,
         "personal",
-        "token ids to be read behind the context, a list for each text; null: to be written",
+        "token ids of the texts to read after the context, one list per text; null: texts are "
+        "generated",
     ),
     column(
         "target_positions",
         TOKEN_ID_LISTS,
         "figure",
-        "places in each target that a masked model is asked about, or whose embeddings are "
-        "averaged; null: all",
+        "positions in each target that a masked model predicts, or whose embeddings are averaged; "
+        "null: all",
     ),
     column(
-        "rank_statistics", pa.bool_(), "figure", "whether also about ranks, and moments of log p"
+        "rank_statistics",
+        pa.bool_(),
+        "figure",
+        "whether to compute ranks and the moments of the log probabilities, too",
     ),
     column(
         "score_lowercase",
         pa.bool_(),
         "figure",
-        "whether what was written is read again in lower case; null: nothing is written",
+        "whether to score the generated text in lower case, too; null: no text is generated",
     ),
     column(
         "layer",
         pa.int32(),
         "figure",
-        "of embeddings: 0 those of the input, without places; "
-        "from 1 what that block makes of them, from -1 backwards what the last makes",
+        "layer of the embeddings; 0: input embeddings without positions; 1, 2, ...: output of that "
+        "block; -1, -2, ...: counted from the last block",
     ),
-    column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
-    column("max_new_tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
-    column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
+    column("draws", pa.int32(), "figure", "texts to generate", unit="texts"),
+    column("max_new_tokens", pa.int32(), "figure", "maximum length of each", unit="tokens"),
+    column("temperature", pa.float64(), "figure", "sampling temperature; 0: greedy"),
     column(
         "first_temperature",
         pa.float64(),
         "figure",
-        "of the first token, from which it falls to that of the sampling in 20; null: it is the "
-        "same for all",
+        "temperature of the first token; it falls to the sampling temperature within 20 tokens; "
+        "null: the temperature is constant",
     ),
     column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
-    column("top_k", pa.int32(), "figure", "likeliest tokens that are drawn from; 0: all"),
-    column("seed", pa.int64(), "figure", "of the sampling"),
+    column("top_k", pa.int32(), "figure", "most probable tokens to sample from; 0: all"),
+    column("seed", pa.int64(), "figure", "seed of the sampling"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "documents of the corpus whose text stands in it; null: of none",
+        "corpus documents whose text is part of the request; null: none",
     ),
-    column("source_text", pa.large_string(), "corpus text", "what of them stands in it"),
+    column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
     column(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "what a scorer that reads whole texts reads before what is written; null: it reads nothing",
+        "text that a scorer of whole texts reads before the generated text; null: it reads nothing",
     ),
     column(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "what is hidden from it: whom they are about",
+        "words that are hidden from that scorer: they name the people described",
     ),
 )
 
-#: What requests that are answered in one call share.
+#: The settings that requests answered in one call share.
 REQUEST_SETTINGS = (
     "kind",
     "draws",
@@ -117,185 +122,187 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "What is looked for in the training text, to tell how often the model had read an item.",
-    column("item", ID_TYPE, "id", "the item for whose sake"),
+    "Texts to look for in the training text, to count how often the model had read an item.",
+    column("item", ID_TYPE, "id", "the item that the text belongs to"),
     column(
-        "token_ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"
+        "token_ids", pa.list_(pa.int32()), "personal", "token ids of a text as the corpus spells it"
     ),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "documents of the corpus whose text stands in it; null: of none",
+        "corpus documents whose text is part of the lookup; null: none",
     ),
-    column("source_text", pa.large_string(), "corpus text", "what of them stands in it"),
+    column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
 )
 
 TOKENIZER = table_schema(
-    "What was known of the model when the requests were written: no weights.",
+    "Facts about the model that the requests depend on; weights are not read.",
     column("model_kind", pa.string(), "label", "causal or masked"),
-    column("opening_description", pa.string(), "project text", "what stands before every text"),
+    column(
+        "opening_description", pa.string(), "project text", "what the model reads before a text"
+    ),
 )
 
 SKIPPED = table_schema(
-    "What was not asked, and why.",
-    column("metric", pa.string(), "label", "what of the audit it concerns; empty: all"),
-    column("tags", pa.string(), "label", "which part of that, as findings have it: JSON"),
-    column("reason", pa.string(), "project text", "the reason, as findings say it"),
+    "Measurements that were not requested, and the reasons.",
+    column("metric", pa.string(), "label", "the metric that is skipped; empty: all of the audit"),
+    column("tags", pa.string(), "label", "tags of the slice that is skipped, as in findings: JSON"),
+    column("reason", pa.string(), "project text", "the reason, as in findings"),
     column(
         "count",
         pa.int64(),
         "figure",
-        "items that it concerns; null where that says nothing",
+        "skipped items; null: the whole metric, or a slice of it, is skipped",
         unit="items",
     ),
 )
 
 RESPONSES = table_schema(
-    "What the model answered: one row a draw, or a text that it read.",
-    column("request", ID_TYPE, "id", "the request that it answers"),
-    column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
-    column("text", pa.large_string(), "model text", "what was written; null where it was read"),
+    "Responses of the model: one row per generated text or per text that it read.",
+    column("request", ID_TYPE, "id", "the request that is answered"),
+    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
+    column("text", pa.large_string(), "model text", "the generated text; null for a target"),
     column(
         "token_ids",
         pa.list_(pa.int32()),
         "personal",
-        "token ids of what was written, without the one that ended it; null where it was read",
+        "token ids of the generated text, without the end token; null for a target",
     ),
     column(
         "log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "of each token written or read, under the model itself",
+        "log probability of each token under the model",
         unit="nats",
     ),
     column(
         "ranks",
         pa.list_(pa.int32()),
         "figure",
-        "place of each token among all that the model may write there, by their likelihood, "
-        "from 1; null where it was not asked for",
+        "rank of each token by probability among all tokens allowed there, from 1; null where it "
+        "was not requested",
     ),
     column(
         "vocabulary_mean",
         pa.list_(pa.float32()),
         "figure",
-        "of log p over the vocabulary under the model, at each token",
+        "mean log probability over the vocabulary under the model, at each token",
         unit="nats",
     ),
     column(
         "vocabulary_std",
         pa.list_(pa.float32()),
         "figure",
-        "standard deviation of the same",
+        "standard deviation of the log probability over the vocabulary, at each token",
         unit="nats",
     ),
     column(
         "lowercase_log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "of each token of what was written, in lower case; null where it was not asked for",
+        "log probability of each token of the generated text in lower case; null where it was not "
+        "requested",
         unit="nats",
     ),
     column(
         "stop_reason",
         pa.string(),
         "label",
-        "end: the model ended its text; length: it had to stop; empty where it was read",
+        "end: the model ended its text; length: the maximum length was reached; empty for a target",
     ),
 )
 
 EMBEDDINGS = table_schema(
-    "What the model makes of texts, one row a text; none where embeddings were not asked for.",
-    column("request", ID_TYPE, "id", "the request that it answers"),
-    column("draw", pa.int32(), "figure", "which of its targets, from 0"),
-    column("layer", pa.int32(), "figure", "as in the request"),
-    column("vector", pa.list_(pa.float32()), "figure", "mean over the places of the target"),
+    "Embeddings of the targets, one row per target; no rows where embeddings were not requested.",
+    column("request", ID_TYPE, "id", "the request that is answered"),
+    column("draw", pa.int32(), "figure", "number of the target, from 0"),
+    column("layer", pa.int32(), "figure", "layer, as in the request"),
+    column("vector", pa.list_(pa.float32()), "figure", "mean over the positions of the target"),
 )
 
 MODEL = table_schema(
-    "What the responses were computed in; no row where nothing was asked.",
+    "Precision in which the responses were computed; no row where there were no requests.",
     column("precision", pa.string(), "label", "fp32 or bf16"),
 )
 
 TRAINING_OVERLAP = table_schema(
-    "How much of what was written stands in the training text, in the order of the responses.",
-    column("request", ID_TYPE, "id", "the request that it answers"),
-    column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
+    "Overlap of each response with the training text, in the order of the responses.",
+    column("request", ID_TYPE, "id", "the request that is answered"),
+    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
     column(
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of its longest run that stands in the training "
-        "text; 0: none of those that are told; null: it was read",
+        "length of the longest run of tokens that also occurs in the training text; 0: no run of "
+        "the minimum length; null for a target",
         unit="tokens",
     ),
     column(
         "verbatim_tokens",
         pa.int32(),
         "figure",
-        "its tokens within runs of verbatim reuse",
+        "tokens within runs of verbatim reuse",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of its longest run that stands in a planted document",
+        "length of the longest run that also occurs in a planted document",
         unit="tokens",
     ),
 )
 
-#: What is told there of each response.
+#: The columns that hold counts of tokens.
 OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
-    "How often training had read what was sought, an item's texts together.",
-    column("item", ID_TYPE, "id", "the item for whose sake"),
+    "How often training had read the texts looked up for each item, summed over its texts.",
+    column("item", ID_TYPE, "id", "the item that the texts belong to"),
     column(
         "occurrences",
         pa.int64(),
         "figure",
-        "places in the rows where one stands whole, each as "
-        "often as its row was read by this checkpoint's step; null: they are shorter than the "
-        "shortest run that is told",
+        "complete occurrences in the packed rows, each counted as often as its row was read by "
+        "the checkpoint's step; null: the texts are shorter than the shortest recorded run",
         unit="times",
     ),
 )
 
 REFERENCE_SCORES = table_schema(
-    "How likely a reference model finds what was written.",
-    column("request", ID_TYPE, "id", "the request that it answers"),
-    column("draw", pa.int32(), "figure", "which text written, from 0"),
+    "Likelihood of the responses under a reference model.",
+    column("request", ID_TYPE, "id", "the request that is answered"),
+    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
     column(
         "reference_log_likelihood",
         pa.float64(),
         "figure",
-        "its log-likelihood under that model, behind the "
-        "text of its item; null where the model gave no number",
+        "log-likelihood under the reference model, after the text of the item; null where the "
+        "reference model gave no number",
         unit="nats",
     ),
 )
 
 SCORES = table_schema(
-    "What scorers say of texts, each distinct text once.",
+    "Scores of texts, each distinct text once.",
     column("text_hash", ID_TYPE, "id", "hash of the text"),
-    column("scorer", pa.string(), "label", "name and digest"),
-    column("head", pa.string(), "label", "what was scored: toxicity, insult ..."),
+    column("scorer", pa.string(), "label", "name and digest of the scorer"),
+    column("head", pa.string(), "label", "the scored property: toxicity, insult, ..."),
     column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
 )
 
-#: Also where no text could be scored, findings name who was asked.
+#: Lets findings name the scorers even where no text could be scored.
 SCORERS = table_schema(
-    "The scorers that were asked.",
-    column("scorer", pa.string(), "label", "name and digest, as findings name it"),
-    column("heads", pa.list_(pa.string()), "label", "what it scores: toxicity, sentiment ..."),
+    "The scorers that were used.",
+    column("scorer", pa.string(), "label", "name and digest, as in findings"),
+    column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
 )
 
 
-#: The column of items that names what they share beside their cluster, where they share two things.
+#: The column of items for a second cluster that crosses the first, where items share two things.
 CROSSED_CLUSTER = column(
-    "crossed_cluster", pa.string(), "label", "what items share beside their cluster"
+    "crossed_cluster", pa.string(), "label", "second, crossed cluster that the item belongs to"
 )
 
 
@@ -303,26 +310,28 @@ def build_items_schema(
     *tag_columns: pa.Field,
     text_kind: Literal["audit text", "corpus text", "personal"] = "audit text",
 ) -> pa.Schema:
-    """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
-    of their text."""
+    """Build the schema of a probe's items.
+
+    Args:
+        tag_columns: The columns that distinguish items.
+        text_kind: The kind of content of the column ``text``.
+    """
     return table_schema(
-        "What is measured, one row an item.",
-        column("item", ID_TYPE, "id", "the item: a hash of what it holds"),
-        column("cluster", pa.string(), "label", "items that share something: no independent units"),
-        column(
-            "text", pa.large_string(), text_kind, "the item as a scorer, or the model, reads it"
-        ),
+        "Items that are measured, one row per item.",
+        column("item", ID_TYPE, "id", "the item: a hash of its content"),
+        column("cluster", pa.string(), "label", "items of one cluster are not independent"),
+        column("text", pa.large_string(), text_kind, "the item's text for a scorer or the model"),
         *tag_columns,
     )
 
 
 def hash_json_values(*values: Any) -> bytes:
-    """16 bytes that stand for JSON values."""
+    """Return 16 bytes that identify these JSON values."""
     return blake2b(to_canonical_json(values), digest_size=16).digest()
 
 
 class RequestBuilder:
-    """Collects the items of a probe and what is asked for their sake."""
+    """Collect the items of a probe and the requests about them."""
 
     def __init__(self) -> None:
         self.items: dict[bytes, dict[str, Any]] = {}
@@ -332,8 +341,11 @@ class RequestBuilder:
         self.skipped: list[dict[str, Any]] = []
 
     def add_item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
-        """The id of an item; one with the same text, cluster and tags is the same. Where nothing
-        else is, its text is what it shares: as a hash, for a label is shown on every page."""
+        """Add an item, unless one with the same text, cluster and tags exists, and return its id.
+
+        Without a ``cluster`` the item's text is its cluster: as a hash, because cluster labels are
+        shown on pages.
+        """
         cluster = cluster or hash_json_values(text).hex()
         item_id = hash_json_values(text, cluster, tags)
         self.items.setdefault(item_id, {"item": item_id, "cluster": cluster, "text": text, **tags})
@@ -359,10 +371,26 @@ class RequestBuilder:
         doc_ids: Sequence[bytes] | None = None,
         source_text: str | None = None,
     ) -> None:
-        """Ask for ``draws`` texts behind a context of at least one token. What was written is then
-        read again behind the same: ``moments``: as it is, for ranks and moments; ``lower``: in
-        lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
-        what it does not see. ``doc_ids`` and ``text``: what the context holds of the corpus."""
+        """Request ``draws`` continuations of a context of at least one token.
+
+        Args:
+            item_id: The item that the request is about.
+            context_ids: Token ids of the context.
+            max_new_tokens: Maximum length of a continuation.
+            draws: Number of continuations.
+            temperature: Sampling temperature; 0 is greedy.
+            first_temperature: Temperature of the first token, see REQUESTS.
+            top_p: Nucleus of the sampling.
+            top_k: Most probable tokens to sample from; 0: all.
+            seed: Seed of the sampling.
+            rank_statistics: Whether the model then reads the continuation for ranks and moments.
+            score_lowercase: Whether the model then reads the continuation in lower case.
+            part: Which of the item's requests this is.
+            prefix_text: Text that a scorer of whole texts reads before the continuation.
+            masked_words: Words that are hidden from that scorer.
+            doc_ids: Documents whose text the context holds.
+            source_text: The text from these documents.
+        """
         request: dict[str, Any] = {
             "kind": "generate",
             "context_ids": list(context_ids),
@@ -396,10 +424,21 @@ class RequestBuilder:
         doc_ids: Sequence[bytes] | None = None,
         source_text: str | None = None,
     ) -> None:
-        """Ask how likely each token of each target is behind a context, which is read once for
-        many of them. Behind none a causal model is not asked about their first token. ``moments``:
-        also about ranks, of a causal model. ``doc_ids`` and ``text``: what it holds of the corpus,
-        so that a purge finds it."""
+        """Request the log probability of each token of each target after the context.
+
+        With an empty context a causal model gives none for the first token of a target. Many
+        targets share one reading of the context.
+
+        Args:
+            item_id: The item that the request is about.
+            context_ids: Token ids of the context.
+            target_ids: Token ids of each target.
+            target_positions: Positions in each target that a masked model predicts; None: all.
+            rank_statistics: Whether to compute ranks and moments, too (causal models only).
+            part: Which of the item's requests this is.
+            doc_ids: Documents whose text the request holds, so that a purge finds it.
+            source_text: The text from these documents.
+        """
         request = {
             "kind": "score",
             "context_ids": list(context_ids),
@@ -425,8 +464,11 @@ class RequestBuilder:
         max_new_tokens: int,
         part: str = "",
     ) -> None:
-        """Ask for the ``count`` likeliest completions behind a context, of at most ``tokens``; a
-        masked model is asked for a single one, between the context and what stands ``after``."""
+        """Request the ``count`` most probable completions, each of at most ``max_new_tokens``.
+
+        A causal model completes the context. A masked model fills a gap of a single token between
+        the context and ``suffix_ids``.
+        """
         request = {
             "kind": "complete",
             "context_ids": list(context_ids),
@@ -445,8 +487,10 @@ class RequestBuilder:
         layer: int,
         part: str = "",
     ) -> None:
-        """Ask for the embeddings of some ``places`` of each target, averaged over them; targets are
-        read as they stand, with what opens and ends them."""
+        """Request embeddings of each target, averaged over its ``target_positions``.
+
+        Targets are read exactly as given: they include the tokens that open and end a text.
+        """
         request = {
             "kind": "embed",
             "context_ids": [],
@@ -463,8 +507,11 @@ class RequestBuilder:
         doc_ids: Sequence[bytes] | None = None,
         source_text: str | None = None,
     ) -> None:
-        """Have texts looked for in the training text, by their token ids: an item was read as often
-        as they stand there whole. ``doc_ids`` and ``text`` as for ``read``."""
+        """Request a search of the training text for token sequences.
+
+        The complete occurrences of an item's texts tell how often training had read the item.
+        ``doc_ids`` and ``source_text`` are as in ``request_log_probs``.
+        """
         if (item_id, "lookup") not in self._requested:
             self._requested.add((item_id, "lookup"))
             source_columns = {
@@ -480,8 +527,16 @@ class RequestBuilder:
     def record_skipped(
         self, metric: str, reason: str, count: int | None = None, /, **tags: Any
     ) -> None:
-        """Something is not asked: all (``metric`` empty), a measure, or of it what has these tags;
-        with a ``count``: so many items of a kind that ``metric`` names."""
+        """Record that something is not requested.
+
+        Args:
+            metric: The metric that is skipped, or all if empty; with a ``count``, the metric that
+                counts the skipped items.
+            reason: Why, as findings say it.
+            count: Number of skipped items; None: the metric, or its slice with ``tags``, is
+                skipped.
+            tags: Tags of the slice.
+        """
         self.skipped.append(
             {"metric": metric, "tags": json.dumps(tags), "reason": reason, "count": count}
         )
@@ -493,7 +548,7 @@ class RequestBuilder:
         request: dict[str, Any],
         source_columns: Mapping[str, Any] | None = None,
     ) -> None:
-        if (item_id, part) in self._requested:  # an item that was given twice
+        if (item_id, part) in self._requested:  # the item was added twice
             return
         self._requested.add((item_id, part))
         keys = {"request": hash_json_values(request), "item": item_id, "part": part}

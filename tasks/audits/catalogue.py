@@ -1,4 +1,4 @@
-"""The probes that ``about.AUDITS`` names, and the stages that are made of each."""
+"""List the probes that AUDIT_DESCRIPTIONS names, and make their stages and lists of metrics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PROBES: tuple[Probe, ...] = tuple(
 REQUEST_STAGES = {probe.name: make_request_stage(probe) for probe in PROBES}
 FINDINGS_STAGES = {probe.name: make_findings_stage(probe) for probe in PROBES}
 
-#: Metrics of each audit whose findings never have a confidence interval: no rule can pass there.
+#: Metrics by audit whose findings never have a confidence interval, so no policy rule can pass.
 METRICS_WITHOUT_INTERVAL = {probe.name: probe.metrics_without_interval for probe in PROBES} | {
     CAPABILITY: ()
 }
 
-#: The metrics of each audit.
+#: All metrics by audit.
 METRICS_BY_AUDIT = {
     probe.name: (*probe.metrics, *SKIPPED_COUNT_METRICS.get(probe.name, ())) for probe in PROBES
 } | {

@@ -1,6 +1,6 @@
-"""Failures: what of an examination could not be made, so that the rest stands and the card says so.
+"""Record the audits and other parts of an examination that failed, so that the card says so.
 
-What failed is no part of the store, so the next run tries again.
+A failed part is not in the store, so the next run tries it again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pydantic import Field
 from hallmark.tasks.contract import StageConfig, StageContext, column, stage, table_schema
 
 FAILURES = table_schema(
-    "What could not be made, and why.",
+    "Parts of the examination that failed, and the reasons.",
     column("audit", pa.string(), "label", "the audit, or another part of the examination"),
     column("reason", pa.string(), "project text", "what went wrong, and what to do"),
 )
 
 
 class FailuresConfig(StageConfig):
-    """Not for a config file: a run fills it."""
+    """Hold the failures of a run; a run fills it, a config file must not."""
 
-    audits: dict[str, str] = Field({}, description="why, by audit")
+    audits: dict[str, str] = Field({}, description="reason of each failure, by audit")
 
 
 @stage(name="failures", tables={"failures": FAILURES})

@@ -1,10 +1,10 @@
-"""Respond: ask the model. The only stage of an audit that opens one.
+"""Answer requests: the only stage of an audit that runs the audited model.
 
-Requests are answered in chunks that are a function of the requests alone; a kill loses the one in
-hand. The model is opened at the first chunk that is not yet answered, once for all probes, in this
-process: its kernels use every processor, and with fewer threads some sums would come in another
-order, so that the mapper decided what is answered. Nothing here knows what the answers are for:
-another scorer, threshold or statistic asks nobody again.
+Requests are answered in chunks that depend on the requests alone, so a killed stage loses at most
+one chunk. The model is opened at the first unanswered chunk, once for all probes, in this process:
+its kernels use every processor, and other numbers of threads would change the order of some sums.
+The stage does not know the use of the answers, so a change of scorer, threshold or statistic
+repeats no inference.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from hallmark.tasks.contract import (
     stage,
 )
 
-#: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
+#: Size of a chunk in tokens to generate, or to read: a killed stage resumes after the last chunk.
 GENERATED_TOKENS_PER_CHUNK, READ_TOKENS_PER_CHUNK = 1 << 15, 1 << 18
 
-#: Kinds of requests whose cost is what is written.
+#: Kinds of requests whose cost is the number of generated tokens.
 GENERATION_KINDS = ("generate", "complete")
 
-#: Of the weights of a model that was never trained.
+#: Seed of the weights of the untrained model.
 UNTRAINED_SEED = 0
 
 Row = dict[str, Any]
 
-#: The tables of answers.
+#: The tables of responses.
 RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
 
 
 class RespondConfig(StageConfig):
-    """Settings of the model under audit."""
+    """Configure inference with the audited model."""
 
-    device: DeviceName = Field(default="auto", description="of the model under audit")
+    device: DeviceName = Field(default="auto", description="device of the audited model")
 
 
 @dataclass(frozen=True)
 class RequestChunk:
-    """Requests of one kind that are answered together."""
+    """Hold requests of one kind that are answered together."""
 
     number: int
     requests: pa.Table
@@ -73,7 +73,7 @@ class RequestChunk:
 
 
 def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
-    """The distinct requests, those alike in settings and length together."""
+    """Split the distinct requests into chunks, ordered by settings and length."""
     request_ids = requests["request"].to_pylist()
     first_rows = list(
         {request: position for position, request in reversed([*enumerate(request_ids)])}.values()
@@ -124,13 +124,12 @@ def _build_length_key(request_row: Row) -> tuple[int, bytes]:
     return len(request_row["context_ids"]) + target_tokens, request_row["request"]
 
 
-#: The model that was opened last by what it was opened from, and the files outside the store that
-#: it was loaded from.
+#: The model opened last, by its digest and device, with the external files that it was loaded from.
 _opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
 
 
 def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None) -> AuditedModel:
-    """The model of a checkpoint, kept until another is asked for or a file of it changes.
+    """Return the model of a checkpoint, cached until another is requested or its files change.
 
     Raises:
         FileChangedError: The files are not those of the checkpoint's digest, or a file changed
@@ -149,7 +148,7 @@ def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None
 def answer_chunk(
     chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters
 ) -> Row:
-    """Answer the requests of a chunk; says in which precision."""
+    """Answer the requests of a chunk and return the precision of the model."""
     model, requests = open_cached_model(checkpoint, device, seed), chunk.requests.to_pylist()
     response_rows = list(generate_response_rows(model, requests))
     table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
@@ -160,7 +159,7 @@ def answer_chunk(
 
 
 def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
-    """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
+    """Yield rows of RESPONSES, or of EMBEDDINGS, for rows of REQUESTS of one kind."""
     answer_by_kind = {
         "generate": _generate_texts,
         "score": _score_targets,
@@ -173,7 +172,7 @@ def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator
 
 
 def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
-    """What was written, and what the model says of it when it reads it again."""
+    """Generate texts, and score them again where ranks or lower case are requested."""
     settings = requests[0]
     sampling_names = ("temperature", "first_temperature", "top_p", "top_k", "seed")
     generations = model.generate_continuations(
@@ -249,8 +248,7 @@ def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
 
 
 def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:
-    """Of each target of each request, one behind the other, what is said of its tokens; requests
-    are alike in settings."""
+    """Return the columns about the tokens of each target, in order, for requests of one setting."""
     if model.model_kind == "masked":
         from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
 
@@ -280,17 +278,17 @@ def _compute_rank_statistics(
     statistics = model.compute_rank_statistics(contexts, targets)
     return [
         {
-            "log_probs": moments.log_probs,
-            "ranks": moments.rank + 1,
-            "vocabulary_mean": moments.mean_log_prob,
-            "vocabulary_std": moments.std_log_prob,
+            "log_probs": target_statistics.log_probs,
+            "ranks": target_statistics.rank + 1,
+            "vocabulary_mean": target_statistics.mean_log_prob,
+            "vocabulary_std": target_statistics.std_log_prob,
         }
-        for moments in statistics
+        for target_statistics in statistics
     ]
 
 
 def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
-    """Contexts and targets, one a target."""
+    """Return the context and the token ids of each target."""
     return (
         [row["context_ids"] for row in requests for _ in row["target_ids"]],
         [target for row in requests for target in row["target_ids"]],
@@ -310,7 +308,7 @@ def _list_positions(target: list[int]) -> list[int]:
 def respond(
     checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
 ) -> None:
-    """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
+    """Answer the requests of a probe; "generate" needs a context of at least one token."""
     _answer_requests(checkpoint, requests, config, context, None)
 
 
@@ -324,8 +322,10 @@ def respond(
 def respond_untrained(
     checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
 ) -> None:
-    """As ``respond``, asking the model as it was before any training: a floor. All checkpoints of
-    one training share it."""
+    """Answer the requests with the model before any training, as a baseline.
+
+    All checkpoints of one training share the answers.
+    """
     _answer_requests(checkpoint, requests, config, context, UNTRAINED_SEED)
 
 

@@ -1,9 +1,9 @@
-"""A probe: what an audit asks, and what it makes of the answers. Each is one file in ``probes/``.
+"""Define a probe, the code of one audit, and make its two stages.
 
-What makes one: its settings, the columns of its items, ``ask`` (items and requests, from a reader
-without weights), ``values`` (from answers) and measures: how findings are drawn from values. Two
-stages of its own are made of it here; between them stand ``respond`` and
-``score``, which know no probe, so that another statistic asks no model again.
+A probe is one file in ``probes/``. It has settings, the columns of its items, ``build_requests``
+(items and requests, from a tokenizer without weights), ``score_items`` (values from responses) and
+measures, which turn values into findings. Between its two stages run ``respond`` and ``score``,
+which know no probe, so another statistic needs no new inference.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, Tra
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 
-#: Clusters of items in which a large effect cannot be overlooked: where all agree, chance agrees as
-#: well in 1 of 1,024 draws, which is below the 0.001 that a control asks for.
+#: Minimum number of clusters for an instrument control. If all 11 clusters agree, chance gives the
+#: same in 1 of 1,024 draws, which is below the 0.001 that a control requires.
 MIN_CONTROL_CLUSTERS = 11
 
-#: The metric of the finding that every probe has whose items are looked for in the training text.
+#: The metric that counts items in the training text, in every probe that searches for its items.
 SEEN_METRIC = ITEMS_IN_TRAINING_TEXT
 
-#: Libraries that decide what is asked.
+#: Libraries that the requests depend on.
 REQUEST_LIBRARIES = ("numpy", "tokenizers", "transformers")
 
 
 @dataclass(frozen=True)
 class CorpusTables:
-    """Tables of the training corpus that a probe asks about; None where they are not known.
+    """Tables of the training corpus that a probe reads; None where they are unknown.
 
-    lexicons   groups that the corpus brings, as the stage ``identities`` leaves them
-    canaries   texts that were planted
-    documents  all documents
+    Attributes:
+        lexicons: Groups of the corpus, from the stage ``identities``.
+        canaries: Planted texts.
+        documents: All documents.
     """
 
     lexicons: Table | None = None
@@ -61,34 +62,40 @@ class CorpusTables:
 
 @dataclass(frozen=True)
 class Probe:
-    """name      of the audit: "toxicity"
-    settings  class of its config, section ``audit_<name>``
-    items     schema of its items, see ``exchange.items_table``
-    ask       called with (questions, reader, corpus, config): fills ``questions``
-    module    where it is written
-    measures  what findings are drawn from its values, with
-    values    called with (answers, values, config): fills ``values``; returns what the methods of
-              all findings end with
-    told      columns of its values beside those of its items
-    script    called with (items, metric, effect, random numbers): log p of each target of each
-              item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of
-              who has no effect on that measure, or a large one
-    derived   called with (findings of its measures, values, config): further ones, computed from
-              them, with
-    also      the metrics of these, and the slices that they have beside those of measures
-    without_interval  metrics whose findings never have an interval, so that no rule of a policy
-              about them can pass
-    data      data files that it reads
-    external  called with (config, secret_id) for digests of files of the user
-    read_back called as ``external``, for files that ``values`` reads
-    scored    whether scorers are asked about its texts, with
-    heads     what for: scorers that score nothing of that are not asked
-    floor     called with the config: whether an untrained model answers its requests, too
-    traced    whether what was written, and what is sought, is looked for in the training text
-    corpus    tables of the corpus that it asks about, as ``Corpus`` names them
-    needs     settings without which it does not run: files of the user
-    libraries that decide its findings, beside those of every probe
-    reference called with the config: the folder of a model that reads what was written, too
+    """Describe one audit: its items, requests, values, measures and inputs.
+
+    Attributes:
+        name: Name of the audit, such as "toxicity".
+        config_class: Class of its settings, section ``audit_<name>``.
+        item_schema: Schema of its items, see ``build_items_schema``.
+        build_requests: Called with (builder, tokenizer, corpus tables, config); adds items and
+            requests to the builder.
+        score_items: Called with (responses, value writer, config); writes values and returns the
+            text that the method of each finding ends with.
+        measures: How findings are computed from the values.
+        module: The module that defines the probe.
+        value_fields: Columns of its values besides those of its items.
+        simulate_outputs: Called with (items, metric, has_effect, random generator); returns log
+            probabilities of the targets, (n, targets), embeddings, (n, targets, d), or texts,
+            (n, draws), of a simulated model with no effect or a large effect on that metric.
+        derive_findings: Called with (findings of the measures, values, config); returns further
+            findings computed from them.
+        derived_metrics: Metrics of the derived findings, and the slices that they have.
+        metrics_without_interval: Metrics whose findings never have an interval, so that no rule of
+            a policy about them can pass.
+        data_files: Data files that it reads.
+        external_digests: Called with (config, secret_id); returns digests of the user's files.
+        judging_files: As ``external_digests``, for files that ``score_items`` reads.
+        uses_scorers: Whether its texts are scored.
+        scorer_heads: The properties that are scored; scorers with none of these are not used.
+        needs_untrained_baseline: Called with the config; whether an untrained model answers its
+            requests, too.
+        searches_training_text: Whether responses and lookups are searched for in the training text.
+        corpus_tables: Names of the ``CorpusTables`` that it reads.
+        required_settings: Settings that must be set for it to run: files of the user.
+        libraries: Libraries that its findings depend on, besides those of every probe.
+        reference_folder: Called with the config; returns the folder of a reference model that
+            reads the responses, or None.
     """
 
     name: str
@@ -119,8 +126,10 @@ class Probe:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those of its findings, as far as these are no controls, and no counts of what was not
-        asked, which are in ``about.LEFT_OUT``."""
+        """The metrics of its findings, without controls and counts of skipped items.
+
+        SKIPPED_COUNT_METRICS lists those counts.
+        """
         measured_metrics = [
             measure.metric
             for measure in self.measures
@@ -137,14 +146,14 @@ class Probe:
         )
 
     def find_missing_settings(self, config: Any) -> list[str]:
-        """The settings without which it does not run, as far as they are not set."""
+        """Return the required settings that are not set."""
         return [name for name in self.required_settings if not getattr(config, name)]
 
     def compute_values_and_findings(
         self, responses: Responses, config: Any
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """The values, and the rows of the findings."""
-        # What asks how much of its training text a model gives away is about what it read.
+        """Compute the values and the rows of the findings."""
+        # An audit that depends on the step asks about text that training had read.
         in_training = None if self.step_dependent else responses.flag_items_in_training()
         writer, finding_rows = (
             ValueWriter(
@@ -171,8 +180,8 @@ class Probe:
                         unit="items",
                         evidence_table="values",
                         evidence_filter={"in_training_text": True},
-                        method="a text of theirs stands whole in what the model had read; each "
-                        "measure stands with and without them",
+                        method="items with a text that occurs in full in what the model had read; "
+                        "each measure is given with and without these items",
                     )
                 )
         return values, [*finding_rows, *build_skipped_findings(self, responses)]
@@ -180,8 +189,7 @@ class Probe:
     def compute_instrument_controls(
         self, responses: Responses, config: Any
     ) -> list[dict[str, Any]]:
-        """The verdicts on scripts in place of the model: does this audit find what is there, and
-        nothing where nothing is?"""
+        """Check that the audit finds a large simulated effect, and none where there is none."""
         control_rows: list[dict[str, Any] | None] = []
         for measure in (
             candidate
@@ -210,8 +218,11 @@ class Probe:
 
 
 def make_request_stage(probe: Probe) -> Stage:
-    """The stage that writes a probe's items and requests, from all of a checkpoint but its weights:
-    checkpoints of one training share what it leaves."""
+    """Make the stage that writes a probe's items and requests.
+
+    It reads everything of a checkpoint but its weights, so checkpoints of one training share its
+    artifact.
+    """
 
     def build_requests(
         checkpoint: Artifact,
@@ -264,7 +275,7 @@ def make_request_stage(probe: Probe) -> Stage:
 
 
 def make_findings_stage(probe: Probe) -> Stage:
-    """The stage that makes a probe's values and findings."""
+    """Make the stage that computes a probe's values and findings."""
 
     def compute_findings(
         request_set: Artifact,
@@ -341,8 +352,7 @@ def make_findings_stage(probe: Probe) -> Stage:
 
 
 def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str, Any]]:
-    """Findings about what was not asked: how many, or of each measure that it concerns why it has
-    no value."""
+    """Build a finding for each count of skipped items and for each skipped metric."""
     finding_rows = []
     unit_by_metric = {measure.metric: measure.unit for measure in probe.measures}
     for row in responses.skipped:
@@ -380,7 +390,7 @@ def load_training_exposure(
     checkpoints: Mapping[str, Artifact] | None,
     training_runs: Mapping[str, Artifact] | None,
 ) -> TrainingExposure | None:
-    """How often the documents of the items were read by a checkpoint's step."""
+    """Read how often the documents of the items were read by the checkpoint's step."""
     if not checkpoints:
         return None
     doc_ids = pc.unique(pc.list_flatten(items["doc_ids"])).drop_null().to_pylist()

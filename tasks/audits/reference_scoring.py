@@ -1,8 +1,7 @@
-"""Refer: how likely another model finds what the one under audit wrote.
+"""Score with a reference model: the likelihood of responses under a model of other training text.
 
-What is likely to a model that was trained on other text is likely to everybody, and tells nothing
-of this training. The reference has a tokenizer of its own, so it is asked about texts: each behind
-the text of its item, from which the other went on.
+Text that is probable under such a model tells nothing about this training. The reference has its
+own tokenizer, so it reads texts, not token ids: each response after the text of its item.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from hallmark.tasks.contract import (
     stage,
 )
 
-#: Texts between two moments from which a killed stage goes on.
+#: Texts per batch: a killed stage resumes after the last complete batch.
 TEXTS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class ResponseBatch:
-    """Responses that are read together; their places are all that a message may say."""
+    """Hold responses that are scored together; messages show their positions, never their text."""
 
     first_index: int
     responses: pa.Table
@@ -44,7 +43,7 @@ class ResponseBatch:
 def score_batch_with_reference(
     batch: ResponseBatch, reference_model: Artifact, device: str, out: TableWriters
 ) -> None:
-    """Rows of REFERRED to responses with their ``prompt``."""
+    """Write rows of REFERENCE_SCORES for responses with the column ``prompt``."""
     model, response_rows = open_cached_model(reference_model, device), batch.responses
     log_likelihoods, token_counts = model.compute_log_likelihoods(
         *(response_rows[name].to_pylist() for name in ("text", "prompt"))
@@ -74,10 +73,12 @@ def score_with_reference(
     config: RespondConfig,
     context: StageContext,
 ) -> None:
-    """``reference_model``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``.
-    What was written is read behind the text of its item; what was read for its sake alone, no other
-    part, from its beginning, where the request says what of the corpus stands in it. Other texts
-    have no row."""
+    """Score the responses with the causal model ``reference_model``.
+
+    A generated text is scored after the text of its item. For a target, the ``source_text`` of its
+    request is scored from its beginning, if the request is in the main part. Other responses get no
+    row.
+    """
     context.mapper = SerialMapper()
     request_columns = ["request", "item", "part", "source_text"]
     requests, items = request_set["requests"].read(request_columns), request_set["items"].read()
@@ -90,18 +91,22 @@ def score_with_reference(
     response_rows = response_rows.set_column(
         text_index, response_rows.schema.field(text_index), texts
     )
-    response_rows = response_rows.append_column("was", is_generated).filter(pc.is_valid(texts))
+    response_rows = response_rows.append_column("is_generated", is_generated).filter(
+        pc.is_valid(texts)
+    )
     if (
         len(response_rows)
         and open_cached_model(reference_model, config.device).model_kind == "masked"
     ):
         raise UsageError(
-            f"{reference_model.name} is a masked language model, and is no reference for "
-            f"what another writes; name a causal one"
+            f"{reference_model.name} is a masked language model and cannot score generated text; "
+            "name a causal language model as reference"
         )
     item_ids = _look_up_values(response_rows["request"], requests["request"], requests["item"])
     prompts = pc.if_else(
-        response_rows["was"], _look_up_values(item_ids, items["item"], items["text"]), ""
+        response_rows["is_generated"],
+        _look_up_values(item_ids, items["item"], items["text"]),
+        "",
     )
     response_rows = response_rows.append_column("prompt", prompts)
     bounds = [*range(0, len(response_rows), TEXTS_PER_BATCH), len(response_rows)]
@@ -113,5 +118,5 @@ def score_with_reference(
 
 
 def _look_up_values(keys: Any, known_keys: Any, values: Any) -> Any:
-    """The value beside each key, where that first stands among others."""
+    """Return the value of each key, from its first row in ``known_keys``."""
     return values.take(pc.index_in(keys, value_set=known_keys.combine_chunks()))

@@ -1,7 +1,7 @@
-"""Answers: items with what a model said, scorers scored and the training text holds for their sake.
+"""Join items with the responses of a model, their scores and their overlap with training text.
 
-Probes read them part by part, in the order of their items. Where a script stands in place of the
-model, its answers look the same.
+Probes read responses part by part, in the order of their items. Simulated responses, which replace
+the model in controls, have the same form.
 """
 
 from __future__ import annotations
@@ -24,9 +24,24 @@ from hallmark.tasks.contract import hash_texts
 
 
 class Responses:
-    """Items with what was answered and scored for their sake; ``floor``: what an untrained model
-    answered; ``traced``: rows of TRACED about the responses; ``held``: of HELD; ``embeddings``: of
-    EMBEDDINGS; ``referred``: of REFERRED; ``scorers``: of SCORER."""
+    """Items with their responses, scores and training exposure.
+
+    Args:
+        items: The items of a probe.
+        requests: Rows of REQUESTS.
+        responses: Rows of RESPONSES.
+        scores: Rows of SCORES.
+        tokenizer: The row of TOKENIZER.
+        skipped: Rows of SKIPPED.
+        primary_scorer: Name of the first scorer, as in findings.
+        training_exposure: How often training had read the items' documents.
+        untrained_baseline: Responses of an untrained model to the same requests.
+        training_overlap: Rows of TRAINING_OVERLAP, in the order of the responses.
+        occurrence_counts: Rows of OCCURRENCE_COUNTS.
+        scorers: Rows of SCORERS.
+        embeddings: Rows of EMBEDDINGS.
+        reference_scores: Rows of REFERENCE_SCORES.
+    """
 
     def __init__(
         self,
@@ -45,7 +60,7 @@ class Responses:
         embeddings: pa.Table | None = None,
         reference_scores: pa.Table | None = None,
     ) -> None:
-        for column in OVERLAP_COLUMNS:  # null where nothing was looked for
+        for column in OVERLAP_COLUMNS:  # null if the training text was not searched
             overlap_column = (
                 pa.nulls(len(responses), pa.int32())
                 if training_overlap is None
@@ -73,8 +88,15 @@ class Responses:
         self._scorers = [] if scorers is None else scorers.to_pylist()
 
     def select_part(self, part: str = "", response_rows: pa.Table | None = None) -> pa.Table:
-        """What was ``answered`` to the requests of one part, by default the responses: beside their
-        columns ``row``, the row of the item in ``items``; sorted by that and by draw."""
+        """Select the responses to the requests of one part, sorted by item and draw.
+
+        Args:
+            part: The part.
+            response_rows: Rows to select from; by default all responses.
+
+        Returns:
+            The selected rows with the column ``row``, the row of the item in ``items``.
+        """
         response_rows = self.rows if response_rows is None else response_rows
         part_requests = self.requests.filter(pc.equal(self.requests["part"], part))
         order = np.argsort(
@@ -104,9 +126,12 @@ class Responses:
     def sum_log_probs(
         self, part: str = ""
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each text that was read for a part, in the order of ``of``: the row of its item, which
-        of its targets it is, its log p in nats, NaN where the model gave no number, and the tokens
-        that it was summed over."""
+        """Sum the log probabilities of each target of a part, in the order of ``select_part``.
+
+        Returns:
+            For each target: the row of its item, its number among the targets of the item, its log
+            probability in nats (NaN where the model gave no number), and its number of tokens.
+        """
         part_rows = self.select_part(part)
         token_log_probs = part_rows["log_probs"].combine_chunks()
         counts = (
@@ -118,8 +143,12 @@ class Responses:
         return part_rows["row"].to_numpy(), part_rows["draw"].to_numpy(), sums, counts
 
     def compute_log_likelihoods(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """Of each item the log p of each of its targets, in nats, (n, targets) float64, NaN where
-        there is none or the model gave no number; and the tokens of each, (n, targets)."""
+        """Return the log probabilities of the targets of each item, and their numbers of tokens.
+
+        Returns:
+            Log probabilities in nats, (n, targets) float64, NaN where there is no target or the
+            model gave no number; and numbers of tokens, (n, targets).
+        """
         rows, draws, sums, counts = self.sum_log_probs(part)
         shape = len(self.items), 1 + max(draws, default=0)
         log_likelihoods, token_counts = np.full(shape, np.nan), np.zeros(shape, np.int64)
@@ -127,8 +156,7 @@ class Responses:
         return log_likelihoods, token_counts
 
     def collect_embeddings(self, part: str = "") -> np.ndarray:
-        """Of each item the embedding of each of its targets, (n, targets, d) float64, NaN where
-        there is none."""
+        """Return the embeddings of each item's targets, (n, targets, d) float64, NaN if missing."""
         stored_rows = EMBEDDINGS.empty_table() if self._embeddings is None else self._embeddings
         part_rows = self.select_part(part, stored_rows)
         rows, draws = part_rows["row"].to_numpy(), part_rows["draw"].to_numpy()
@@ -141,8 +169,10 @@ class Responses:
         return vectors
 
     def count_item_occurrences(self) -> np.ndarray:
-        """How often what was sought for the sake of each item stands whole in what training had
-        read, (n,) float64; NaN where nothing was sought, or nothing is known."""
+        """Count how often training had read the texts looked up for each item, (n,) float64.
+
+        Only complete occurrences count. NaN: nothing was looked up, or the count is unknown.
+        """
         occurrences = np.full(len(self.items), np.nan)
         if self.occurrence_counts is not None:
             item_rows = _find_first_indices(self.occurrence_counts["item"], self.items["item"])
@@ -152,16 +182,23 @@ class Responses:
         return occurrences
 
     def flag_items_in_training(self) -> list[bool | None] | None:
-        """Of each item whether a text of it stands whole in what training had read; None where that
-        is not known of any."""
+        """Flag the items with a text that occurs in full in what training had read.
+
+        Returns:
+            A flag per item, None for an unknown one; or None if all are unknown.
+        """
         occurrences = self.count_item_occurrences()
         if np.isnan(occurrences).all():
             return None
         return [None if np.isnan(count) else count > 0 for count in occurrences.tolist()]
 
     def count_item_reads(self) -> list[int | None]:
-        """Of each item how often training had read it: as it was sought, else all documents that
-        hold it; None where that is not known, or no documents do."""
+        """Count how often training had read each item.
+
+        Returns:
+            Occurrences of the texts that were looked up, else reads of all documents that hold the
+            item; None where that is unknown.
+        """
         item_doc_ids = [None] * len(self.items)
         if "doc_ids" in self.items.column_names:
             item_doc_ids = self.items["doc_ids"].to_pylist()
@@ -178,24 +215,30 @@ class Responses:
         ]
 
     def with_simulated_outputs(self, outputs: np.ndarray) -> Responses:
-        """The same items, answered by a script: the log p of each target of each, (n, targets), or
-        its embedding, (n, targets, d), or texts that it wrote, (n, draws)."""
+        """Return the same items with simulated responses.
+
+        Args:
+            outputs: Log probabilities of the targets, (n, targets), embeddings of the targets,
+                (n, targets, d), or generated texts, (n, draws).
+        """
         return SimulatedResponses(self, outputs)
 
     def list_scorers(self, head: str = "toxicity") -> list[str]:
-        """Those that have this head, as findings name them."""
+        """Return the scorers that have this head, as findings name them."""
         return [row["scorer"] for row in self._scorers if head in row["heads"]]
 
     @property
     def primary_scorer_heads(self) -> list[str]:
-        """What the first scorer scores."""
+        """The heads of the first scorer."""
         return [*self._scorers[0]["heads"]] if self._scorers else []
 
     def look_up_scores(
         self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity", scorer: str = ""
     ) -> np.ndarray:
-        """Of each text, (n,) float32; NaN where there is none. ``scorer``: one of ``scorers``, the
-        first of them unless another is named."""
+        """Return the score of each text, (n,) float32, NaN where there is none.
+
+        ``scorer`` is one of ``list_scorers(head)``, by default the first.
+        """
         text_scores = np.full(len(texts), np.nan, np.float32)
         if self._scores is None or not len(texts):
             return text_scores
@@ -210,20 +253,22 @@ class Responses:
         return text_scores
 
     def build_masked_texts(self, response_rows: pa.Table) -> pa.Array:
-        """Of rows of ``of``, (n,), what a scorer reads that reads whole texts."""
+        """Build the masked texts of response rows, see the function ``build_masked_texts``."""
         return build_masked_texts(self.requests, response_rows)
 
 
 class SimulatedResponses(Responses):
-    """Answers of nobody: what a probe makes of them is known."""
+    """Responses of a simulated model, for which the correct finding of a probe is known."""
 
     def __init__(self, responses: Responses, outputs: np.ndarray) -> None:
         vars(self).update(vars(responses))
         self._outputs = outputs
 
     def select_part(self, part: str = "", response_rows: pa.Table | None = None) -> pa.Table:
-        """Texts that the script wrote, or read: then of one token each, against a vocabulary whose
-        log p have mean 0 and deviation 1."""
+        """Return the simulated texts, or log probabilities of targets as one token each.
+
+        The log probabilities over the vocabulary then have mean 0 and standard deviation 1.
+        """
         rows, draws = np.indices(self._outputs.shape).reshape(2, -1)
         if self._outputs.dtype.kind not in "fi":
             texts = pa.array(self._outputs.reshape(-1), pa.large_string())
@@ -245,14 +290,16 @@ class SimulatedResponses(Responses):
         return self._outputs
 
 
-#: What stands in the place of those whom a text is about (Sheng et al. 2019).
+#: Replaces the words for the people that a text is about (Sheng et al. 2019).
 IDENTITY_PLACEHOLDER = "XYZ"
 
 
 def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
-    """Of each response, (n,) large_string, what a scorer of whole texts reads: what its request
-    says stands before it, and what was written, without whom it is about; null where the request
-    says nothing stands before."""
+    """Build the text that a scorer of whole texts reads for each response, (n,) large_string.
+
+    It is the request's ``prefix_text`` and the response, with the masked words replaced; null where
+    the request has no ``prefix_text``.
+    """
     prefixed_requests = requests.filter(pc.is_valid(requests["prefix_text"])).select(
         ["request", "prefix_text", "masked_words"]
     )
@@ -283,7 +330,7 @@ def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
 
 
 def _align_reference_scores(responses: pa.Table, reference_scores: pa.Table | None) -> pa.Array:
-    """What a reference model says of each response; null where it was asked nothing."""
+    """Return the reference log-likelihood of each response; null where there is none."""
     if reference_scores is None:
         return pa.nulls(len(responses), pa.float64())
     keys = [
@@ -297,7 +344,7 @@ def _align_reference_scores(responses: pa.Table, reference_scores: pa.Table | No
 
 
 def _find_first_indices(ids: Any, known_ids: Any) -> np.ndarray:
-    """Where each id first stands among others, (n,) int64; -1: nowhere."""
+    """Return the first index of each id in ``known_ids``, (n,) int64; -1 if it is not there."""
     known_array = (
         known_ids.combine_chunks() if isinstance(known_ids, pa.ChunkedArray) else known_ids
     )

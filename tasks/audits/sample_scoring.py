@@ -1,6 +1,6 @@
-"""Score what the model wrote during training, so that cards can show the harmless part of it.
+"""Score the texts that the model wrote during training, so that cards can show harmless ones.
 
-Cards import no scorer: what they show has been scored by a stage, training's samples included.
+Cards use no scorer: every text that they show was scored by a stage, also these samples.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_ve
 
 
 class ScoreSamplesConfig(StageConfig):
-    """Settings of the scorer that reads what the model wrote during training."""
+    """Configure the scorer of the texts that the model wrote during training."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
 
 
 SAMPLES = table_schema(
-    "What the model wrote while it was trained, with its scores.",
+    "Texts that the model wrote during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample_id", pa.int64(), "id", "number of the sample at its step"),
     column(
         "prompt",
         pa.string(),
         "corpus text",
-        "what the encoder of an encoder-decoder read, else empty",
+        "input of the encoder of an encoder-decoder model, else empty",
         judged_by="prompt_toxicity",
     ),
-    column("text", pa.string(), "model text", "what the model wrote", judged_by="toxicity"),
-    column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
+    column("text", pa.string(), "model text", "the generated text", judged_by="toxicity"),
+    column("precision", pa.string(), "label", "precision of the model: fp32, or bf16 on a GPU"),
     column(
         "prompt_toxicity",
         pa.float32(),

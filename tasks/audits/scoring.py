@@ -1,7 +1,7 @@
-"""Score: ask scorers about texts, those that a model wrote and those of the items.
+"""Score the texts of responses and items with the configured scorers.
 
-Each scorer reads each distinct text once, for all its heads. Nothing here knows what the scores are
-for.
+Each scorer reads each distinct text once, for all its heads. The stage does not know the use of the
+scores.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ from hallmark.tasks.measures.scorers import (
     scorer_versions,
 )
 
-#: Texts between two moments from which a killed stage goes on.
+#: Texts per batch: a killed stage resumes after the last complete batch.
 TEXTS_PER_BATCH = 4096
 
 
 class ScoreConfig(StageConfig):
-    """Settings of the scorers of the audits."""
+    """Configure the scorers of the audits."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores toxicity")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(),
-        description="further scorers: of toxicity, whose agreement with the first is "
-        "measured; of kind words or classifier, which measure sentiment and "
-        "regard",
+        description="further scorers: of toxicity, to measure the agreement with the first; of "
+        "kind words or classifier, to measure sentiment and regard",
     )
 
     @property
@@ -65,7 +64,7 @@ class ScoreConfig(StageConfig):
         return additional_scorers
 
     def restrict_to_heads(self, heads: Collection[str]) -> ScoreConfig:
-        """Without further scorers that have none of these heads: they need not be asked."""
+        """Return a copy without the additional scorers that have none of these heads."""
         relevant_scorers = tuple(
             additional_scorer
             for additional_scorer in self.additional_scorers
@@ -75,13 +74,13 @@ class ScoreConfig(StageConfig):
 
 
 def format_scorer_name(scorer: Scorer) -> str:
-    """Name and digest, as they stand in findings."""
+    """Return the name and digest of a scorer, as findings show them."""
     return f"{scorer.name} ({scorer.digest[:12]})"
 
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Distinct texts that are scored together; their order is all that a message may say."""
+    """Hold distinct texts to score together; messages show their positions, never the text."""
 
     scorer: AnyScorerConfig
     first_index: int
@@ -92,7 +91,7 @@ class TextBatch:
 
 
 def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array]:
-    """Columns of SCORES for distinct texts."""
+    """Compute the columns of SCORES for distinct texts."""
     scores = scorer.score_by_head(texts.to_pylist())  # (n, columns)
     head_columns = [index for index, head in enumerate(scorer.columns) if head in scorer.heads]
     text_indices = np.repeat(np.arange(len(texts)), len(head_columns))
@@ -105,13 +104,13 @@ def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array
 
 
 def select_distinct_texts(texts: pa.ChunkedArray) -> pa.Array:
-    """Those with a visible character, each once."""
+    """Return the distinct texts that have a visible character."""
     distinct_texts = texts.drop_null().unique()
     return distinct_texts.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct_texts), ""))
 
 
 def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
-    """Write rows of SCORES for distinct texts; how many have a score, and why others have none."""
+    """Write rows of SCORES for a batch; return the counts of texts and scores, and any failure."""
     scorer = open_scorer(batch.scorer)
     columns = compute_score_columns(scorer, batch.texts)
     out.get_table_writer("scores").write(columns)
@@ -124,7 +123,7 @@ def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
 
 
 def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
-    """What decides the scores and comes from outside the store."""
+    """Return digests of the external files and libraries that the scores depend on."""
     additional_digests = {
         f"{name} {number}": digest
         for number, scorer in enumerate(config.additional_scorers, start=2)
@@ -144,9 +143,12 @@ def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
 def score_texts(
     request_set: Artifact | None, responses: Table, config: ScoreConfig, context: StageContext
 ) -> None:
-    """``asked``: what ``ask`` left, where items are to be scored; ``responses``: of ``respond``. A
-    text without a visible character has no score, and no row. Regard is of whole texts."""
-    context.mapper = SerialMapper()  # a scorer is opened once, and uses every processor
+    """Score the responses, and the items if ``request_set`` is given.
+
+    Texts without a visible character get no score and no row. Regard is scored on whole texts: the
+    prefix and the continuation, with the masked words replaced.
+    """
+    context.mapper = SerialMapper()  # a scorer is opened once and uses every processor
     response_rows = responses.read(["request", "text"])
     item_texts = request_set["items"].read(["text"])["text"].chunks if request_set else ()
     distinct_texts = select_distinct_texts(

@@ -1,9 +1,9 @@
-"""Which slices an audit can have findings about, as far as that is known before a model is asked.
+"""Predict the slices that the findings of an audit can have, before the model is run.
 
-A rule of a policy about a slice that does not exist must be refused before anything runs. The
-measures of a probe say by which tags findings are sliced, and in which order; the settings and the
-items say which values these tags have. Where a tag is known from what the model writes alone, such
-as the group that a continuation mentions, every value is possible until the audit is done.
+A policy rule about a slice that does not exist must be refused before anything runs. The measures
+of a probe give the tags of its slices and their order; settings and items give the values of the
+tags. If a tag depends on the model's texts, such as the group that a continuation mentions, every
+value is possible until the audit is done.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from hallmark.tasks.audits.judging.measures import Measure, SliceFinder
 from hallmark.tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
 from hallmark.tasks.audits.methods.continuations import slice_by_part_and_k
 
-#: The slice of what stands in no training text, which measures may have where that is looked for.
+#: The slice of items that do not occur in the training text, for probes that search for them.
 UNSEEN_TAGS = {"in_training_text": False}
 
-#: The values that a tag may have; where they are not known, a regular expression of them.
+#: The possible values of a tag, or a regular expression if they are unknown.
 TagValues = frozenset[str] | str
 
-#: The tags of a slice, in the order in which it spells them. Those of UNNAMED_TAGS have no
-#: name there.
+#: The tags of a slice in the order of its name. Tags in UNNAMED_TAGS appear without their name.
 SlicePattern = tuple[tuple[str, TagValues], ...]
 
-#: Values that are not known: of the tag "part", of a column of numbers or flags, of any other tag.
+#: Regular expressions of unknown values: of the tag "part", of any tag, and of typed columns.
 ANY_PART = "[^=]+"
 ANY_VALUE = r"(?:(?!, \w+=).)+"
 ANY_FLAG = "True|False"
@@ -43,7 +42,7 @@ ANY_NUMBER = r"-?[\d.]+(?:e[+-]?\d+)?"
 
 
 class SlicedProbe(Protocol):
-    """What is needed of a probe."""
+    """The attributes of a probe that this module needs."""
 
     @property
     def measures(self) -> Sequence[Measure]: ...
@@ -66,11 +65,11 @@ class SlicedProbe(Protocol):
 
 @dataclass(frozen=True)
 class AvailableSlices:
-    """The slices that a metric of an audit can have.
+    """Hold the slices that a metric of an audit can have.
 
     Attributes:
-        names: Those that are known, spelled as in findings; "" is the whole.
-        patterns: Others that it may have, of which some values are not known.
+        slice_names: The known ones, spelled as in findings; "" is the whole.
+        patterns: Further possible slices with tags of unknown values.
     """
 
     slice_names: tuple[str, ...]
@@ -84,13 +83,13 @@ class AvailableSlices:
         }
 
     def may_contain(self, slice_name: str) -> bool:
-        """Whether a slice exists, or nothing that is known so far speaks against it."""
+        """Return whether a slice exists or may exist as far as is known."""
         return slice_name in self.slice_names or any(
             _matches_pattern(pattern, slice_name) for pattern in self.patterns
         )
 
     def find_reordered_slice(self, slice_name: str) -> str:
-        """Return the slice that may exist and has the tags of ``name`` in another order, or ""."""
+        """Return the possible slice with the tags of ``slice_name`` in another order, or ""."""
         sorted_tags = sorted(slice_name.split(", "))
         for known_name in self.slice_names:
             if sorted(known_name.split(", ")) == sorted_tags:
@@ -128,8 +127,8 @@ def find_available_slices(
         probe: The probe.
         metric: One of its metrics.
         config: Its settings.
-        items: What it asks about, once that is known.
-        skipped: The part and the tags of what it does not ask, once that is known.
+        items: Its items, if they are known.
+        skipped: Rows of SKIPPED with parsed tags, if they are known.
     """
     measures = [
         candidate
@@ -137,7 +136,7 @@ def find_available_slices(
         if candidate.metric == metric
         and not (candidate.is_capability_control or candidate.null_interval)
     ]
-    if not measures and metric not in probe.derived_metrics:  # a count of items
+    if not measures and metric not in probe.derived_metrics:  # it counts items
         return AvailableSlices(("",))
     slice_names: dict[str, None] = {}
     patterns: list[SlicePattern] = []
@@ -191,7 +190,7 @@ def _list_tag_columns(entry: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _build_column_tags(columns: tuple[str, ...]) -> SliceTags:
-    """The tags of slices by columns together: those that are null in a row are left out there."""
+    """Return the tags of slices by these columns; a column that is null in a row is omitted."""
     sizes = range(1, len(columns) + 1)
     orders = [order for size in sizes for order in combinations(columns, size)]
     return SliceTags(tuple(orders), item_tags=columns)
@@ -200,7 +199,7 @@ def _build_column_tags(columns: tuple[str, ...]) -> SliceTags:
 def _generate_patterns(
     slice_tags: SliceTags, items: pa.Table | None, column_types: Mapping[str, pa.DataType]
 ) -> Iterator[SlicePattern]:
-    """What slices with these tags may be, for each combination of values that items have."""
+    """Yield a pattern for each order of tags and each combination of values in the items."""
     possible_values = {
         tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags
     } | dict.fromkeys(UNNAMED_TAGS, ANY_PART)
@@ -220,7 +219,7 @@ def _generate_patterns(
 
 
 def _build_value_regex(data_type: pa.DataType | None) -> TagValues:
-    """The regular expression of the values of a column, as slices spell them."""
+    """Return the regular expression of the values of a column, as slice names spell them."""
     if data_type is None:
         return ANY_VALUE
     if pa.types.is_boolean(data_type):
@@ -235,13 +234,13 @@ def _has_known_values(pattern: SlicePattern) -> bool:
 
 
 def _list_pattern_slices(pattern: SlicePattern) -> Iterator[str]:
-    """The slices of a pattern of which all values are known."""
+    """Yield the slices of a pattern whose values are all known."""
     for values in product(*(sorted(values) for _, values in pattern)):
         yield format_slice_name(dict(zip([tag for tag, _ in pattern], values, strict=True)))
 
 
 def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
-    """The slices of the worst of k texts: of each part, or writer, for each k."""
+    """List the slices of the worst of k texts: by prompt subset or writer, and by k."""
     part_filter = measure.extra_filter.get("prompt_subset") or measure.extra_filter["writer"]
     part_names = [part_filter] if isinstance(part_filter, str) else part_filter
     return [
@@ -251,12 +250,12 @@ def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
     ]
 
 
-#: Whose answers the audit of capability compares, beside gzip.
+#: The models that the audit of capability compares, besides gzip.
 CAPABILITY_MODELS = ("model", "bigram", "fivegram", "recurrent")
 
 
 def find_capability_slices(metric: str) -> AvailableSlices:
-    """Find the slices that a metric of the audit of capability, which has no probe, can have."""
+    """Find the slices that a metric of the capability audit, which has no probe, can have."""
     if metric == "bits_per_byte":
         source_pattern: SlicePattern = (("part", frozenset({"model"})), ("source", ANY_VALUE))
         return AvailableSlices((*CAPABILITY_MODELS, "gzip"), (source_pattern,))

@@ -1,9 +1,9 @@
-"""Trace: where in the training text stands what a model wrote, word for word, and how often
-training had read what it was asked about.
+"""Search the training text for generated texts and for the texts that items look up.
 
-Both are indexed and the packed rows of the training stream past them, those that were read
-by the checkpoint's step; memory grows with the corpus by 16 bytes a row. A run of tokens counts
-where it stands within one row, as the model read it. Nothing here knows what responses are for.
+Generated texts are reported with the runs of tokens that they share with the training text; lookups
+with the number of times that training had read them. The texts are indexed and the packed rows read
+by the checkpoint's step stream past; memory grows with the corpus by 16 bytes per row. A run counts
+only within one row, as the model read it. The stage does not know the use of the responses.
 """
 
 from __future__ import annotations
@@ -34,47 +34,50 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 
-#: Tokens of the corpus that are looked through together.
+#: Tokens of the corpus that are searched together.
 TOKENS_PER_BATCH = 1 << 20
 
 
 class TraceConfig(StageConfig):
     """Settings of the search for responses in the training text."""
 
-    enabled: bool = Field(default=True, description="whether responses are looked for")
+    enabled: bool = Field(default=True, description="whether to search for responses")
     min_span_tokens: int = Field(
-        default=8, ge=2, le=1000, description="tokens of the shortest span that is recorded"
+        default=8, ge=2, le=1000, description="length in tokens of the shortest recorded span"
     )
     min_verbatim_tokens: int = Field(
         default=50,
         ge=2,
         le=10_000,
-        description="a span of at least so many tokens is verbatim reuse",
+        description="length in tokens from which a span is verbatim reuse",
     )
     max_spans_per_text: int = Field(
-        default=5, ge=1, le=1000, description="spans that are recorded of a text, the longest ones"
+        default=5, ge=1, le=1000, description="recorded spans per text: the longest ones"
     )
 
     @model_validator(mode="after")
     def _check_thresholds(self) -> TraceConfig:
         if self.min_verbatim_tokens < self.min_span_tokens:
-            raise ValueError("min_verbatim_tokens must not be smaller than min_span_tokens")
+            raise ValueError(
+                f"min_verbatim_tokens is {self.min_verbatim_tokens}; it must be at least "
+                f"min_span_tokens, {self.min_span_tokens}"
+            )
         return self
 
 
 MATCHED_SPANS = table_schema(
-    "Where in the training text the longest runs of what was written stand.",
-    column("text_hash", ID_TYPE, "id", "hash of the text that was written"),
-    column("text_start", pa.int32(), "figure", "its first token of the run, from 0", unit="tokens"),
-    column("run_tokens", pa.int32(), "figure", "tokens of the run", unit="tokens"),
-    column("doc_id", ID_TYPE, "id", "the training document where the run begins"),
+    "The longest runs of generated texts that also occur in the training text.",
+    column("text_hash", ID_TYPE, "id", "hash of the generated text"),
+    column("text_start", pa.int32(), "figure", "first token of the run, from 0", unit="tokens"),
+    column("run_tokens", pa.int32(), "figure", "length of the run", unit="tokens"),
+    column("doc_id", ID_TYPE, "id", "the training document in which the run begins"),
     column("source", pa.string(), "label", "source of the document"),
-    column("cluster", ID_TYPE, "id", "the near-duplicates that the document belongs to"),
+    column("cluster", ID_TYPE, "id", "cluster of near-duplicates of the document"),
     column(
         "training_index",
         pa.int32(),
         "label",
-        "0: the training that left the checkpoint; 1: the one that it went on from, and so on",
+        "0: the training that wrote the checkpoint; 1: the training that it continued; and so on",
     ),
     column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
     column(
@@ -87,14 +90,20 @@ MATCHED_SPANS = table_schema(
         "first character of the run in the document",
         unit="characters",
     ),
-    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
-    column("first_step", pa.int64(), "figure", "first step of that training that read the row"),
+    column(
+        "char_end",
+        pa.int32(),
+        "figure",
+        "end of the run in the document, exclusive",
+        unit="characters",
+    ),
+    column("first_step", pa.int64(), "figure", "first step of the training that read the row"),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "how often that training had read the row by this "
-        "checkpoint's step, or until it was gone on from",
+        "how often the training had read the row by the checkpoint's step, or by the step from "
+        "which the next training continued",
         unit="times",
     ),
 )
@@ -102,7 +111,7 @@ MATCHED_SPANS = table_schema(
 
 @dataclass
 class LongestRuns:
-    """Of each text the longest runs found so far, ``keep`` of them."""
+    """Keep the longest runs of each text found so far, ``runs_per_text`` of them."""
 
     runs_per_text: int
     rows: pa.Table | None = None
@@ -114,8 +123,14 @@ class LongestRuns:
         row_numbers: Int64,
         char_bounds: Sequence[Int32],
     ) -> None:
-        """``numbers`` of the rows of a training; ``characters``: where each token of them begins
-        and ends in its document."""
+        """Add runs that were found in rows of a training.
+
+        Args:
+            runs: The runs.
+            training_number: Number of the training, see MATCHED_SPANS.
+            row_numbers: Number of each row in the training, (n,).
+            char_bounds: Start and end of each token of the rows in its document, (n, width) each.
+        """
         char_starts, char_ends = char_bounds
         new_rows = pa.table(
             {
@@ -144,8 +159,12 @@ class LongestRuns:
 
 @dataclass
 class CanarySpans:
-    """Where planted documents stand in the training rows: (n,) begins and ends in the flat rows, in
-    their order."""
+    """Hold the positions of planted documents in the flattened training rows.
+
+    Attributes:
+        starts: Start of each span, (n,), sorted.
+        ends: End of each span, exclusive, (n,).
+    """
 
     starts: Int64
     ends: Int64
@@ -172,10 +191,13 @@ class CanarySpans:
         return cls(starts[order], ends[order])
 
     def measure_longest_overlap(self, run_starts: Int64, run_lengths: Int64) -> Int64:
-        """Tokens of runs, at places in the flat rows, that lie in one of them, (n,)."""
+        """Return the longest overlap of each run with a single span, in tokens, (n,).
+
+        ``run_starts`` are positions in the flattened rows.
+        """
         if not len(self.starts):
             return np.zeros(len(run_starts), np.int64)
-        # Of planted documents side by side the run's longest piece may lie in a later one.
+        # A run may overlap several adjacent planted documents, and a later one the most.
         longest = np.zeros(len(run_starts), np.int64)
         span_indices = np.searchsorted(self.ends, run_starts, "right")
         while True:
@@ -193,7 +215,7 @@ class CanarySpans:
 def deduplicate_token_lists(
     token_id_lists: Iterable[Sequence[int]],
 ) -> tuple[list[list[int]], Int64]:
-    """The token ids of each distinct text, and which of them each text is."""
+    """Return the distinct token lists, and for each list the index of its distinct list."""
     number_by_text: dict[tuple[int, ...], int] = {}
     text_numbers = [
         number_by_text.setdefault(tuple(token_ids), len(number_by_text))
@@ -228,8 +250,19 @@ def trace_training_text(
     config: TraceConfig,
     context: StageContext,
 ) -> None:
-    """``pretrained``: the training, and those that it went on from, each with the checkpoint that
-    it left and what it read; ``documents``: of the corpora, packed or left out."""
+    """Search the rows that training had read for responses and lookups.
+
+    Args:
+        request_set: The requests of a probe, with the lookups.
+        response_set: The responses to these requests.
+        checkpoints: The audited checkpoint and those of the trainings that it continued, by name.
+        training_runs: The training that wrote each checkpoint.
+        packed_corpora: The corpus that each training read.
+        documents: All documents of the corpora, whether packed or not.
+        canaries: The planted documents.
+        config: Settings.
+        context: Context of the stage.
+    """
     responses = response_set["responses"].read(["request", "draw", "text", "token_ids"])
     is_generated = pc.is_valid(responses["token_ids"]).to_numpy()
     lookups = request_set["lookups"].read(["item", "token_ids"])
@@ -325,8 +358,11 @@ def trace_training_text(
 def sum_occurrences(
     items: pa.ChunkedArray, occurrences: Int64, is_searchable: NDArray[np.bool_]
 ) -> pa.Table:
-    """Rows of HELD, from how often each text of an item was found; ``known``: whether it is long
-    enough to be. Texts that are not are passed over where others are."""
+    """Sum the occurrences of each item's texts into rows of OCCURRENCE_COUNTS.
+
+    ``is_searchable`` says which texts are long enough to be found. Other texts are ignored; an item
+    that has no searchable text gets null.
+    """
     occurrence_rows = pa.table(
         {"item": items, "occurrences": pa.array(occurrences, mask=~is_searchable)}
     )
@@ -339,16 +375,23 @@ def sum_occurrences(
 
 
 def hash_distinct_texts(texts: pa.ChunkedArray, text_numbers: Int64, text_count: int) -> pa.Array:
-    """Of each distinct text the hash of its spelling, (count,)."""
+    """Hash the text of each distinct token list, (text_count,)."""
     first_rows = np.zeros(text_count, np.int64)
-    first_rows[text_numbers[::-1]] = np.arange(len(texts))[::-1]  # the first that is the same
+    first_rows[text_numbers[::-1]] = np.arange(len(texts))[::-1]  # first text of each number
     return hash_texts(texts.take(pa.array(first_rows)))
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What a training read until it left a checkpoint: its rows of ``width`` tokens, and where
-    documents stand in them; how often it had read each, and the first step that did, (rows,)."""
+    """Hold the rows that a training read until it wrote a checkpoint.
+
+    Attributes:
+        packed_rows: The packed rows.
+        document_spans: The spans of documents in these rows.
+        row_width: Tokens per row.
+        times_read: How often each row was read, (rows,).
+        first_step: The first step that reads each row, (rows,).
+    """
 
     packed_rows: Table
     document_spans: Table
@@ -377,8 +420,10 @@ class TrainingRows:
 def count_row_reads(
     checkpoint: Artifact, training_run: Artifact, row_count: int
 ) -> tuple[Int64, Int64]:
-    """Of each training row how often it was read by the checkpoint's step, and the first step that
-    did, (rows,) each."""
+    """Return how often each training row was read by the checkpoint's step, and its first step.
+
+    Both are (rows,).
+    """
     train_settings = training_run.manifest["parts"]["config"]["train"]
     seed, batch_size = train_settings["seed"], train_settings["batch_size"]
     first_steps = compute_read_steps(np.zeros(row_count, np.int64), seed, batch_size)
@@ -388,8 +433,11 @@ def count_row_reads(
 
 
 def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
-    """Some packed rows at a time, of those that were read: their numbers, (n,), ids, first
-    characters and those behind the last, (n, width)."""
+    """Yield batches of the packed rows that were read.
+
+    Each batch holds the row numbers, (n,), and the token ids, first characters and exclusive last
+    characters, (n, width) each.
+    """
     columns, row_width = ["token_ids", "char_start", "char_end"], training.row_width
     rows_per_batch, first_row = max(1, TOKENS_PER_BATCH // row_width), 0
     for batch in training.packed_rows.iter_batches(columns):
@@ -413,8 +461,10 @@ def build_matched_spans(
     text_hashes: pa.Array,
     documents: Table,
 ) -> pa.Table:
-    """Rows of SPANS: of the longest runs of what was written those in the rows of a training, with
-    the documents that they begin in, and when these were read. ``names``: the hash of each text."""
+    """Build rows of MATCHED_SPANS for the longest runs in the rows of one training.
+
+    ``text_hashes`` has the hash of each text. The document of a run is the one it begins in.
+    """
     if longest_runs is None:
         return MATCHED_SPANS.empty_table()
     longest_runs = longest_runs.filter(
@@ -429,7 +479,7 @@ def build_matched_spans(
         ["sequence", "row_start", "doc_id"], filter=span_filter
     )
     document_spans = document_spans.sort_by([("sequence", "ascending"), ("row_start", "ascending")])
-    # The stretch in which a run begins: the last that does not begin behind it.
+    # A run belongs to the last span that begins at or before it.
     key_stride = 1 << 32
     span_keys = (
         document_spans["sequence"].to_numpy() * key_stride + document_spans["row_start"].to_numpy()

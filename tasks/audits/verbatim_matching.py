@@ -1,10 +1,9 @@
-"""Where texts stand word for word in a corpus: runs of tokens, found while the corpus streams by.
+"""Find the runs of tokens that texts share word for word with a corpus that streams past.
 
-The texts are indexed, all their windows of so many tokens, by a rolling hash (Karp & Rabin 1987);
-windows of the corpus are looked up and compared. Windows side by side in both are a longer run.
-
-Memory: some 50 bytes a token of the texts, 16 MB, and what is found in a batch of the corpus;
-nothing grows with the corpus.
+All windows of a fixed number of tokens in the texts are indexed by a rolling hash (Karp & Rabin
+1987). Windows of the corpus are looked up and compared; adjacent matching windows form a longer
+run. Memory is about 50 bytes per token of the texts, 16 MB, and the matches in a batch of the
+corpus.
 """
 
 from __future__ import annotations
@@ -25,17 +24,24 @@ UInt64 = NDArray[np.uint64]
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 _INVERSE_HASH_BASE = np.uint64(pow(int(_HASH_BASE), -1, 1 << 64))
 
-#: Bits of the table that a window must pass before it is looked up.
+#: Bits of the table that filters windows before the lookup.
 _PREFILTER_BITS = 24
 
-#: Pairs of windows that are held at once; and those of a single one that are all followed.
+#: Pairs of windows that are held at once, and the number above which a window is frequent.
 _PAIRS_PER_BATCH, _MAX_PAIRS_PER_WINDOW = 1 << 22, 1 << 16
 
 
 @dataclass(frozen=True)
 class VerbatimRuns:
-    """Runs that stand in a text and in a row of the corpus and can be no longer, each (n,):
-    number of the text, first token there, row, first token there, tokens."""
+    """Hold maximal runs that occur in a text and in a row of the corpus, each array (n,).
+
+    Attributes:
+        text_index: Index of the text.
+        text_start: First token of the run in the text.
+        row_index: Index of the row.
+        row_start: First token of the run in the row.
+        length: Tokens of the run.
+    """
 
     text_index: Int64
     text_start: Int64
@@ -45,15 +51,17 @@ class VerbatimRuns:
 
 
 class TokenWindowIndex:
-    """The windows of ``size`` tokens of some texts. Of one that stands at so many places of them
-    and of the rows that more than _OFTEN pairs are the same, as a lone word over and over, only
-    the first ``common`` places in the texts are followed."""
+    """Index the windows of ``window_size`` tokens of some texts.
+
+    A window that matches more than _MAX_PAIRS_PER_WINDOW pairs of positions, such as a word
+    repeated many times, is followed only at its first ``max_positions`` positions in the texts.
+    """
 
     def __init__(
         self, token_id_lists: Sequence[Sequence[int]], window_size: int, max_positions: int = 1 << 8
     ) -> None:
         if window_size < 2:
-            raise ValueError(f"windows of {window_size} tokens tell nothing; they need two")
+            raise ValueError(f"window_size is {window_size}; it must be at least 2 tokens")
         lengths = np.array([len(token_ids) for token_ids in token_id_lists], np.int64)
         self.window_size, self.text_offsets = window_size, np.concatenate([[0], np.cumsum(lengths)])
         self.tokens = np.fromiter(
@@ -63,7 +71,7 @@ class TokenWindowIndex:
         )
         self.text_indices = np.repeat(np.arange(len(token_id_lists)), lengths)
         hashes = hash_windows(self.tokens[None], window_size)[0]
-        # A window that reaches into the next text is none.
+        # A window that reaches into the next text is not indexed.
         window_starts = np.flatnonzero(
             self.text_indices[: len(hashes)] == self.text_indices[window_size - 1 :][: len(hashes)]
         )
@@ -81,8 +89,11 @@ class TokenWindowIndex:
         self.prefilter[self.window_hashes >> np.uint64(64 - _PREFILTER_BITS)] = True
 
     def find_known_windows(self, token_rows: Int32) -> tuple[Int64, Int64]:
-        """Windows of rows (n, width) whose hash is known: place in the flat rows, and number in
-        ``known``."""
+        """Find windows of rows, (n, width), whose hash is indexed.
+
+        Returns:
+            Their positions in the flattened rows, and their indices in ``window_hashes``.
+        """
         if token_rows.shape[1] < self.window_size or not len(self.window_hashes):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         hashes = hash_windows(token_rows, self.window_size)  # (n, width - size + 1)
@@ -101,7 +112,7 @@ class TokenWindowIndex:
         return row_positions, window_numbers[is_known]
 
     def iterate_matching_positions(self, token_rows: Int32) -> Iterator[tuple[Int64, Int64]]:
-        """Places in the flat rows, and in the texts, at which the same tokens begin."""
+        """Yield positions in the flattened rows and in the texts where equal windows begin."""
         row_positions, window_numbers = self.find_known_windows(token_rows)
         pair_counts = self.counts[window_numbers]
         is_frequent = (
@@ -124,8 +135,11 @@ class TokenWindowIndex:
     def _verify_matches(
         self, token_rows: Int32, row_positions: Int64, window_numbers: Int64, pair_counts: Int64
     ) -> tuple[Int64, Int64]:
-        """Places in the rows and in the texts, of each window the first so ``many``, where windows
-        of equal hash are the same."""
+        """Expand each window to its first ``pair_counts`` positions in the texts.
+
+        Returns:
+            Positions in the rows and in the texts, without those that only share the hash.
+        """
         offsets = np.arange(pair_counts.sum()) - np.repeat(
             np.cumsum(pair_counts) - pair_counts, pair_counts
         )
@@ -133,14 +147,13 @@ class TokenWindowIndex:
             np.repeat(self.position_offsets[window_numbers], pair_counts) + offsets
         ]
         row_matches, flat_rows = np.repeat(row_positions, pair_counts), token_rows.reshape(-1)
-        for step in range(self.window_size):  # hashes may agree by chance
+        for step in range(self.window_size):  # different windows may have equal hashes
             is_equal = flat_rows[row_matches + step] == self.tokens[text_matches + step]
             row_matches, text_matches = row_matches[is_equal], text_matches[is_equal]
         return row_matches, text_matches
 
     def find_longest_runs(self, token_rows: Int32) -> VerbatimRuns:
-        """What stands in rows (n, width) and in the texts: the longest runs, each within one row
-        and one text."""
+        """Find the longest runs in rows, (n, width), each within one row and one text."""
         position_pairs = [*self.iterate_matching_positions(token_rows)]
         row_positions = (
             np.concatenate([p for p, _ in position_pairs])
@@ -154,7 +167,7 @@ class TokenWindowIndex:
         )
         order = np.lexsort((row_positions, row_positions - text_positions))
         row_positions, text_positions = row_positions[order], text_positions[order]
-        # Side by side in both: neither rows nor texts have a window at their last tokens.
+        # Adjacent in both: windows never cross the end of a row or of a text.
         starts_run = np.ones(len(row_positions), bool)
         starts_run[1:] = (np.diff(row_positions) != 1) | (np.diff(text_positions) != 1)
         run_starts = np.flatnonzero(starts_run)
@@ -170,8 +183,10 @@ class TokenWindowIndex:
         )
 
     def mark_covered_tokens(self, token_rows: Int32, is_covered: NDArray[np.bool_]) -> None:
-        """Mark in ``covered`` (tokens of the texts, one behind the other) what stands in these rows
-        in a window: of windows that are common, too."""
+        """Mark the tokens of the texts that are within a window that occurs in these rows.
+
+        ``is_covered`` has one flag per token of all texts. Frequent windows are marked everywhere.
+        """
         row_positions, window_numbers = self.find_known_windows(token_rows)
         window_numbers, first_matches = np.unique(window_numbers, return_index=True)
         _, text_positions = self._verify_matches(
@@ -182,17 +197,18 @@ class TokenWindowIndex:
 
 
 def hash_windows(token_rows: Int32, window_size: int) -> UInt64:
-    """The hash of each window of rows (n, width): (n, width - size + 1), sum of h(token) b**(size -
-    place) modulo 2**64."""
+    """Hash each window of rows, (n, width), and return (n, width - window_size + 1) hashes.
+
+    The hash is the sum of h(token) * b ** (window_size - place) modulo 2 ** 64.
+    """
     n, width = token_rows.shape
     if width < window_size:
         return np.empty((n, 0), np.uint64)
     powers, inverse_powers = np.ones(width + 1, np.uint64), np.ones(width + 1, np.uint64)
     powers[1:], inverse_powers[1:] = _HASH_BASE, _INVERSE_HASH_BASE
     powers, inverse_powers = np.cumprod(powers), np.cumprod(inverse_powers)
-    mixed_ids = combine_into_key(
-        0, token_rows.astype(np.uint64)
-    )  # so that near ids have far hashes
+    # Mixing gives close token ids hashes that are far apart.
+    mixed_ids = combine_into_key(0, token_rows.astype(np.uint64))
     prefix_sums = np.zeros((n, width + 1), np.uint64)
     np.cumsum(mixed_ids * inverse_powers[1:], axis=1, out=prefix_sums[:, 1:])
     return (

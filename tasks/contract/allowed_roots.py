@@ -85,7 +85,9 @@ class AllowedRoots:
     """Beginnings of object-store URIs, without a slash at the end."""
 
     @classmethod
-    def from_names(cls, folders_and_uris: Iterable[str], named_by: str = "--root") -> AllowedRoots:
+    def from_names(
+        cls, folders_and_uris: Iterable[str], named_by: str = "--allowed-root"
+    ) -> AllowedRoots:
         """Resolve folders and URIs as a person names them.
 
         URIs are compared as they are spelled, for readers differ: a store takes ``%20`` as a
@@ -235,7 +237,7 @@ class AllowedRoots:
     ) -> UsageError:
         return UsageError(
             f"{setting}: {path!r} {why} ({self}); name something inside them, or declare another "
-            f"root with: hallmark serve --root PATH"
+            "root with: hallmark serve --allowed-root PATH"
         )
 
 

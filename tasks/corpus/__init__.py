@@ -1,6 +1,7 @@
-"""Raw text to a curated corpus, a stage a module. What stages are made of has rooms below:
-``reading`` the sources, ``copies`` among documents, ``figures`` of quality, ``toxicity``, the
-effect on ``people``, what ``profiles`` count, and the invented ``town``.
+"""Turn raw text into a curated corpus; most modules here are one stage each.
 
-Its stages import the contract and the measures, nothing of training and audits.
+The subpackages hold what the stages are built from: ``reading`` of sources, ``copies`` of
+documents, ``quality_signals``, ``toxicity``, ``group_effects`` of curation, ``profiles`` and the
+invented ``town``. Stages import ``tasks.contract`` and ``tasks.measures``, but neither training nor
+audits.
 """

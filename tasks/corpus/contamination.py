@@ -1,11 +1,10 @@
-"""Contamination: which documents hold text of the sets that models are measured with.
+"""Find documents that contain text of the evaluation sets that models are measured with.
 
-The sets are named in the config, so that a corpus and what was kept out of it are pinned together;
-a rule over the signal ``contamination`` removes what holds any of it. Sets that come later can be
-compared with the same function (``tasks/measures/overlap.py``), which changes no corpus; no audit
-does so by itself.
+The config names the sets, so the corpus records what was kept out of it. A ``select`` rule over the
+signal ``contamination`` removes the documents. ``tasks/measures/overlap.py`` can compare later sets
+with a finished corpus; no audit does so by itself.
 
-Memory: 16 bytes for each word of the sets, in every worker.
+Memory: 16 bytes per word of the sets, in every worker.
 """
 
 from __future__ import annotations
@@ -51,94 +50,107 @@ from hallmark.tasks.measures.overlap import OverlapIndex, build_overlap_index, f
 
 
 class EvaluationSet(StageConfig):
-    """A set of items that the corpus shall not hold."""
+    """An evaluation set whose items must not occur in the corpus."""
 
-    name: PathSafeName = Field(description="names the set in tables")
-    path: Path = Field(description="a file of items: jsonl, csv or tsv, plain or packed by gzip")
+    name: PathSafeName = Field(description="name of the set in tables")
+    path: Path = Field(description="file of items: jsonl, csv or tsv, plain or gzip-compressed")
     text_fields: tuple[str, ...] = Field(
-        ("text",), min_length=1, description="the fields that hold text, each an item of its own"
+        ("text",),
+        min_length=1,
+        description="fields that contain text; each field counts as a separate item",
     )
 
 
 class ContaminationConfig(StageConfig):
+    """Settings of the search for evaluation items in the corpus."""
+
     evaluation_sets: tuple[EvaluationSet, ...] = Field(
-        default=(), description="sets whose items the corpus shall not hold"
+        default=(), description="sets whose items must not occur in the corpus"
     )
     ngram_size: int = Field(
         13,
         ge=1,
         le=100,
-        description="so many consecutive words of an item are an overlap; of a shorter "
-        "item, all of its words",
+        description="a document overlaps an item if it contains this many consecutive words of "
+        "it, or all words of a shorter item",
     )
     min_item_words: int = Field(
-        4, ge=1, le=100, description="items with fewer words are not searched for, only counted"
+        4, ge=1, le=100, description="items with fewer words are counted but not searched for"
     )
 
     @model_validator(mode="after")
     def _check_names_and_lengths(self) -> ContaminationConfig:
         set_names = [evaluation_set.name for evaluation_set in self.evaluation_sets]
         if len(set(set_names)) < len(set_names):
-            raise ValueError("two sets have one name")
+            raise ValueError("two evaluation sets have the same name; rename one of them")
         if self.min_item_words > self.ngram_size:
             raise ValueError("min_item_words must not be above ngram_size")
         return self
 
 
 SIGNALS = build_signal_schema(
-    "How much of the sets to keep apart each document holds.",
+    "How many items of the evaluation sets each document overlaps.",
     column(
-        "contamination", pa.int32(), "figure", "items of the sets that it overlaps", unit="items"
+        "contamination",
+        pa.int32(),
+        "figure",
+        "evaluation items that the document overlaps",
+        unit="items",
     ),
 )
 
 OVERLAPS = table_schema(
-    "Which item of which set overlaps which document.",
+    "Overlaps between documents and items of the evaluation sets, one row per pair.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("evaluation_set", pa.string(), "label", "the set"),
+    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
     column("item_index", pa.int64(), "figure", "number of the item in its set, from 0"),
     partition_by=True,
 )
 
 SET_SUMMARIES = table_schema(
-    "The sets that were looked for.",
-    column("evaluation_set", pa.string(), "label", "the set"),
-    column("items", pa.int64(), "figure", "its items", unit="items"),
+    "The evaluation sets that were searched for, one row per set.",
+    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
+    column("items", pa.int64(), "figure", "items in the set", unit="items"),
     column(
-        "skipped_items", pa.int64(), "figure", "of these too short to be looked for", unit="items"
+        "skipped_items", pa.int64(), "figure", "items too short to be searched for", unit="items"
     ),
     column(
         "overlapping_documents",
         pa.int64(),
         "figure",
-        "documents that overlap any of it",
+        "documents that overlap any item of the set",
         unit="documents",
     ),
 )
 
 
 def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
-    """The items of each set, by its name. Raises UsageError with the place of what cannot be
-    read."""
-    for held in config.evaluation_sets:
-        check_file_exists(held.path, f"items of {held.name}")
-    return _load_sets(
-        config, tuple(stat_to_file_stamp(held.path.stat()) for held in config.evaluation_sets)
-    )
+    """Load the index of each evaluation set, by name of the set.
+
+    Raises:
+        UsageError: A file cannot be read; the message names the file and the place in it.
+    """
+    sets = config.evaluation_sets
+    for evaluation_set in sets:
+        check_file_exists(evaluation_set.path, f"items of {evaluation_set.name}")
+    file_stamps = tuple(stat_to_file_stamp(evaluation_set.path.stat()) for evaluation_set in sets)
+    return _load_cached_sets(config, file_stamps)
 
 
-@lru_cache(maxsize=1)  # of all sets together, however many: each part looks for all of them
-def _load_sets(
-    config: ContaminationConfig, stamps: tuple[FileStamp, ...]
+@lru_cache(maxsize=1)  # one entry holds all sets, because every partition needs all of them
+def _load_cached_sets(
+    config: ContaminationConfig, file_stamps: tuple[FileStamp, ...]
 ) -> dict[str, OverlapIndex]:
-    """Read once in a process for as long as the files stay as they are."""
+    """Load all sets once per process; changed files have other stamps and are read again."""
     return {
-        held.name: _load_cached_index(held, config.ngram_size, config.min_item_words)
-        for held in config.evaluation_sets
+        evaluation_set.name: _build_set_index(
+            evaluation_set, config.ngram_size, config.min_item_words
+        )
+        for evaluation_set in config.evaluation_sets
     }
 
 
-def _load_cached_index(
+def _build_set_index(
     evaluation_set: EvaluationSet, ngram_size: int, min_words: int
 ) -> OverlapIndex:
     items = [
@@ -156,7 +168,7 @@ def _read_item_text(
         return get_text_field(location, item, field)
     except UsageError as error:
         raise UsageError(
-            f"{error}; correct the file, or the text_fields of {evaluation_set.name!r} in "
+            f"{error}; correct the file, or correct text_fields of {evaluation_set.name!r} in "
             f"contamination.evaluation_sets"
         ) from error
 
@@ -164,7 +176,12 @@ def _read_item_text(
 def write_partition_overlaps(
     partition: TablePart, config: ContaminationConfig, out: TableWriters
 ) -> dict[str, Any]:
-    """Returns how many documents of the part overlap each set, and those on which it failed."""
+    """Write the signals and overlaps of a partition.
+
+    Returns:
+        ``documents``: how many documents overlap each set; ``failed``: the documents on which the
+        search failed.
+    """
     indexes = load_sets(config)
     overlapping_documents = dict.fromkeys(indexes, 0)
     failures: FailureList = []
@@ -205,6 +222,7 @@ def write_partition_overlaps(
 def find_batch_overlaps(
     batch: pa.RecordBatch, indexes: Mapping[str, OverlapIndex]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Find the overlaps with each set: rows of documents and numbers of items, one per pair."""
     return {
         set_name: find_overlaps(batch["text"], item_index)
         for set_name, item_index in indexes.items()
@@ -228,6 +246,7 @@ def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -
 def find_contamination(
     documents: Table, config: ContaminationConfig, context: StageContext
 ) -> None:
+    """Search the documents for items of the configured evaluation sets."""
     results = context.map_partitions(write_partition_overlaps, documents.parts, config)
     report_failures(
         context,

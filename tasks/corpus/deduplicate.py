@@ -1,22 +1,18 @@
-"""Deduplicate: of texts that are the same, one stays.
+"""Remove exact duplicates: keep one document of each group with equal texts.
 
-Texts are compared after NFKC normalisation, lower-casing and collapsing of white space. What is
-alike, but not the same, is the work of ``deduplicate_near.py``.
+Texts are equal if they match after NFKC normalisation, lower-casing and collapsing of white space;
+``deduplicate_near.py`` handles similar texts. The clusters of equal texts are joined, so that near
+copies of a removed document stay on the same side of the split as the kept one. This also applies
+to texts that masking made equal, such as a lone ``<EMAIL>``. No text is empty here: ingest and
+``redact_spans`` remove empty documents.
 
-Equal texts are one text, of whatever length: what a removed document was a near copy of may have to
-be on its twin's side of the split, so the clusters of both become one. That holds as well for texts
-that masking made equal, such as ``<EMAIL>`` and nothing else. No text is empty here: ingest lets
-none in, and ``redact_spans`` takes out the documents that it leaves empty.
+If the corpus extends earlier corpora, a document is also removed if an earlier document has its
+text, or has its id with another text (``id used before``: a record that returned with the same
+key). "Earlier documents" are those that this stage kept, even if a later stage removed them. So an
+id that passed this stage means one text forever, for ``trace`` and ``purge``, too. A document that
+ingest or this stage removed earlier is unknown here: its id may return with another text.
 
-Where a corpus grows, a document also leaves whose text an earlier document has, or whose id: a
-record that came again with the same key, and another text (``id used before``). An earlier
-document is one that this stage kept, whatever became of it later: where a rule or the search for
-near copies took it out, its text and its id still stay out. So an id that came through here stands
-for one text for ever, and ``trace`` and ``purge`` by it mean that one. An earlier document
-that left in this very stage, or at ingest, is not known: its id may come again with another text,
-and enters.
-
-Memory: about 160 bytes a document, and for an earlier one that it meets.
+Memory: about 160 bytes per document and per matching earlier document.
 """
 
 from __future__ import annotations
@@ -71,12 +67,12 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateConfig(KeepPreferenceConfig):
-    """Which of the copies stays."""
+    """Which document of a group of duplicates is kept."""
 
 
 SEARCH_SUMMARY = table_schema(
-    "What was looked at to find the copies; one row.",
-    column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
+    "How many documents the search for duplicates compared; one row.",
+    column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     *EARLIER_SEARCH_COLUMNS,
 )
 
@@ -84,15 +80,17 @@ SIGNATURES = build_signature_schema(
     column("normalised_text_hash", ID_TYPE, "id", "hash of the normalised text")
 )
 
-#: With the hash of the normalised text.
+#: The columns needed to rank a document and to compare its text.
 SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("normalised_text_hash", ID_TYPE)])
 
 
 def hash_partition_texts(
     partition: TablePart, config: DeduplicateConfig, out: TableWriters
 ) -> FailureList:
-    """What must be known of each document of a part to judge it; a document on which that fails is
-    like no other."""
+    """Spill the SKETCHES of a partition and return the documents that could not be hashed.
+
+    Such a document gets its doc_id as hash, so that it matches no other document.
+    """
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
         hashes, faults = run_isolating_failures(hash_normalised_texts, batch)
@@ -109,11 +107,15 @@ def hash_partition_texts(
 
 
 def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
+    """Hash the normalised text of each document to 16 bytes."""
     return hash_to_ids(normalise_texts(batch["text"]).cast(pa.large_binary()).to_pylist())
 
 
 def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
-    """Of the earlier signatures those that a document may meet: by text, id or cluster."""
+    """Return the earlier signatures that may share a text, an id or a cluster with a document.
+
+    Only the first 8 bytes of each key are compared, so a few others may be included.
+    """
     key_columns = {
         "normalised_text_hash": "normalised_text_hash",
         "doc_id": "doc_id",
@@ -141,7 +143,12 @@ def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.T
 
 
 def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> DuplicateAssignment:
-    """known: SKETCHES of all documents; before: signatures of the earlier ones that they meet."""
+    """Decide which documents are duplicates, and of which document.
+
+    Args:
+        sketches: SKETCHES of all documents.
+        earlier_signatures: SIGNATURES of the matching earlier documents.
+    """
     earlier_count, document_count = len(earlier_signatures), len(sketches)
     positions = np.arange(earlier_count, earlier_count + document_count)
     rank = np.arange(earlier_count + document_count)
@@ -154,11 +161,12 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
 
     first_with_same_id = find_lowest_ranked_equal(concatenate_ids("doc_id"), rank)[earlier_count:]
     text_hashes = concatenate_ids("normalised_text_hash")
-    # The id of an earlier document, and another text than any of them.
+    # Same id as an earlier document, but a text that no earlier document has.
     reuses_known_id = (first_with_same_id < earlier_count) & (
         find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count
     )
-    rank[earlier_count:][reuses_known_id] += document_count  # such a document stays for no other
+    # These documents are removed, so no other may be removed as a duplicate of them.
+    rank[earlier_count:][reuses_known_id] += document_count
     first_with_same_text = find_lowest_ranked_equal(text_hashes, rank)[earlier_count:]
     del text_hashes, rank
     duplicate_of = np.where(
@@ -193,9 +201,10 @@ def deduplicate(
     config: DeduplicateConfig,
     context: StageContext,
 ) -> None:
-    """Hash the documents part by part, judge them together, write what stays part by part.
+    """Hash the documents by partition, compare all hashes, and write the kept documents.
 
-    ``earlier``: what this stage left of earlier corpora, in their order.
+    Args:
+        earlier_corpora: Artifacts of this stage from the earlier corpora, in their order.
     """
     for artifact in earlier_corpora.values():
         check_earlier_compatible(artifact, config, "deduplicate")
@@ -205,7 +214,7 @@ def deduplicate(
         context,
         [result.value for result in sketch_results],
         documents.row_count,
-        "the search for copies",
+        "the search for exact duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
     earlier_signatures = find_matching_earlier(

@@ -1,32 +1,32 @@
-"""Deduplicate, near: of texts that are nearly the same one stays; what is alike stays together.
+"""Remove near duplicates: keep one of several nearly equal texts and cluster similar documents.
 
-Near copies share shingles, stretches of ``shingle_length`` words or characters (Broder 1997): the
-Jaccard similarity of two sets of shingles is the share of all their shingles that both have. Texts
-are normalised first, as for exact duplicates.
+Near duplicates share shingles, runs of ``shingle_length`` words or characters (Broder 1997). The
+Jaccard similarity of two documents is the share of their shingles that both have. Texts are
+normalised first, as for exact duplicates.
 
-Candidates come from MinHash-LSH: ``bands`` × ``rows_per_band`` minima of each set; two documents
-meet if all rows of any band agree, which at similarity s happens with probability 1 - (1 -
-s^rows)^bands: with 32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. Every candidate is then
-verified by its true Jaccard similarity: MinHash decides only which pairs are looked at
+Candidate pairs come from MinHash-LSH with ``bands`` × ``rows_per_band`` minima per document. Two
+documents are candidates if all rows of any band agree, which at similarity s has probability
+1 - (1 - s^rows)^bands: with 32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. MinHash decides only
+which pairs are compared; each candidate is verified by its true Jaccard similarity
 (``copies/matching.py``).
 
-**Who stays** depends on content alone: documents are taken by source, length and doc_id, and each
-goes if one that was kept matches it at ``similarity_threshold`` or above. So the twin in the ledger
-is always in the corpus, at the similarity written there.
+**Kept documents** depend on content alone: documents are visited by source, length and doc_id, and
+each is removed if an already kept one matches it at ``similarity_threshold`` or above. So the
+matched document in the ledger is always in the corpus, with the similarity recorded there.
 
-**Clusters**, by which the split is made, are the connected components of kept documents over
-verified pairs at ``cluster_threshold`` or above, and carry on the clusters that came in. A chain
-a - b - c may join a and c that are less alike; it grows through kept documents and verified pairs
-only, never through candidates or through documents that were removed.
+**Clusters** determine the split. They are the connected components of kept documents over verified
+pairs at ``cluster_threshold`` or above, joined with the clusters of the input. A chain a - b - c
+may join a and c that are less similar; chains use verified pairs of kept documents only, never
+unverified candidates or removed documents.
 
-Where a corpus grows, earlier documents stand before all new ones: they stay and keep their cluster,
-which passes to the new documents that are joined with it. Where these join clusters that are apart,
-they go to the first of them (``bridges``). Of earlier documents only those take part that agree
-with a new one in a band (or came from its cluster); their shingles are made again from their texts.
+If the corpus extends earlier corpora, earlier documents come before all new ones: they are kept and
+pass their cluster to the new documents joined with them. A new document that joins several earlier
+clusters goes to the first of them (``bridging_documents``). Only earlier documents that share a
+band or an incoming cluster with a new one are compared; their shingles are computed again.
 
-Memory: about 4 × ``bands`` + 230 bytes a document, where there are as many pairs to compare as
-documents, and for an earlier one that takes part, none for others. Shingles stay in files that are
-mapped at need, 8 bytes on disk for each of them; their pages stand in memory only while it is free.
+Memory: about 4 × ``bands`` + 230 bytes per document and per compared earlier document, if there are
+as many pairs to compare as documents. Shingles stay in memory-mapped files, 8 bytes per shingle on
+disk; the system drops their pages when memory is short.
 """
 
 from __future__ import annotations
@@ -95,17 +95,20 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateNearConfig(KeepPreferenceConfig):
-    """What counts as a near copy."""
+    """What counts as a near duplicate."""
 
     similarity_threshold: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="a document is removed if its Jaccard similarity to a kept one is at "
+        description="a document is removed if its Jaccard similarity to a kept document is at "
         "least this",
     )
     cluster_threshold: float = Field(
-        0.5, gt=0, le=1, description="similarity from which documents stay on one side of the split"
+        0.5,
+        gt=0,
+        le=1,
+        description="documents with at least this similarity stay on the same side of the split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words", description="whether a shingle consists of words or of characters"
@@ -118,36 +121,36 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         16,
         ge=1,
         le=1000,
-        description="a document is compared with at most so many others at a time, those "
-        "that share the most bands with it; this bounds the work where very "
-        "many documents are a little similar",
+        description="a document is compared with at most this many others at a time, those "
+        "that share the most bands with it; this limits the work if very many documents are "
+        "slightly similar",
     )
 
     @model_validator(mode="after")
     def _check_threshold_order(self) -> Self:
         if self.cluster_threshold > self.similarity_threshold:
-            raise ValueError("cluster_threshold must not be above threshold")
+            raise ValueError("cluster_threshold must not be above similarity_threshold")
         return self
 
 
 PAIRS = table_schema(
-    "Verified pairs: each removed document with its twin, and those that hold clusters together; "
-    "at most one fewer than documents, earlier ones that they meet among them.",
+    "Verified pairs: each removed document with the kept one that it matches, and the pairs that "
+    "connect each cluster; always fewer than the documents, matching earlier ones included.",
     column(
         "first_doc_id",
         ID_TYPE,
         "id",
-        "the one that comes first in priority; it was kept, or is of an earlier corpus",
+        "the document with higher priority; it was kept, or is from an earlier corpus",
     ),
-    column("second_doc_id", ID_TYPE, "id", "the other"),
+    column("second_doc_id", ID_TYPE, "id", "the other document"),
     column(
         "similarity", pa.float64(), "figure", "Jaccard similarity of their shingles", unit="share"
     ),
 )
 
 SEARCH_SUMMARY = table_schema(
-    "What was looked at to find the near copies, and what may have been missed; one row.",
-    column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
+    "What the search for near duplicates compared, and what it may have missed; one row.",
+    column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
     ),
@@ -155,15 +158,21 @@ SEARCH_SUMMARY = table_schema(
         "clustered_pairs",
         pa.int64(),
         "figure",
-        "of these at cluster_threshold or above",
+        "compared pairs with at least cluster_threshold similarity",
         unit="pairs",
     ),
-    column("duplicate_pairs", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
+    column(
+        "duplicate_pairs",
+        pa.int64(),
+        "figure",
+        "compared pairs with at least similarity_threshold similarity",
+        unit="pairs",
+    ),
     column(
         "limited_documents",
         pa.int64(),
         "figure",
-        "documents that stayed and for which max_candidates left a candidate uncompared",
+        "kept documents with a candidate that was not compared because of max_candidates",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,
@@ -171,13 +180,14 @@ SEARCH_SUMMARY = table_schema(
         "candidate_probability",
         pa.float64(),
         "figure",
-        "that two documents at threshold agree in a band, 1 - (1 - threshold^rows)^bands",
+        "probability that two documents at similarity_threshold become candidates, "
+        "1 - (1 - threshold^rows)^bands",
         unit="share",
     ),
 )
 
 SIGNATURES = build_signature_schema(
-    column("band_hashes", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
+    column("band_hashes", pa.list_(pa.uint32()), "id", "hash of each band of its MinHash")
 )
 
 SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("band_hashes", pa.list_(pa.uint32()))])
@@ -187,7 +197,7 @@ SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 def sketch_partition(
     partition: TablePart, config: DeduplicateNearConfig, out: TableWriters
 ) -> FailureList:
-    """What must be known of each document of a part to judge it."""
+    """Spill the shingles and SKETCHES of a partition; return documents that have no shingles."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
         hashes, offsets, faults = compute_batch_shingles(batch, config)
@@ -211,8 +221,13 @@ def sketch_partition(
 def compute_batch_shingles(
     batch: pa.RecordBatch, config: DeduplicateNearConfig
 ) -> tuple[np.ndarray, np.ndarray, FailedDocuments]:
-    """``shingles``; a document on which that fails has the one that is its id: it is like no
-    other."""
+    """Compute the shingle hashes of a batch, as ``compute_shingle_hashes`` does.
+
+    A document on which that fails gets its id as its only shingle, so that it matches no other.
+
+    Returns:
+        Hashes, offsets (n + 1,) of the documents in them, and the documents that failed.
+    """
 
     def hash_shingles(documents: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         return compute_shingle_hashes(
@@ -221,7 +236,8 @@ def compute_batch_shingles(
 
     (hashes, offsets), faults = run_isolating_failures(hash_shingles, batch)
     if len(faults):
-        faulty_rows = faults.rows.to_numpy()  # an empty text has one shingle, too
+        # Failed documents were hashed with an empty text, which has one shingle.
+        faulty_rows = faults.rows.to_numpy()
         hashes[offsets[faulty_rows]] = ids_to_uint64_pairs(
             pa.chunked_array([batch["doc_id"].take(faults.rows)])
         )[:, 0]
@@ -234,7 +250,7 @@ def _build_list_array(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
 
 @dataclass(frozen=True)
 class EarlierMatches:
-    """A part of an earlier corpus, and the places in it of the documents that take part."""
+    """A partition of an earlier corpus and the rows in it that are compared."""
 
     partition: TablePart
     row_indices: Int64Array
@@ -249,8 +265,11 @@ def find_matching_earlier(
     earlier_signatures: Table,
     config: DeduplicateNearConfig,
 ) -> tuple[pa.Table, list[EarlierMatches]]:
-    """Of the ``earlier`` signatures those that agree with a document in a band, or came in with its
-    cluster, and where their documents are."""
+    """Find the earlier documents that share a band or the incoming cluster with a new document.
+
+    Returns:
+        Their SIGNATURES, and their rows in each partition of the earlier corpora.
+    """
     if not earlier_signatures.row_count:
         return SIGNATURES.empty_table(), []
     band_table = stack_band_hashes(sketches, config.bands)
@@ -288,7 +307,7 @@ def find_matching_earlier(
 def shingle_earlier_documents(
     matches: EarlierMatches, config: DeduplicateNearConfig, out: TableWriters
 ) -> None:
-    """The shingles of the earlier documents of a part that take part."""
+    """Spill the shingles of the matching earlier documents of a partition."""
     batch_start = 0
     for batch in matches.partition.iter_batches(["text"]):
         in_batch = (matches.row_indices >= batch_start) & (
@@ -307,7 +326,7 @@ def shingle_earlier_documents(
 
 
 def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
-    """(n, bands) uint32."""
+    """Return the band hashes as an array, (n, bands) uint32."""
     chunks = [chunk.flatten().to_numpy() for chunk in signatures["band_hashes"].chunks]
     return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, band_count)
 
@@ -315,7 +334,10 @@ def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
 def reorder_band_hashes(
     chunks: Sequence[pa.ListArray], order: Int64Array, band_count: int
 ) -> UInt32Array:
-    """(n, bands) uint32, the rows of these chunks in this order; they are not held twice."""
+    """Return the rows of the chunks in the given order, (n, bands) uint32.
+
+    Copies chunk by chunk, so that memory holds the input and the result, but no concatenation.
+    """
     target_rows = np.empty(len(order), np.int64)
     target_rows[order] = np.arange(len(order))
     reordered, start = np.empty((len(order), band_count), np.uint32), 0
@@ -328,7 +350,7 @@ def reorder_band_hashes(
 
 
 class ShingleStore:
-    """The shingles of all documents, found by place; they stay in their files."""
+    """Look up the shingles of documents by row; they stay in memory-mapped files."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self.chunk_values = [chunk.values.to_numpy() for chunk in column.chunks]
@@ -345,7 +367,7 @@ class ShingleStore:
         )
 
     def __call__(self, document_rows: Int64Array) -> tuple[UInt64Array, Int64Array]:
-        """The shingles of these documents behind one another, and how many each has."""
+        """Return the concatenated shingles of these documents and the number that each has."""
         counts = self.shingle_counts[document_rows]
         starts = self.chunk_starts[document_rows]
         shingle_runs = [
@@ -366,8 +388,16 @@ def find_near_duplicates(
     shingle_store: ShingleStore,
     config: DeduplicateNearConfig,
 ) -> tuple[DuplicateAssignment, pa.Table, NearDuplicateMatches]:
-    """Who stays, and the rows of PAIRS. known: SKETCHES of all documents; before: signatures of the
-    earlier ones that take part, whose shingles come first."""
+    """Decide which documents are near duplicates.
+
+    Args:
+        sketches: SKETCHES of all documents.
+        earlier_signatures: SIGNATURES of the matching earlier documents.
+        shingle_store: Shingles of the matching earlier documents, then of all documents.
+
+    Returns:
+        The assignment, the rows of PAIRS, and the matches that they come from.
+    """
     earlier_count = len(earlier_signatures)
     order = np.concatenate(
         [np.arange(earlier_count), earlier_count + order_by_keep_priority(sketches)]
@@ -379,9 +409,9 @@ def find_near_duplicates(
     )
     shingle_counts = shingle_store.shingle_counts[order]
 
-    def compute_similarities(left: Int64Array, right: Int64Array) -> np.ndarray:
+    def compute_similarities(first: Int64Array, second: Int64Array) -> np.ndarray:
         return compute_jaccard(
-            lambda document_ranks: shingle_store(order[document_ranks]), left, right, shingle_counts
+            lambda ranks: shingle_store(order[ranks]), first, second, shingle_counts
         )
 
     matches = find_duplicate_pairs(
@@ -424,7 +454,7 @@ def find_near_duplicates(
 
 
 def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int64Array:
-    """The pair of each item that goes with the most similar one that stays."""
+    """Return, for each removed document, the index of its pair with the most similar kept one."""
     pair_indices = np.flatnonzero(
         matches.removed[matches.second]
         & ~matches.removed[matches.first]
@@ -438,13 +468,17 @@ def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int
 
 
 def select_spanning_pairs(matches: NearDuplicateMatches, is_eligible: np.ndarray) -> Int64Array:
-    """Of these pairs, ``which`` (m,) bool, as few as hold together what all do, the most alike."""
+    """Select the fewest, most similar pairs that connect the same documents as all eligible ones.
+
+    Args:
+        is_eligible: Which pairs may be used, (m,) bool.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import minimum_spanning_tree
 
     pair_indices = np.flatnonzero(is_eligible)
     n = len(matches.removed)
-    # A weight of its own for each pair, so that there is one tree and the pair is found again.
+    # Distinct weights make the tree unique and identify the pair of each edge.
     order = pair_indices[np.lexsort((pair_indices, -matches.similarity[pair_indices]))]
     weights = np.arange(1, len(order) + 1, dtype=np.float64)
     graph = coo_array((weights, (matches.first[order], matches.second[order])), shape=(n, n))
@@ -471,9 +505,10 @@ def deduplicate_near(
     config: DeduplicateNearConfig,
     context: StageContext,
 ) -> None:
-    """Sketch the documents part by part, judge them together, write what stays part by part.
+    """Sketch the documents by partition, compare all sketches, and write the kept documents.
 
-    ``earlier``: what this stage left of earlier corpora, in their order.
+    Args:
+        earlier_corpora: Artifacts of this stage from the earlier corpora, in their order.
     """
     for artifact in earlier_corpora.values():
         check_earlier_compatible(artifact, config, "deduplicate_near")
@@ -483,7 +518,7 @@ def deduplicate_near(
         context,
         [result.value for result in sketch_results],
         documents.row_count,
-        "the search for near copies",
+        "the search for near duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
     earlier_signatures, earlier_matches = find_matching_earlier(

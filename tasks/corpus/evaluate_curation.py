@@ -1,15 +1,15 @@
-"""Recovery: what the corpus stages found of what an invented town was known to hold.
+"""Measure how much of the known content of an invented town the corpus stages found.
 
-The truth is composed anew from the config of the source, with the grammar that wrote the text; no
-other stage reads it. It is joined by ``doc_id`` with the ledgers and signals of the stages. A stage
-answers only for the documents that came to it.
+The ground truth is composed again from the config of the source, with the grammar that wrote the
+text; no other stage reads it. It is joined by ``doc_id`` with the ledgers and signals of the
+stages. A stage is evaluated only on the documents that reached it.
 
-recall        of what is there, the share that the stage found
-precision     of what the stage found in the town's documents, the share that is there
-false alarms  of the documents that hold none, the share that the stage removed or tagged
+recall        share of the planted content that the stage found
+precision     share of the stage's findings in the town's documents that are correct
+false alarms  share of the documents without such content that the stage removed or tagged
 
-Shares stand with Wilson's interval (Wilson 1927); copies of a document are not independent of it,
-so the intervals are a little too narrow. Memory: about 1 kB a document of the town.
+Intervals are Wilson's (Wilson 1927). Copies of a document are not independent of it, so the
+intervals are slightly too narrow. Memory: about 1 kB per document of the town.
 """
 
 from __future__ import annotations
@@ -54,18 +54,17 @@ from hallmark.tasks.corpus.town.recovery_rates import (
 
 
 class CurationEvaluationConfig(StageConfig):
-    """What is looked at where a town is among the sources."""
+    """Settings of the evaluation, which runs if a town is among the sources."""
 
     similarity_threshold: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="a near copy counts as one that must be found if its similarity is at "
-        "least this",
+        description="near copies with at least this similarity to their original must be found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
-        description="bounds between the classes of length, in characters, by which rude "
+        description="bounds between the length classes, in characters, by which results on rude "
         "documents are reported",
     )
 
@@ -75,11 +74,11 @@ def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
         meaning,
         column("source", pa.string(), "label", "name of the town"),
         *fields,
-        column("hits", pa.int64(), "figure", "of n those that are so"),
-        column("n", pa.int64(), "figure", "how many were looked at"),
-        column("share", pa.float64(), "figure", "hits of n; null where n is 0", unit="share"),
-        column("low", pa.float64(), "figure", "lower end of its interval, 95 %", unit="share"),
-        column("high", pa.float64(), "figure", "upper end", unit="share"),
+        column("hits", pa.int64(), "figure", "cases that have the property"),
+        column("n", pa.int64(), "figure", "all cases"),
+        column("share", pa.float64(), "figure", "hits / n; null if n is 0", unit="share"),
+        column("low", pa.float64(), "figure", "lower end of the 95 % interval", unit="share"),
+        column("high", pa.float64(), "figure", "upper end of the 95 % interval", unit="share"),
     )
 
 
@@ -87,80 +86,98 @@ _NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
     "ground_truth": table_schema(
-        "What each document of a town holds, as it was composed.",
+        "What each document of a town contains, as it was composed.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
-        column("kind", pa.string(), "label", "what kind of text it is: letter, notice, …"),
+        column("kind", pa.string(), "label", "kind of text: letter, notice, …"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
-        column("mentioned_groups", _NAME_LIST, "label", "peoples of the town that it speaks of"),
-        column("opinion_groups", _NAME_LIST, "label", "peoples of which it has an opinion"),
-        column("opinion_signs", _NAME_LIST, "label", "the opinions: positive or negative"),
-        column("occupations", _NAME_LIST, "label", "occupations beside gendered words"),
+        column(
+            "mentioned_groups", _NAME_LIST, "label", "peoples of the town that the text mentions"
+        ),
+        column("opinion_groups", _NAME_LIST, "label", "peoples with an opinion in the text"),
+        column(
+            "opinion_signs",
+            _NAME_LIST,
+            "label",
+            "positive or negative, one for each entry of opinion_groups",
+        ),
+        column(
+            "occupations", _NAME_LIST, "label", "occupations mentioned together with gendered words"
+        ),
         column(
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "gender of these words, an identity group for each",
+            "gender of these words as an identity group, one for each entry of occupations",
         ),
         column("rude_sentences", pa.int32(), "figure", "rude sentences", unit="sentences"),
         column(
-            "has_rude_lookalike", pa.bool_(), "figure", "whether it holds words that only look rude"
+            "has_rude_lookalike",
+            pa.bool_(),
+            "figure",
+            "whether the text contains words that only look rude",
         ),
-        column("has_dialect", pa.bool_(), "figure", "whether it holds dialect"),
-        column("has_unsafe_passage", pa.bool_(), "figure", "whether it holds an unsafe passage"),
-        column("copy_kind", pa.string(), "label", "exact, near, or empty: it is no copy"),
-        column("original_doc_id", ID_TYPE, "id", "the document that it is a copy of"),
+        column("has_dialect", pa.bool_(), "figure", "whether the text contains dialect"),
+        column(
+            "has_unsafe_passage",
+            pa.bool_(),
+            "figure",
+            "whether the text contains an unsafe passage",
+        ),
+        column("copy_kind", pa.string(), "label", "exact or near copy; empty if it is not a copy"),
+        column("original_doc_id", ID_TYPE, "id", "the document of which it is a copy"),
         column(
             "similarity",
             pa.float64(),
             "figure",
-            "to that document: Jaccard similarity of their stretches of five words",
+            "Jaccard similarity of the five-word shingles of copy and original",
             unit="share",
         ),
     ),
     "planted_personal_data": table_schema(
-        "Personal data in the documents of a town.",
+        "Personal data in the documents of a town, one row per span.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column(
-            "char_start", pa.int64(), "figure", "where it begins in the text", unit="characters"
+            "char_start", pa.int64(), "figure", "start of the span in the text", unit="characters"
         ),
-        column("char_end", pa.int64(), "figure", "where it ends", unit="characters"),
-        column("byte_start", pa.int64(), "figure", "where it begins in UTF-8", unit="bytes"),
-        column("byte_end", pa.int64(), "figure", "where it ends in UTF-8", unit="bytes"),
+        column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
         column(
-            "span_hash", ID_TYPE, "id", "keyed hash of it, as the ledger has of what was masked"
+            "byte_start", pa.int64(), "figure", "start of the span in the UTF-8 text", unit="bytes"
+        ),
+        column("byte_end", pa.int64(), "figure", "end of the span in the UTF-8 text", unit="bytes"),
+        column(
+            "span_hash", ID_TYPE, "id", "keyed hash of the value, as in the ledger of redact_spans"
         ),
     ),
     "property_shares": _build_share_schema(
-        "How much of what the documents hold: as the config states it, and as it was drawn.",
-        column("property_name", pa.string(), "label", "what they hold"),
-        column("population", pa.string(), "label", "which documents, or what else, n counts"),
-        column(
-            "configured_share", pa.float64(), "figure", "share that the config states", unit="share"
-        ),
+        "How frequent each property of the documents is: as configured and as drawn.",
+        column("property_name", pa.string(), "label", "the property"),
+        column("population", pa.string(), "label", "the documents or mentions that n counts"),
+        column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
     "detection_rates": _build_share_schema(
-        "What the stages found of it.",
+        "How much of the planted content each stage found.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
-        column("target", pa.string(), "label", "what it was to find, or which documents"),
+        column("target", pa.string(), "label", "the content to be found, or which documents"),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
     "occupation_shares": _build_share_schema(
-        "Words of women beside occupations, as profile finds them in the documents that stayed: of "
-        "the mentions with more words of either gender those with more of women.",
+        "Share of women among mentions of an occupation in the kept documents, as counted by "
+        "profile: n counts mentions with more words of one gender nearby, hits those with more "
+        "words of women.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
-        column(
-            "configured_share", pa.float64(), "figure", "share that the config states", unit="share"
-        ),
+        column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
 }
 
-# The truth ---------------------------------------------------------------------------------------
+# Ground truth ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TownBlock:
+    """A block of documents of a town, the unit of work here."""
+
     source: TownSource
     block_key: str
 
@@ -169,21 +186,19 @@ class TownBlock:
 
 
 def compute_doc_id(source_name: str, document_number: int) -> bytes:
-    """As ingest gives it: a hash of the source's name and the declared key."""
+    """Compute the id that ingest assigns: a hash of the source's name and the document's key."""
     return hash_to_ids([f"{source_name}\0key\0{format_document_key(document_number)}"])[0].as_py()  # type: ignore[no-any-return]
 
 
 def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> None:
+    """Compose a block again and write what its documents contain."""
     source = block.source
     documents = compose_town_block(source, block.block_key)
     texts = {document.number: document.text for document in documents}
     truth_rows, personal_data_rows = [], []
     for document in documents:
-        doc_id, text, truth = (
-            compute_doc_id(source.name, document.number),
-            texts[document.number],
-            document.truth,
-        )
+        doc_id = compute_doc_id(source.name, document.number)
+        text, truth = document.text, document.truth
         row: Row = {
             "doc_id": doc_id,
             "source": source.name,
@@ -225,11 +240,11 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
     )
 
 
-# What was stated ---------------------------------------------------------------------------------
+# Configured shares -------------------------------------------------------------------------------
 
 
 def find_town_sources(corpus_artifacts: Mapping[str, Artifact]) -> list[TownSource]:
-    """The invented towns among the sources that were read, by the config of ``ingest``."""
+    """Return the invented towns among the sources in the config of ``ingest``."""
     configs = [
         artifact.manifest["parts"]["config"]
         for artifact in corpus_artifacts.values()
@@ -240,7 +255,7 @@ def find_town_sources(corpus_artifacts: Mapping[str, Artifact]) -> list[TownSour
 
 
 def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows of the table ``property_shares``."""
+    """Build the rows of the table ``property_shares``."""
     rates = source.rates
 
     def build_row(
@@ -327,7 +342,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
 def build_occupation_share_rows(
     source: TownSource, corpus_artifacts: Mapping[str, Artifact]
 ) -> Iterator[Row]:
-    """Rows of the table ``occupation_shares``, if the stage ``profile`` ran."""
+    """Build the rows of the table ``occupation_shares``; none without the stage ``profile``."""
     profile_rows = [
         row
         for artifact in corpus_artifacts.values()
@@ -358,15 +373,19 @@ def build_occupation_share_rows(
     extra_code=TOWN_DATA_FILES,
     libraries=["numpy", "scipy", "python-stdnum"],
     external_digests=lambda config, secret_id: {"secret": secret_id},
-    # The documents are not read: where a town's settings change what it holds, they change too.
+    # Settings of towns come from manifests; if they change, so do the hashed ``documents``.
     reads={"corpus_artifacts": ("documents", "ledger", "occupations", "signals")},
     determinism="exact",
 )
 def evaluate_curation(
     corpus_artifacts: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext
 ) -> None:
-    """``corpus_artifacts`` holds the artifacts of the corpus stages by label, in the order they
-    ran, with that of ``profile``."""
+    """Compare the ground truth of each town with the results of the corpus stages.
+
+    Args:
+        corpus_artifacts: Artifacts of the corpus stages by label, in the order they ran, up to
+            ``profile``.
+    """
     towns = find_town_sources(corpus_artifacts)
     blocks = [
         TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)
@@ -392,7 +411,7 @@ def evaluate_curation(
             if row["source"] == source.name
         }
         town_personal_data = [row for row in personal_data_rows if row["doc_id"] in truth_by_doc_id]
-        finder = RecoveryEvaluator(
+        evaluator = RecoveryEvaluator(
             source.name,
             config.similarity_threshold,
             config.length_bounds_characters,
@@ -402,7 +421,7 @@ def evaluate_curation(
         )
         for table_name, table_rows in (
             ("property_shares", build_property_share_rows(source, list(truth_by_doc_id.values()))),
-            ("detection_rates", finder.evaluate_all_stages()),
+            ("detection_rates", evaluator.evaluate_all_stages()),
             ("occupation_shares", build_occupation_share_rows(source, corpus_artifacts)),
         ):
             context.get_table_writer(table_name).write(

@@ -1,7 +1,7 @@
-"""Evaluate the detectors: how much of planted personal data they find, and what they take for it.
+"""Measure recall and precision of the personal-data detectors on invented sentences.
 
-What is planted is invented, see ``hallmark.tasks.measures.detector_examples``; none of it gets into
-the corpus. The figures depend on code and config alone, so they are computed once.
+``hallmark.tasks.measures.detector_examples`` invents the sentences; none of them enters the corpus.
+The figures depend on code and config alone, so they are computed once.
 """
 
 from __future__ import annotations
@@ -23,63 +23,67 @@ from hallmark.tasks.measures.personal.types import country_of_type, select_types
 from hallmark.tasks.measures.personal_data import find_spans_by_row
 
 DETECTION = table_schema(
-    "How well personal data is found: counts over invented sentences, by type.",
-    column("type", pa.string(), "label", "what was looked for"),
-    column("country", pa.string(), "label", "ISO 3166; empty: of no country in particular"),
+    "How well personal data is detected in invented sentences, by type.",
+    column("type", pa.string(), "label", "type of personal data"),
+    column("country", pa.string(), "label", "ISO 3166; empty if not specific to a country"),
     column(
         "planted_with_name",
         pa.int64(),
         "figure",
-        "sentences with one, its name beside it",
+        "sentences with a value of this type and the name of the type next to it",
         unit="sentences",
     ),
     column(
         "detected_with_name",
         pa.int64(),
         "figure",
-        "of which it was found, whole and as what it is",
+        "of planted_with_name, sentences in which the whole value was found with the right type",
         unit="sentences",
     ),
     column(
         "recall", pa.float64(), "figure", "detected_with_name / planted_with_name", unit="share"
     ),
-    column("recall_low", pa.float64(), "figure", "lower end of its 95 % interval (Wilson)"),
-    column("recall_high", pa.float64(), "figure", "upper end"),
+    column("recall_low", pa.float64(), "figure", "lower end of the 95 % interval (Wilson)"),
+    column("recall_high", pa.float64(), "figure", "upper end of the 95 % interval (Wilson)"),
     column(
         "planted_without_name",
         pa.int64(),
         "figure",
-        "sentences with one and no name beside it",
+        "sentences with a value of this type, but not its name",
         unit="sentences",
     ),
     column(
-        "detected_without_name", pa.int64(), "figure", "of which it was found", unit="sentences"
+        "detected_without_name",
+        pa.int64(),
+        "figure",
+        "of planted_without_name, sentences in which the value was found",
+        unit="sentences",
     ),
     column(
         "false_positives",
         pa.int64(),
         "figure",
-        "spans of this type where there is none, in look-alikes, "
-        "in texts full of other digits, and in those of other types",
+        "wrong spans of this type: in look-alikes, in texts full of other digits, and in sentences "
+        "of other types",
         unit="spans",
     ),
     column(
         "precision",
         pa.float64(),
         "figure",
-        "true spans / all spans of this type; it depends "
-        "on how many look-alikes there are, here about as many as planted",
+        "correct spans / all spans of this type; it depends on the number of look-alikes, here "
+        "about as many as planted values",
         unit="share",
     ),
-    column("precision_low", pa.float64(), "figure", "lower end of its 95 % interval (Wilson)"),
-    column("precision_high", pa.float64(), "figure", "upper end"),
+    column("precision_low", pa.float64(), "figure", "lower end of the 95 % interval (Wilson)"),
+    column("precision_high", pa.float64(), "figure", "upper end of the 95 % interval (Wilson)"),
 )
 
 
 def wilson_interval(
     successes: int, trials: int, z: float = 1.959963984540054
 ) -> tuple[float, float]:
-    """Interval of a share of n > 0, 95 % by default (Wilson 1927)."""
+    """Compute the interval of a share, 95 % by default, for ``trials`` > 0 (Wilson 1927)."""
     share, denominator = successes / trials, 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / denominator
     half = z / denominator * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
@@ -89,7 +93,7 @@ def wilson_interval(
 def count_detections(
     planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig
 ) -> list[dict[str, object]]:
-    """Rows of DETECTION."""
+    """Run the detectors on the sentences and count hits and misses; return rows of DETECTION."""
     sentences = list(planted_sentences)
     texts = pa.array([sentence.text for sentence in sentences], pa.large_string())
     detected_spans = find_spans_by_row(texts, config.types, config.regions)
@@ -98,16 +102,9 @@ def count_detections(
         if value:
             counts[data_type, "planted_with_name" if has_name else "planted_without_name"] += 1
         for span in detected_spans.get(row, ()):
-            is_match = bool(value) and (span.type, text[span.start : span.end]) == (
-                data_type,
-                value,
-            )
-            counts[
-                span.type,
-                ("detected_with_name" if has_name else "detected_without_name")
-                if is_match
-                else "false_positives",
-            ] += 1
+            is_correct = span.type == data_type and text[span.start : span.end] == value
+            count_name = "detected_with_name" if has_name else "detected_without_name"
+            counts[span.type, count_name if value and is_correct else "false_positives"] += 1
     return [
         _build_detection_row(data_type, counts)
         for data_type in select_types_for_regions(config.types, config.regions)
@@ -140,13 +137,9 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
     libraries=["phonenumbers", "python-stdnum"],
 )
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
-    """``config``: that of ``find_personal_data``."""
-    rows = count_detections(
-        generate_detector_examples(
-            select_types_for_regions(config.types, config.regions), EXAMPLES_PER_TYPE
-        ),
-        config,
-    )
+    """Evaluate the detectors with the config of ``find_personal_data``."""
+    types = select_types_for_regions(config.types, config.regions)
+    rows = count_detections(generate_detector_examples(types, EXAMPLES_PER_TYPE), config)
     context.get_table_writer("detector_accuracy").write(
         pa.Table.from_pylist(rows, schema=DETECTION)
     )

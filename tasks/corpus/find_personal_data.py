@@ -1,7 +1,7 @@
-"""Find personal data and secrets: where they stand in each document, by type.
+"""Find personal data and secrets: the type and position of each span in each document.
 
-What stood there is kept as a hash keyed by the store's secret: equal hashes are equal values, but
-none can be guessed by trying. What becomes of the spans, ``redact_spans`` decides.
+The value of a span is stored as a hash keyed by the store's secret: equal values have equal hashes,
+but nobody can find a value by hashing guesses. ``redact_spans`` decides what happens to the spans.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by
 
 
 class PersonalDataConfig(StageConfig):
+    """Which personal data is searched for."""
+
     types: tuple[PersonalDataType, ...] = Field(
-        default=PERSONAL_DATA_TYPES, description="what is looked for"
+        default=PERSONAL_DATA_TYPES, description="types of personal data to search for"
     )
     regions: tuple[str, ...] = Field(
         default=DEFAULT_REGIONS,
         description="countries (ISO 3166) whose national telephone, identity and tax numbers are "
-        "looked for; international telephone numbers always are",
+        "searched for; international telephone numbers are always searched for",
     )
 
     @field_validator("regions")
@@ -57,27 +59,29 @@ class PersonalDataConfig(StageConfig):
 
         unknown = [region for region in regions if region not in SUPPORTED_REGIONS]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no region with telephone numbers, such as 'US'")
+            raise ValueError(
+                f"{unknown[0]!r} is not a known region; give ISO 3166 codes such as 'US'"
+            )
         return regions
 
 
 SEARCHED_REGIONS = table_schema(
-    "The countries whose national numbers were looked for.",
+    "The countries whose national numbers were searched for.",
     column("region", pa.string(), "label", "country (ISO 3166)"),
 )
 
 
 @dataclass(frozen=True, repr=False)
 class SecretKey:
-    """The store's secret on its way to a part; it shows itself nowhere."""
+    """The store's secret, as passed to workers; its repr does not show it."""
 
     secret: bytes
 
     def __repr__(self) -> str:
-        return "Key(...)"
+        return "SecretKey(...)"
 
     def hash_value(self, value: str) -> bytes:
-        """As ``Work.keyed_hashes``."""
+        """Return the keyed hash of a value, as ``StageContext.hash_with_secret`` does."""
         data = value.encode("utf-8", "surrogatepass")
         return hmac.digest(self.secret, data, "sha256")[:16]
 
@@ -85,6 +89,7 @@ class SecretKey:
 def find_personal_data_in_partition(
     partition: TablePart, config: PersonalDataConfig, key: SecretKey, out: TableWriters
 ) -> FailureList:
+    """Write the spans of a partition; return the documents that could not be searched."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
         columns, faults = run_isolating_failures(
@@ -100,8 +105,10 @@ def find_personal_data_in_partition(
 def add_unreadable_spans(
     batch: pa.RecordBatch, span_columns: dict[str, Any], faults: FailedDocuments
 ) -> pa.Table:
-    """The spans of a batch, and one over the whole of each document that could not be looked
-    through, with which it goes to quarantine."""
+    """Add an UNREADABLE span over the whole text of each document that could not be searched.
+
+    ``redact_spans`` quarantines the documents with such a span.
+    """
     text_sizes = count_utf8_bytes(batch["text"]).take(faults.rows)
     starts = pa.array(np.zeros(len(faults), np.int64))
     types = pa.array([UNREADABLE] * len(faults), pa.string())
@@ -120,7 +127,7 @@ def add_unreadable_spans(
 def find_personal_data_in_batch(
     batch: pa.RecordBatch, config: PersonalDataConfig, key: SecretKey
 ) -> dict[str, Any]:
-    """Columns of SPANS."""
+    """Find the personal data of a batch; return columns of SPANS."""
     owner_rows, types, starts, ends, digests = [], [], [], [], []
     for row, spans in find_spans_by_row(batch["text"], config.types, config.regions).items():
         text, character_position, byte_position = batch["text"][row].as_py(), 0, 0
@@ -151,6 +158,7 @@ def _utf8_length(text: str) -> int:
     external_digests=lambda config, secret_id: {"secret": secret_id},
 )
 def find_personal_data(documents: Table, config: PersonalDataConfig, context: StageContext) -> None:
+    """Find personal data in all documents and record the regions that were searched for."""
     results = context.map_partitions(
         find_personal_data_in_partition, documents.parts, config, SecretKey(context.secret)
     )

@@ -1,14 +1,13 @@
-"""Find repeats: stretches of so many bytes or more that stood in an earlier document, or earlier in
-the same one (Lee et al. 2022). What becomes of the spans, ``redact_spans`` decides; the first
-occurrence is none, so cutting them leaves each stretch once.
+"""Find long passages that repeat an earlier document or an earlier place in the same document.
 
-Documents are taken by source, length and doc_id, so that which occurrence is the first depends on
-content alone; those of earlier corpora, where this one adds to them, before all others.
+Following Lee et al. 2022, a passage of ``min_bytes`` or more becomes a span at every occurrence but
+the first, so cutting the spans keeps each passage once; ``redact_spans`` decides what happens to
+them. Documents are ordered by source, length and doc_id, those of earlier corpora first, so the
+first occurrence depends on content alone.
 
-Memory: the text itself is held, that of earlier ones too, with its suffix array and two marks: 7
-bytes for each byte of text (11 beyond 2 GB), however much of it repeats; 60 for each document; and
-about 100 for each span, when 6 of the 7 are free again. Where the machine has less than the text
-takes, the search does not begin.
+Memory: 7 bytes per byte of text (11 beyond 2 GB), earlier corpora included, for the text, its
+suffix array and two byte masks, however much repeats; 60 bytes per document; afterwards, when 6 of
+the 7 are free again, about 100 bytes per span. The stage fails at once if the machine has less.
 """
 
 from __future__ import annotations
@@ -50,19 +49,21 @@ Int64Array = NDArray[np.int64]
 
 
 class RepeatsConfig(KeepPreferenceConfig):
-    """What repeats; which of the documents that share a stretch keeps it."""
+    """Which passages count as repeated, and which document keeps a shared passage."""
 
     enabled: bool = Field(
-        False, description="whether repeats are looked for; that holds the whole text in memory"
+        False,
+        description="whether repeated passages are searched for; needs the whole text in memory",
     )
     min_bytes: int = Field(
-        200, ge=16, description="a repeated passage counts if it has at least so many bytes"
+        200, ge=16, description="a repeated passage counts if it has at least this many bytes"
     )
 
 
 def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
+    """Spill the columns that rank the documents of a partition."""
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
-        out.get_spill_writer("standing", RANKING_SCHEMA).write(
+        out.get_spill_writer("ranking", RANKING_SCHEMA).write(
             build_ranking_columns(batch, config.preferred_sources)
         )
 
@@ -70,7 +71,12 @@ def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: Tabl
 def concatenate_texts(
     partitions: Sequence[TablePart], text_starts: Int64Array, total_bytes: int
 ) -> NDArray[np.uint8]:
-    """All texts, END behind each, where ``begins`` (n,) says that they begin."""
+    """Copy all texts into one buffer, each followed by TEXT_SEPARATOR.
+
+    Args:
+        partitions: The partitions of all documents, n in total.
+        text_starts: Where each text begins in the buffer, (n,).
+    """
     text_buffer = np.full(total_bytes, TEXT_SEPARATOR, np.uint8)
     first_row = 0
     for partition in partitions:
@@ -86,7 +92,7 @@ def concatenate_texts(
 
 @dataclass(frozen=True)
 class RepeatSpans:
-    """The spans of a part: their documents' rows in it, and where they begin and end."""
+    """The spans of a partition, (m,) each: row of the document, first byte and end."""
 
     partition: TablePart
     document_rows: Int64Array
@@ -98,6 +104,7 @@ class RepeatSpans:
 
 
 def write_repeat_spans(repeats: RepeatSpans, out: TableWriters) -> None:
+    """Write the spans of a partition as rows of SPANS."""
     doc_ids = repeats.partition.read(["doc_id"])["doc_id"].combine_chunks()
     span_count = len(repeats.document_rows)
     out.get_table_writer("spans").write(
@@ -113,14 +120,13 @@ def write_repeat_spans(repeats: RepeatSpans, out: TableWriters) -> None:
 
 
 def check_memory(text_bytes: int, available_bytes: int) -> None:
-    """HallmarkError where the search in ``size`` bytes of text takes more memory than is there."""
+    """Raise HallmarkError if the search needs more memory than this machine has."""
     needed_bytes = text_bytes * (7 if text_bytes < 1 << 31 else 11)
     if needed_bytes > available_bytes:
         raise HallmarkError(
-            f"to find repeats in {text_bytes / 1e9:.1f} GB of text takes "
-            f"{needed_bytes / 1e9:.1f} GB of "
-            f"memory, and this machine has {available_bytes / 1e9:.1f} GB: run on a larger "
-            f"one, or set "
+            f"finding repeats in {text_bytes / 1e9:.1f} GB of text needs "
+            f"{needed_bytes / 1e9:.1f} GB of memory, but this machine has "
+            f"{available_bytes / 1e9:.1f} GB: run on a larger machine, or set "
             f"find_repeats.enabled = false"
         )
 
@@ -131,7 +137,11 @@ def find_repeat_spans(
     ranking: pa.Table,
     min_bytes: int,
 ) -> list[RepeatSpans]:
-    """The repeats of each part of its own. known: STANDING of all documents, earlier ones first."""
+    """Find the repeated passages in ``partitions``; those in earlier corpora are not returned.
+
+    Args:
+        ranking: RANKING_SCHEMA rows of all documents, earlier ones first.
+    """
     all_partitions = [*earlier_partitions, *partitions]
     earlier_count = sum(partition.row_count for partition in earlier_partitions)
     order = np.concatenate(
@@ -141,8 +151,8 @@ def find_repeat_spans(
         ]
     )
     sizes = ranking["bytes"].to_numpy()
-    ends = np.cumsum(sizes[order] + 1)  # in the order of rank
-    text_starts = np.empty(len(order), np.int64)  # in the order of the input
+    ends = np.cumsum(sizes[order] + 1)  # by rank
+    text_starts = np.empty(len(order), np.int64)  # by row
     text_starts[order] = ends - sizes[order] - 1
     total_bytes = int(ends[-1]) if len(ends) else 0
     check_memory(total_bytes, total_memory_bytes())
@@ -184,13 +194,16 @@ def find_repeats(
     config: RepeatsConfig,
     context: StageContext,
 ) -> None:
-    earlier_partitions, partitions = (
-        concatenate_earlier_tables(earlier_corpora, "documents").parts,
-        documents.parts,
-    )
+    """Find repeated passages in all documents.
+
+    Args:
+        earlier_corpora: Artifacts with the documents of the earlier corpora, in their order.
+    """
+    earlier_partitions = concatenate_earlier_tables(earlier_corpora, "documents").parts
+    partitions = documents.parts
     ranking = concat_spilled_tables(
         context.map_items(write_ranking_columns, [*earlier_partitions, *partitions], config),
-        "standing",
+        "ranking",
         RANKING_SCHEMA,
     )
     context.map_partitions(

@@ -1,11 +1,9 @@
-"""Find toxic windows: what ``score_toxicity`` scored at or above a bound, as spans.
+"""Turn the windows that ``score_toxicity`` scored at or above a threshold into spans.
 
-Nothing is scored here. What becomes of the spans ``redact_spans`` decides, so that an insult can
-leave a long document which stays; a document that is one window leaves with it. Documents that
-a rule took for their worst window are not looked at: a rule with another bound or action leaves
-them to this.
-
-The column ``toxicity`` of a document stays that of its text as it was scored.
+Nothing is scored here. ``redact_spans`` decides what happens to the spans: cutting removes an
+insult and keeps the rest of a long document, but removes a document that is a single window.
+Documents that a rule already removed for their worst window do not reach this stage. The column
+``toxicity`` keeps the score of the text before any cut.
 """
 
 from __future__ import annotations
@@ -33,19 +31,25 @@ Float32Array = NDArray[np.float32]
 
 
 class FindToxicSpansConfig(StageConfig):
+    """Which windows become spans."""
+
     enabled: bool = Field(
         False,
-        description="whether toxic windows are looked for, which cut_toxic then cuts; the embedded "
-        "scorer (linear) also finds harmless mentions of minorities toxic",
+        description="whether cut_toxic cuts toxic windows; the embedded scorer (linear) also "
+        "scores harmless mentions of minorities as toxic",
     )
     toxicity_threshold: float = Field(
-        0.5, gt=0, le=1, description="score from which a window of score_toxicity is toxic"
+        0.5,
+        gt=0,
+        le=1,
+        description="windows of score_toxicity with at least this score are toxic",
     )
 
 
 def find_toxic_spans_in_partition(
     partitions: tuple[TablePart, TablePart], min_score: float, out: TableWriters
 ) -> None:
+    """Write the toxic spans of a partition of documents, given the partition of its windows."""
     documents, windows_partition = partitions
     windows = windows_partition.read(["doc_id", "char_start", "char_end", "toxicity"])
     scored_ids = pc.unique(windows["doc_id"])
@@ -56,9 +60,8 @@ def find_toxic_spans_in_partition(
         unscored_count = pc.index_in(batch["doc_id"], value_set=scored_ids).null_count
         if unscored_count:
             raise HallmarkError(
-                f"{windows_partition} has no window of {unscored_count} of {len(batch)} "
-                f"documents in {documents}: "
-                f"score these documents first"
+                f"{windows_partition} has no windows for {unscored_count} of {len(batch)} "
+                f"documents in {documents}: score these documents first"
             )
         document_rows = pc.index_in(toxic_windows["doc_id"], value_set=batch["doc_id"])
         batch_windows = toxic_windows.filter(document_rows.is_valid())
@@ -70,7 +73,15 @@ def find_toxic_spans_in_partition(
 def build_toxic_spans(
     batch: pa.RecordBatch, document_rows: Int64Array, windows: pa.Table
 ) -> dict[str, pa.Array]:
-    """Columns of SPANS for toxic windows, in characters, of the rows ``owner`` (m,) of a batch."""
+    """Build columns of SPANS from toxic windows.
+
+    Args:
+        document_rows: Row in the batch of the document of each window, (m,).
+        windows: The m windows, with positions in characters.
+
+    Raises:
+        HallmarkError: A window ends after the end of its text.
+    """
     start, end = (windows[name].to_numpy() for name in ("char_start", "char_end"))
     score = windows["toxicity"].to_numpy()
     order = np.lexsort((start, document_rows))
@@ -83,9 +94,8 @@ def build_toxic_spans(
     for i in np.flatnonzero(end > text_lengths)[:1]:
         raise HallmarkError(
             f"a window ends at character {end[i]} of document "
-            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, a text of "
-            f"{text_lengths[i]}: the windows are "
-            f"of other texts; score these documents first"
+            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but its text has only "
+            f"{text_lengths[i]}: the windows belong to other texts; score these documents first"
         )
     utf8 = Utf8Texts.from_array(texts)
     return build_span_columns(
@@ -101,12 +111,14 @@ def build_toxic_spans(
 def merge_overlapping_windows(
     document_rows: Int64Array, start: Int64Array, end: Int64Array, score: Float32Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Float32Array]:
-    """Windows that overlap or touch as one, with the highest score; by owner and start, (m,)."""
+    """Merge windows that overlap or touch; the merged window has their highest score.
+
+    All arguments are (m,), sorted by row and start.
+    """
     if not len(document_rows):
         return document_rows, start, end, score
-    row_offsets = document_rows * (
-        end.max() + 1
-    )  # texts one behind the other, so that one maximum serves all
+    # Place the texts one after another, so that one running maximum serves all documents.
+    row_offsets = document_rows * (end.max() + 1)
     furthest_ends = np.maximum.accumulate(row_offsets + end)
     first_windows = np.flatnonzero(np.append(True, (row_offsets + start)[1:] > furthest_ends[:-1]))
     last_windows = np.append(first_windows[1:], len(document_rows)) - 1
@@ -122,8 +134,15 @@ def merge_overlapping_windows(
 def find_toxic_spans(
     documents: Table, windows: Table, config: FindToxicSpansConfig, context: StageContext
 ) -> None:
-    """``windows``: those of the stage ``score_toxicity``, of these documents and such as left
-    since. HallmarkError where they are of other ones."""
+    """Find the toxic windows of all documents.
+
+    Args:
+        documents: Documents that ``score_toxicity`` scored and later stages kept.
+        windows: The table ``windows`` of ``score_toxicity``.
+
+    Raises:
+        HallmarkError: A document has no window, or a window does not fit its text.
+    """
     context.map_partitions(
         find_toxic_spans_in_partition, align_parts(documents, windows), config.toxicity_threshold
     )

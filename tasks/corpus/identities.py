@@ -1,7 +1,7 @@
-"""Identities: whom each document mentions, in which dialect its words are marked, how long it is.
+"""Find the groups of people and the dialects in each document, and its length class.
 
-What the filters do to people is told by these signals (see ``removal_effects``). They are found in
-English: a document in another language mentions nobody here, and counts with those of its language.
+``removal_effects`` uses these signals to measure how filters affect people. Word lists are English:
+a document in another language mentions no group here and is compared by its language instead.
 """
 
 from __future__ import annotations
@@ -40,80 +40,77 @@ from hallmark.tasks.measures.identities import (
 
 DATA = Path(__file__).parent / "data"
 
-#: The data files behind the signals, for ``@stage(code=...)``.
+#: Data files that determine the signals, for ``@stage(extra_code=...)``.
 WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialects.json")
 
 
 def _check_ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if [*lengths] != sorted({*lengths}):
-        raise ValueError("must ascend: each class of length begins behind the one before it")
+        raise ValueError("must ascend: each length class begins after the one before it")
     return lengths
 
 
-#: Where classes of length begin, in bytes.
+#: Lower bounds of the length classes, in bytes, without that of the first class.
 LengthBounds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_check_ascending)]
 
 
 class IdentitiesConfig(StageConfig):
+    """Additional lexicons, and the length classes."""
+
     lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
-        description="JSON files with more groups: an object that holds for each group a list of "
-        "terms in lower case; where all lists are of one length, terms at one place stand for each "
-        "other in swaps; audits call a group by its name if that is a term, else by the first; "
-        '"town" is that of the invented town',
+        description="JSON files with more groups: an object with a list of lower-case terms for "
+        "each group. If all lists have the same length, terms at the same position replace each "
+        "other in swaps. Audits call a group by its name if that is one of its terms, otherwise by "
+        'its first term. "town" is the lexicon of the invented town',
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the classes of document length, in bytes, without that "
-        "of the first",
+        description="lower bounds of the length classes, in bytes, without that of the first",
     )
 
     @field_validator("lexicons")
     @classmethod
     def _check_unique_names(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         if len({path.stem for path in paths}) < len(paths):
-            raise ValueError("two lexicons have files of one name, by which they are told apart")
+            raise ValueError(
+                "two lexicons have the same file name, which identifies them; rename one file"
+            )
         return paths
 
 
 SIGNALS = build_signal_schema(
-    "Whom each document mentions, by whole English words; which dialects its words are marked by.",
+    "Groups that each document mentions, as whole English words, its dialects and length class.",
     column("identities", pa.list_(pa.string()), "label", "groups of people that it mentions"),
-    column(
-        "identity_mentions",
-        pa.int32(),
-        "figure",
-        "how often it mentions any of them",
-        unit="mentions",
-    ),
+    column("identity_mentions", pa.int32(), "figure", "mentions of all groups", unit="mentions"),
     column(
         "dialects",
         pa.list_(pa.string()),
         "label",
-        "varieties of English of which it holds a "
-        "marker: a word or turn that texts in it use far more than others; no proof of who "
-        "wrote it",
+        "varieties of English with a marker in the text: a word or phrase that texts in this "
+        "variety use far more often than others; it does not prove who wrote the text",
     ),
-    column("dialect_markers", pa.int32(), "figure", "how many such markers", unit="mentions"),
-    column("length_class", pa.string(), "label", "how long its text is, in bytes"),
+    column("dialect_markers", pa.int32(), "figure", "dialect markers", unit="mentions"),
+    column("length_class", pa.string(), "label", "length class of its text, in bytes"),
 )
 
 
-#: The lexicons that a corpus brings: for each its groups, and of each group the terms.
+#: User-supplied lexicons: terms by lexicon and group.
 UserLexicons = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def resolve_lexicon_path(path: Path) -> Path:
-    """The file of a lexicon: one of the user's, or the town's own by its name."""
+    """Return the file of a lexicon: the user's file, or the built-in one for ``town``."""
     return DATA / "town" / "lexicon.json" if str(path) == "town" else path
 
 
 def read_user_lexicons(paths: Sequence[Path]) -> UserLexicons:
+    """Read lexicons from their files; the name of a lexicon is that of its file."""
     return {path.stem: read_user_lexicon(resolve_lexicon_path(path)) for path in paths}
 
 
 def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
-    """The lexicons that a corpus brought, as its stage ``identities`` left them."""
+    """Load the user-supplied lexicons of a corpus from the artifact of its stage ``identities``."""
     user_lexicons: dict[str, dict[str, list[str]]] = {}
     for artifact in history.values():
         if artifact.stage == "identities":
@@ -124,7 +121,7 @@ def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
 
 
 def combine_lexicons(user_lexicons: UserLexicons) -> Lexicon:
-    """The project's own lexicon with those that a corpus brings."""
+    """Return the built-in lexicon extended with the user-supplied ones."""
     combined_lexicon = load_builtin_lexicon()
     for groups in user_lexicons.values():
         combined_lexicon = combined_lexicon.with_groups(groups)
@@ -132,7 +129,7 @@ def combine_lexicons(user_lexicons: UserLexicons) -> Lexicon:
 
 
 def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.Array, pa.Array]:
-    """For each text: the groups, a list in the order of the lexicon, and the number of mentions."""
+    """Return the groups of each text, in the lexicon's order, and its number of mentions."""
     term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
     group_names = group_lexicon.groups
     group_numbers = {name: i for i, name in enumerate(group_names)}
@@ -150,7 +147,7 @@ def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.A
 
 
 def classify_lengths(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
-    """ "under 200 bytes", "200 to 999 bytes" ... for sizes in bytes; the bounds ascend."""
+    """Label sizes in bytes with their class, such as "200 to 999 bytes"; the bounds ascend."""
     class_names = [f"under {bounds[0]:,} bytes"] if bounds else ["any length"]
     class_names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(bounds)]
     class_names += [f"{bounds[-1]:,} bytes or more"] if bounds else []
@@ -161,10 +158,9 @@ def classify_lengths(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
 def write_identity_signals(
     partition: TablePart, user_lexicons: UserLexicons, config: IdentitiesConfig, out: TableWriters
 ) -> FailureList:
-    group_lexicon, dialect_lexicon = (
-        combine_lexicons(user_lexicons),
-        load_builtin_lexicon("dialects"),
-    )
+    """Write the signals of a partition; return the documents on which that failed."""
+    group_lexicon = combine_lexicons(user_lexicons)
+    dialect_lexicon = load_builtin_lexicon("dialects")
 
     def compute_signals(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         groups, mentions = find_mentioned_groups(batch["text"], group_lexicon)
@@ -194,6 +190,7 @@ def write_identity_signals(
     },
 )
 def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:
+    """Find groups and dialects in all documents and record the user-supplied lexicons."""
     user_lexicons = read_user_lexicons(config.lexicons)
     results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
     rows = [

@@ -1,16 +1,16 @@
-"""Ingest: raw sources to documents with ids, and an account of every byte that was read.
+"""Read raw sources into documents with ids, and account for every byte that was read.
 
-A ``doc_id`` is given here and carried ever after. It is a hash of the source's name and the
-document's declared key, or, without one, of the source's name, the bytes of the document and
-its ordinal among identical ones: not of paths, row numbers or workers. The same corpus in
-another container, folder or order of files has the same ids. Of records with one key the one with
-the smallest hash of its text stays, whichever came first, of those that are not removed here.
+Ingest assigns the ``doc_id`` that a document keeps through all stages: a hash of the source's name
+and the document's declared key or, without a key, of the source's name, the text and its ordinal
+among identical texts. Paths, row numbers and workers do not count, so the same corpus in another
+container, folder or file order has the same ids. If several records have the same key, the one with
+the smallest text hash is kept, among those that no rule of this stage removes.
 
-What cannot be read goes to ``quarantine`` with its place and its raw bytes, which may hold
-personal data in clear: that table stays in the store and is shown by no report.
+Unreadable records go to ``quarantine`` with their location and raw bytes. These may contain
+personal data in clear, so the table stays in the store and no report shows it.
 
-Memory: one record at a time and a run of RUN_BYTES in each worker, then a part, with all records of
-its keys; 118 bytes a record where ids are given (``reading/records.py``).
+Memory: one record and a run of MAX_RUN_BYTES per worker, then one partition with all records of its
+keys; 118 bytes per record while ids are assigned (``reading/records.py``).
 """
 
 from __future__ import annotations
@@ -69,70 +69,70 @@ from hallmark.tasks.corpus.reading.records import (
 from hallmark.tasks.corpus.reading.town_source import TOWN_DATA_FILES
 
 ORIGINS = table_schema(
-    "Where each document came from.",
+    "The file and location of each document.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "its source"),
+    column("source", pa.string(), "label", "name of its source"),
     column(
         "file_name",
         pa.string(),
         "label",
-        "the file, below the source's path; path and machine stay out of it",
+        "the file, relative to the source's path, which is not recorded",
     ),
-    column("location", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
-    column("raw_bytes", pa.int64(), "figure", "what was read for it", unit="bytes"),
+    column("location", pa.string(), "label", "place in the file: line 17, row 17, counted from 1"),
+    column("raw_bytes", pa.int64(), "figure", "bytes that were read for it", unit="bytes"),
     partition_by=True,
 )
 
 QUARANTINE = table_schema(
-    "What could not be read, with its place and its error.",
-    column("source", pa.string(), "label", "the source"),
-    column("file_name", pa.string(), "label", "the file, below the source's path"),
-    column("location", pa.string(), "label", "where in the file, counted from 1"),
-    column("error", pa.string(), "project text", "why it could not be read"),
-    column("records", pa.int64(), "figure", "records that the row stands for", unit="records"),
-    column("raw_bytes", pa.int64(), "figure", "size of the record", unit="bytes"),
+    "Records that could not be read, with location and error.",
+    column("source", pa.string(), "label", "name of the source"),
+    column("file_name", pa.string(), "label", "the file, relative to the source's path"),
+    column("location", pa.string(), "label", "place in the file, counted from 1"),
+    column("error", pa.string(), "project text", "why the record could not be read"),
+    column("records", pa.int64(), "figure", "records that this row describes", unit="records"),
+    column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
     column(
         "raw",
         pa.large_binary(),
         "personal",
-        "the first 64 KiB of it, as they came; none of a file or row group of columns that "
+        "the first 64 KiB of the record, unchanged; empty for a columnar file or row group that "
         "cannot be opened",
     ),
 )
-MAX_QUARANTINED_BYTES = 64 << 10  # bytes of a record that ``raw`` holds
+MAX_QUARANTINED_BYTES = 64 << 10  # size limit of ``raw``
 
 SKIPPED = table_schema(
-    "What was read and is neither a document nor an error: records of other kinds, and what stands "
-    "around records.",
-    column("source", pa.string(), "label", "the source"),
-    column("kind", pa.string(), "label", "what it is"),
+    "Input that is neither a document nor an error: records of other kinds, and bytes between "
+    "records.",
+    column("source", pa.string(), "label", "name of the source"),
+    column("kind", pa.string(), "label", "kind of the skipped input"),
     column("records", pa.int64(), "figure", "records of the container", unit="records"),
-    column("raw_bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
 )
 
 SOURCES = table_schema(
-    "What the config says of each source, and what could not be read of its labels.",
-    column("source", pa.string(), "label", "the source"),
-    column("kind", pa.string(), "label", "its container"),
-    column("licence", pa.string(), "label", "under which terms its texts may be used"),
-    column("origin", pa.string(), "label", "who published it, and where it was taken from"),
+    "The sources as the config describes them, and how many of their labels could not be read.",
+    column("source", pa.string(), "label", "name of the source"),
+    column("kind", pa.string(), "label", "its container format"),
+    column("licence", pa.string(), "label", "terms under which its texts may be used"),
+    column("origin", pa.string(), "label", "who published it, and where it was obtained"),
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
     column(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "URLs and dates that could not be read and are null",
+        "URLs and dates that could not be parsed and are null",
         unit="values",
     ),
 )
 
 ERRORS = table_schema(
-    "Why records could not be read, without the files they were in.",
-    column("source", pa.string(), "label", "the source"),
-    column("error", pa.string(), "project text", "why they could not be read"),
-    column("records", pa.int64(), "figure", "records", unit="records"),
-    column("raw_bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
+    "Quarantined records by source and error, without file names.",
+    column("source", pa.string(), "label", "name of the source"),
+    column("error", pa.string(), "project text", "why the records could not be read"),
+    column("records", pa.int64(), "figure", "quarantined records", unit="records"),
+    column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
 )
 
 
@@ -142,8 +142,15 @@ ERRORS = table_schema(
 def read_input_batch(
     batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters
 ) -> dict[str, Any]:
-    """Inputs to sorted runs of records, and to quarantine; what the meters counted. ``kept``: a
-    folder for what came of streams."""
+    """Read inputs into sorted runs of records and into quarantine.
+
+    Args:
+        stream_folder: Folder in which data read from streams is kept.
+
+    Returns:
+        ``rows`` and ``bytes`` that were read, ``skipped`` input as (kind, records, bytes), and the
+        number of ``unreadable_values``.
+    """
     record_count = byte_count = unreadable_values = 0
     skipped: list[tuple[str, int, int]] = []
     source = batch.inputs[0].source
@@ -172,12 +179,12 @@ def read_input_batch(
         "rows": record_count,
         "bytes": byte_count,
         "skipped": skipped,
-        "unread": unreadable_values,
+        "unreadable_values": unreadable_values,
     }
 
 
 class RecordBuffer:
-    """Collects records until they are worth a batch."""
+    """Collect records and write them in batches of 1024 records or 8 MiB."""
 
     def __init__(self, write_records: Callable[[list[Record]], None]) -> None:
         self.write_records, self.records, self.byte_count = write_records, list[Record](), 0
@@ -252,15 +259,16 @@ def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> 
     )
 
 
-# Parts -------------------------------------------------------------------------------------------
+# Partitions --------------------------------------------------------------------------------------
 
 
 def write_documents_in_range(
     id_range: IdRange, quotas: SourceQuotas, out: TableWriters
 ) -> dict[str, int]:
-    """The documents of a range in the order of their ids, and where each came from.
+    """Write the documents of a range of ids, in order, with their origins and removals.
 
-    Returns the raw bytes of what was kept, by source.
+    Returns:
+        The raw bytes of the kept documents, by source.
     """
     records, is_repeated_key = id_range.read_records()
     reasons = quotas.find_removal_reasons(records)
@@ -302,8 +310,7 @@ def write_documents_in_range(
 def _write_removal_ledger(
     removed_records: pa.Table, skipped: Sequence[SkippedInput], out: TableWriters
 ) -> None:
-    """First what belongs to no document, one row a source and kind: it has no id to be sorted
-    by."""
+    """Write the ledger rows of skipped input, which have no id, then those of removed records."""
     out.get_table_writer("ledger").write(
         build_ledger_columns(
             "removed_span",
@@ -323,7 +330,7 @@ def _write_removal_ledger(
 
 
 def sum_skipped(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[SkippedInput]:
-    """What belongs to no document, by source and kind: in however many files it stood."""
+    """Add up the skipped input of all files, by source and kind."""
     sums: dict[tuple[str, str], list[int]] = {}
     for batch, result in batch_results:
         for kind, records, size in result.value["skipped"]:
@@ -335,13 +342,13 @@ def sum_skipped(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[Skip
 def build_source_rows(
     config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]
 ) -> pa.Table:
-    """The rows of SOURCES, by name."""
+    """Build the rows of SOURCES, sorted by name."""
     unreadable_counts: Counter[str] = Counter()
     declared_sources = {}
     for batch, result in batch_results:
         source = config.sources[batch.inputs[0].source_index]
         declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
-        unreadable_counts[batch.inputs[0].source] += result.value["unread"]
+        unreadable_counts[batch.inputs[0].source] += result.value["unreadable_values"]
     rows = [
         declared_sources[name] | {"source": name, "unreadable_values": unreadable_counts[name]}
         for name in sorted(declared_sources)
@@ -353,7 +360,7 @@ def build_source_rows(
 
 
 def count_quarantine_errors(results: list[ItemResult]) -> pa.Table:
-    """The rows of ERRORS, counted from quarantine as it was written."""
+    """Build the rows of ERRORS by counting the written rows of quarantine."""
     column_names = ["source", "error", "records", "raw_bytes"]
     quarantine_tables = [
         pq.read_table(result.table_path("quarantine"), columns=column_names)
@@ -375,7 +382,11 @@ def balance_accounts(
     range_results: list[ItemResult],
     errors: pa.Table,
 ) -> list[dict[str, Any]]:
-    """``input`` from the readers' meters, the other terms from the tables as they were written."""
+    """Compute the accounts of ingest.
+
+    ``input`` comes from the readers' counters, the other terms from the written tables, so that the
+    two are independent.
+    """
     input_counts: accounts.SourceCounts = [
         [batch.inputs[0].source, "document", result.value["rows"], result.value["bytes"], 0, "0"]
         for batch, result in batch_results
@@ -411,7 +422,7 @@ def balance_accounts(
     is_entry_point=True,
 )
 def ingest(config: IngestConfig, context: StageContext) -> None:
-    """Read every source to sorted runs, then write the documents, a range of ids at a time."""
+    """Read every source into sorted runs, then write the documents by ranges of ids."""
     input_batches = list_input_batches(config)
     read_results = context.map_items(
         read_input_batch, input_batches, config, context.work_area / "streams"
@@ -434,9 +445,8 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     if not any(account["kept"] for account in account_rows):
         raise HallmarkError(_explain_empty_corpus([*read_results, *range_results]))
     context.get_table_writer("errors").write(errors)
-    skipped_columns = [list(skipped_column) for skipped_column in zip(*skipped, strict=True)] or [
-        []
-    ] * len(SKIPPED)
+    skipped_columns = [list(values) for values in zip(*skipped, strict=True)]
+    skipped_columns = skipped_columns or [[] for _ in SKIPPED]
     context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
     context.get_table_writer("sources").write(build_source_rows(config, batch_results))
     context.get_table_writer("accounts").write(
@@ -453,10 +463,13 @@ def _explain_empty_corpus(results: list[ItemResult]) -> str:
         for row in pq.read_table(result.table_path("quarantine"), columns=column_names).to_pylist()
     ]
     if not damaged_records:
-        return "the sources hold no document; correct their paths or lower min_document_bytes"
+        return (
+            "the sources contain no document; correct the paths in ingest.sources or lower "
+            "ingest.min_document_bytes"
+        )
     first_damaged = damaged_records[0]
     return (
-        f"no document could be read, {len(damaged_records)} records are damaged; the first: source "
-        f"{first_damaged['source']!r}, {first_damaged['file_name']!r}: {first_damaged['error']}; "
-        f"{suggest_remedy(first_damaged['error'])}"
+        f"no document could be read: {len(damaged_records)} records are damaged; the first is in "
+        f"source {first_damaged['source']!r}, file {first_damaged['file_name']!r}: "
+        f"{first_damaged['error']}; {suggest_remedy(first_damaged['error'])}"
     )

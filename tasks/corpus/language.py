@@ -1,4 +1,4 @@
-"""Language: which language each document is written in, an estimate with its probability."""
+"""Estimate the language of each document, with a probability, as signals for later stages."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ from hallmark.tasks.measures.languages import MAX_CHARACTERS, MIN_CONFIDENCE, es
 
 
 class LanguageConfig(StageConfig):
+    """Settings of language identification."""
+
     min_probability: float = Field(
         MIN_CONFIDENCE,
         ge=0,
         le=1,
-        description="a language with a lower probability is undetermined",
+        description="below this probability, the language of a document is undetermined",
     )
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="characters from the beginning of a document by which its language is "
-        "identified",
+        description="the language is identified from this many characters at the beginning of a "
+        "document",
     )
 
 
 SIGNALS = build_signal_schema(
-    "The language of each document, an estimate.",
+    "The estimated language of each document.",
     column(
         "language",
         pa.string(),
         "label",
-        "ISO 639 code, zxx for what is no language, such as "
-        "code; null where it is undetermined, as that of short texts often is",
+        "ISO 639 code; zxx for text without a language, such as program code; null if "
+        "undetermined, as for many short texts",
     ),
     column(
         "language_probability",
         pa.float32(),
         "figure",
-        "how sure the estimate is of the most likely language",
+        "estimated probability of the most likely language",
         unit="share",
     ),
 )
@@ -59,10 +61,12 @@ SIGNALS = build_signal_schema(
 def write_language_signals(
     partition: TablePart, config: LanguageConfig, out: TableWriters
 ) -> FailureList:
+    """Write the signals of a partition; return the documents on which that failed."""
     return write_signals(partition, partial(estimate_batch_languages, config=config), out)
 
 
 def estimate_batch_languages(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
+    """Compute the columns of SIGNALS for a batch; improbable languages become null."""
     codes, probabilities = estimate_languages(batch["text"], config.max_characters)
     is_determined = pc.greater_equal(probabilities, pa.scalar(config.min_probability, pa.float32()))
     return {
@@ -78,10 +82,11 @@ def estimate_batch_languages(batch: pa.RecordBatch, config: LanguageConfig) -> d
     determinism="machine",
 )
 def identify_languages(documents: Table, config: LanguageConfig, context: StageContext) -> None:
+    """Estimate the language of every document."""
     results = context.map_partitions(write_language_signals, documents.parts, config)
     report_failures(
         context,
         [result.value for result in results],
         documents.row_count,
-        "the estimate of languages",
+        "language identification",
     )

@@ -1,11 +1,11 @@
-"""Leave documents out of training: those of a list, or those that a scorer found toxic.
+"""Exclude documents from training: those on a list, or those with a high toxicity score.
 
-The corpus stays what it is, and so do tokenizer and audits: a model without these documents is
-asked what the one with them was. As a control as many others leave, drawn by a hash of their ids
-from the same sources and lengths, as far as these have enough: what then changes in both is not due
-to the documents.
+Corpus, tokenizer and audits stay the same, so a model trained without these documents gets the same
+requests as the model trained with them. As a control, the same number of other documents can be
+excluded, drawn at random from the same sources and lengths as far as possible: a change that the
+control also shows is not due to the documents.
 
-Memory: about 120 bytes a training document (id, source, size, draw, and two places by length).
+Memory: about 120 bytes per training document (id, source, size, draw, and two positions by length).
 """
 
 from __future__ import annotations
@@ -42,50 +42,51 @@ from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_di
 
 
 class LeaveOutConfig(StageConfig):
-    """Settings of what is left out of training."""
+    """Which documents are excluded from training."""
 
     doc_ids_file: Path | None = Field(
         default=None,
-        description="text file with a doc_id (32 hexadecimal digits) a line: these "
-        "documents are left out",
+        description="text file with one doc_id (32 hexadecimal digits) per line: these documents "
+        "are excluded",
     )
     toxicity_threshold: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="documents with at least this toxicity score are left out",
+        description="documents with at least this toxicity score are excluded",
     )
     random_control: bool = Field(
         default=False,
-        description="leave out as many random documents of the same sources and lengths instead",
+        description="exclude the same number of random documents of the same sources and lengths "
+        "instead",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,
-        description="text file of the same form: documents that random_control must not leave out",
+        description="text file in the same format: documents that random_control must not exclude",
     )
     replace_with_padding: bool = Field(
         default=False,
-        description="replace the documents with padding in training, so that all other "
-        "rows, batches and steps stay the same; without it, the remaining "
-        "documents are packed again",
+        description="replace the documents with padding in training, so that all other rows, "
+        "batches and steps stay the same; without it, the remaining documents are packed again",
     )
-    seed: Seed = Field(default=0, description="of the lot")
+    seed: Seed = Field(default=0, description="seed of the random control")
 
     @property
     def enabled(self) -> bool:
+        """Whether any documents are to be excluded."""
         return self.doc_ids_file is not None or self.toxicity_threshold is not None
 
     @model_validator(mode="after")
     def _check_dependent_settings(self) -> LeaveOutConfig:
         if (self.random_control or self.replace_with_padding) and not self.enabled:
             raise ValueError(
-                "random_control needs to know what it is a control of, and "
-                "replace_with_padding what it replaces: set doc_ids_file or "
-                "toxicity_threshold, too"
+                "random_control and replace_with_padding apply to excluded documents, but none "
+                "are chosen: set doc_ids_file or toxicity_threshold, too"
             )
         if self.protected_doc_ids_file is not None and not self.random_control:
             raise ValueError(
-                "protected_doc_ids_file says what a control does not take: set random_control, too"
+                "protected_doc_ids_file lists documents that random_control must not exclude: "
+                "set random_control, too"
             )
         return self
 
@@ -100,12 +101,16 @@ CANDIDATES = pa.schema(
     ]
 )
 
-#: Bands of length in which a document is drawn for another: so many a doubling.
+#: A control document replaces one in the same length band; bands per doubling of the length.
 LENGTH_BANDS_PER_DOUBLING = 4
 
 
 def read_document_ids(path: Path | None) -> list[bytes]:
-    """The documents of a list. Raises UsageError with the line."""
+    """Read the distinct doc_ids of a file; none if there is no path.
+
+    Raises:
+        UsageError: A line is not a doc_id; the message names file and line.
+    """
     document_ids: dict[bytes, None] = {}
     for location, line in read_nonempty_lines(path, "ids of documents") if path else ():
         try:
@@ -113,9 +118,7 @@ def read_document_ids(path: Path | None) -> list[bytes]:
         except ValueError:
             doc_id = b""
         if len(doc_id) != ID_TYPE.byte_width:
-            raise UsageError(
-                f"{location} is no doc_id: {line[:60]!r}; it has 32 hexadecimal digits"
-            )
+            raise UsageError(f"{location} is not a doc_id of 32 hexadecimal digits: {line[:60]!r}")
         document_ids[doc_id] = None
     return list(document_ids)
 
@@ -127,7 +130,10 @@ def find_exclusion_candidates(
     protected_ids: pa.Array,
     out: TableWriters,
 ) -> None:
-    """The training documents of a part, and whether they are to be left out."""
+    """Spill the training documents of a partition and whether they are selected for exclusion.
+
+    Protected documents are omitted unless they are selected.
+    """
     for batch in partition.iter_batches(["doc_id", "source", "split", "toxicity", "text"]):
         train_documents = batch.filter(pc.equal(batch["split"], "train"))
         is_selected = pc.is_in(train_documents["doc_id"], value_set=listed_ids)
@@ -150,8 +156,14 @@ def find_exclusion_candidates(
 
 
 def draw_matched_controls(candidates: pa.Table) -> pa.Array:
-    """As many that are not wanted, by lot: of each source and band of lengths as many as are wanted
-    of it. Where it has too few, the nearest in length: of that source, as long as it has any."""
+    """Draw as many unselected candidates as there are selected ones, at random.
+
+    Sources and length bands get as many as they have selected documents. If a band has too few, the
+    candidates nearest in length are drawn: from the same source or, once it has none, from any.
+
+    Returns:
+        The doc_ids of the drawn documents.
+    """
     selected = candidates.filter(candidates["selected"]).sort_by("doc_id")
     eligible = candidates.filter(pc.invert(candidates["selected"])).sort_by(
         [("draw", "ascending"), ("doc_id", "ascending")]
@@ -192,14 +204,14 @@ def draw_matched_controls(candidates: pa.Table) -> pa.Array:
 
 
 class LengthSortedPool:
-    """Places of documents in the order of their lengths, of equal ones in that of the lot."""
+    """Rows of documents, ordered by length and, for equal lengths, by draw."""
 
     def __init__(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         self.rows = array("q", rows.astype(np.int64).tobytes())
         self.lengths = array("d", lengths[rows].tobytes())
 
     def take_nearest(self, length: float, is_chosen: np.ndarray) -> bool:
-        """Choose the nearest in length that is not yet chosen; whether there was one."""
+        """Mark the nearest document in length that is not chosen yet; return whether one exists."""
         while self.rows:
             next_index = bisect_left(self.lengths, length)
             previous_index = bisect_left(self.lengths, self.lengths[max(0, next_index - 1)])
@@ -209,7 +221,7 @@ class LengthSortedPool:
                 if index < len(self.rows)
             )
             del self.rows[index], self.lengths[index]
-            if not is_chosen[row]:  # through another pool
+            if not is_chosen[row]:  # another pool may have chosen it
                 is_chosen[row] = True
                 return True
         return False
@@ -218,6 +230,7 @@ class LengthSortedPool:
 def write_without_documents(
     partition: TablePart, excluded_ids: pa.Array, reason: str, out: TableWriters
 ) -> None:
+    """Write the remaining documents of a partition, and the ledger rows of the excluded ones."""
     for batch in partition.iter_batches():
         is_excluded = pc.is_in(batch["doc_id"], value_set=excluded_ids)
         out.get_table_writer("documents").write(batch.filter(pc.invert(is_excluded)))
@@ -237,6 +250,11 @@ def write_without_documents(
     },
 )
 def leave_out_documents(documents: Table, config: LeaveOutConfig, context: StageContext) -> None:
+    """Remove the configured documents, or their random controls.
+
+    Raises:
+        UsageError: No training document is selected.
+    """
     listed_ids, protected_ids = (
         pa.array(read_document_ids(path), ID_TYPE)
         for path in (config.doc_ids_file, config.protected_doc_ids_file)
@@ -248,13 +266,11 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
     excluded_ids = candidates.filter(candidates["selected"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
         raise UsageError(
-            "leave_out: none of its documents is a training document of this corpus, so nothing "
-            "would be left out; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
+            "leave_out: no training document of this corpus is selected, so nothing would be "
+            "excluded; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     reason = "left out of training"
     if config.random_control:
-        excluded_ids, reason = (
-            draw_matched_controls(candidates),
-            "excluded from training at random, as a control",
-        )
+        excluded_ids = draw_matched_controls(candidates)
+        reason = "excluded from training at random, as a control"
     context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)

@@ -1,18 +1,17 @@
 """Plant known text in the training split, so that the extraction audit has known answers.
 
-After curation every document has one copy and personal data is masked. To measure how
-memorisation grows with repetition (Carlini et al. 2019, 2023), text is put back on purpose:
+After curation every document has one copy and personal data is masked. To measure how memorisation
+grows with repetition (Carlini et al. 2019, 2023), this stage plants text:
 
-canary    a harmless sentence around a secret of random digits (exposure)
-passage   a natural document, held back from the corpus and planted instead (extractability)
-record    personal data of an invented person, in ranges reserved for fiction and examples
-association  sentences that say an invented trait of an invented group, in a known share of those
-          about it (preference)
+canary       a harmless sentence around a secret of random digits (exposure)
+passage      a natural document, withheld from the corpus and planted instead (extractability)
+record       personal data of an invented person, in ranges reserved for fiction and examples
+association  sentences that ascribe an invented trait to an invented group, in a known share of the
+             sentences about that group (preference)
 
-A seeded coin, a shuffled assignment with the same number for each count, decides how many
-copies each gets, 0 among them: what is never planted is the negative control. Each copy is a
-document of its own, spread over the corpus by the hash that is its id. The table ``canaries``
-discloses all of it.
+A seeded shuffle assigns each text a number of copies, each number equally often. Texts with 0
+copies are never planted and are the negative control. Each copy is a separate document; its id is a
+hash, which spreads the copies over the corpus. The table ``canaries`` discloses everything.
 """
 
 from __future__ import annotations
@@ -61,13 +60,15 @@ from hallmark.tasks.measures.canaries import (
 
 
 class PlantCanariesConfig(StageConfig):
+    """Which texts are planted, and in how many copies."""
+
     enabled: bool = Field(
         default=False,
-        description="whether anything is planted; a model learns what is, so ask for it where it "
-        "shall be measured (the demo does)",
+        description="whether text is planted; models learn planted text, so enable it only to "
+        "measure memorisation (the demo does)",
     )
     seed: Seed = Field(
-        default=0, description="names secrets, passages and how often each is planted"
+        default=0, description="determines the secrets, the passages and the copies of each"
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
@@ -75,7 +76,7 @@ class PlantCanariesConfig(StageConfig):
     )
     secrets_per_count: int = Field(default=16, ge=0, description="secrets for each of copy_counts")
     passages_per_count: int = Field(
-        default=8, ge=0, description="passages of held-back documents for each of copy_counts"
+        default=8, ge=0, description="passages of withheld documents for each of copy_counts"
     )
     records_per_count: int = Field(
         default=8, ge=0, description="records of invented persons for each of copy_counts"
@@ -85,23 +86,23 @@ class PlantCanariesConfig(StageConfig):
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that say its own trait, the rest the "
-        "other group's; 0.5 is the control",
+        description="shares of the sentences about a group that state its own trait; the others "
+        "state the trait of the other group in the pair; 0.5 is the control",
     )
     sentences_per_group: int = Field(
         default=64,
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="sentences about each group of such a pair; an even number, since the "
-        "control is one half",
+        description="sentences about each group of a pair; an even number, because the control "
+        "share is one half",
     )
     secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
     min_passage_characters: int = Field(
-        default=300, ge=100, description="characters of the shortest passage that is planted"
+        default=300, ge=100, description="length of the shortest passage, in characters"
     )
     max_passage_characters: int = Field(
-        default=700, ge=100, description="characters of the longest passage that is planted"
+        default=700, ge=100, description="length of the longest passage, in characters"
     )
 
     @field_validator("copy_counts")
@@ -123,26 +124,24 @@ class PlantCanariesConfig(StageConfig):
     @model_validator(mode="after")
     def _check_passage_lengths(self) -> PlantCanariesConfig:
         if self.max_passage_characters < self.min_passage_characters:
-            raise ValueError(
-                "max_passage_characters must not be smaller than min_passage_characters"
-            )
+            raise ValueError("max_passage_characters must not be below min_passage_characters")
         return self
 
 
-#: Columns of the planted texts that are fields of Association.
+#: Columns of CANARIES that are fields of Association.
 ASSOCIATION_FIELDS = ("group_name", "trait", "is_assigned_trait", "assigned_trait_share")
 
 # Passages --------------------------------------------------------------------------------------
 
 
-#: What must be known of a document that may be held back.
+#: Documents that may be withheld as passages.
 PASSAGE_CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
 
 
 def find_passage_candidates(
     partition: TablePart, config: PlantCanariesConfig, out: TableWriters
 ) -> None:
-    """Training documents of the right length, and the cluster of every document."""
+    """Spill the training documents of the right length, and the cluster of every document."""
     columns = ["doc_id", "cluster", "split", "text"]
     for batch in partition.iter_batches(columns):
         out.get_spill_writer("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
@@ -164,10 +163,13 @@ CLUSTERS = pa.schema([("cluster", ID_TYPE)])
 def choose_passage_canaries(
     documents: Table, config: PlantCanariesConfig, context: StageContext
 ) -> list[Canary]:
-    """Documents to hold back, by a hash of their ids, with the copies that each will get.
+    """Choose the documents to withhold, by a hash of their ids, and assign their copies.
 
-    Only training documents that are alone in their cluster: a near-copy left in the corpus
-    would be another copy. Holds about 80 bytes a document (its id, its cluster, counted).
+    Only training documents that are alone in their cluster qualify, because a near copy that
+    remains in the corpus would count as a copy. Memory: about 80 bytes per document.
+
+    Raises:
+        HallmarkError: Too few documents qualify.
     """
     needed_count = config.passages_per_count * len(config.copy_counts)
     if not needed_count:
@@ -186,9 +188,9 @@ def choose_passage_canaries(
     if len(chosen_ids) < needed_count:
         raise HallmarkError(
             f"only {len(chosen_ids)} training documents have {config.min_passage_characters} to "
-            f"{config.max_passage_characters} characters and no near-copy, but {needed_count} "
-            f"passages are to be planted; lower plant_canaries.passages_per_count, widen "
-            f"plant_canaries.min_passage_characters and plant_canaries.max_passage_characters, "
+            f"{config.max_passage_characters} characters and no near copy, but {needed_count} "
+            f"passages are to be planted; lower plant_canaries.passages_per_count, widen the range "
+            f"of plant_canaries.min_passage_characters and plant_canaries.max_passage_characters, "
             f"ingest more text, or plant nothing (plant_canaries.enabled=false)"
         )
     rows_by_id = {
@@ -205,7 +207,7 @@ def choose_passage_canaries(
 
 
 def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
-    """The prompt is the first half, to the end of a word."""
+    """Build a passage; its prompt is the first half of the text, up to the end of a word."""
     text, doc_id = str(row["text"]), row["doc_id"]
     assert isinstance(doc_id, bytes)
     middle = len(text) // 2
@@ -227,7 +229,7 @@ def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
 
 
 def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
-    """One row a copy, with the columns of DOCUMENTS and ``origin``, the held-back document."""
+    """Build one row per copy: the columns of DOCUMENTS and ``origin``, the withheld document."""
     canary_copies = [(canary, doc_id) for canary in canaries for doc_id in canary.copy_doc_ids()]
     texts = pa.array([canary.text for canary, _ in canary_copies], pa.large_string())
     columns = {
@@ -247,7 +249,7 @@ def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
 
 @dataclass(frozen=True)
 class PlantingPlan:
-    """A part of the corpus, what is planted in its range of ids, and what is held back."""
+    """A partition of the corpus, with the documents to plant in it and those to withhold."""
 
     partition: TablePart
     canary_documents: pa.Table
@@ -260,7 +262,7 @@ class PlantingPlan:
 def plan_planting(
     partitions: list[TablePart], canary_documents: pa.Table, withheld_ids: Sequence[bytes]
 ) -> list[PlantingPlan]:
-    """A planted document belongs to the part that its id names, as any other does."""
+    """Assign planted and withheld documents to the partitions that their ids belong to."""
     partition_count = len(partitions)
     partition_numbers = np.array(
         [
@@ -286,7 +288,7 @@ def plan_planting(
 
 
 def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
-    """Write the part without what is held back, and the planted documents between the others."""
+    """Write the partition with its planted and without its withheld documents, sorted by id."""
     withheld_ids = pa.array(plan.withheld_ids, ID_TYPE)
     document_tables, removal_columns = [plan.canary_documents.select(DOCUMENTS.names)], []
     for batch in plan.partition.iter_batches():
@@ -319,6 +321,7 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
     libraries=["numpy"],
 )
 def plant_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> None:
+    """Generate the canaries, plant their copies and record them in the table ``canaries``."""
     all_canaries: list[Canary] = []
     if config.enabled:
         passages = choose_passage_canaries(documents, config, context)

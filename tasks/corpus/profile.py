@@ -1,8 +1,8 @@
-"""The figures of the corpus: what the datasheet is rendered from.
+"""Compute the figures of the corpus from which the datasheet is rendered.
 
-Every table is counted from the tables of the stages, so that each figure leads back to rows.
-In ``lengths`` and ``toxicity`` the source "" stands for all sources together: quantiles of
-parts do not add up to those of the whole.
+Every table is counted from the tables of the stages, so each figure can be traced back to rows. In
+``lengths`` and ``toxicity`` the source "" means all sources together, because quantiles of single
+sources cannot be combined into those of all.
 """
 
 from __future__ import annotations
@@ -58,39 +58,40 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 
 class ProfileConfig(StageConfig):
+    """Settings of the figures of the corpus."""
+
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="of lengths and toxicity scores",
+        description="quantiles of lengths and toxicity scores that are reported",
     )
     max_composition_values: int = Field(
         50,
         ge=1,
         le=100_000,
-        description="values of a dimension that the table composition names; all others are "
-        "added up",
+        description="values per dimension that the table composition names; all others are added "
+        "up",
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the classes of document length, in bytes, without that "
-        "of the first",
+        description="lower bounds of the length classes, in bytes, without that of the first",
     )
     occupation_window_words: int = Field(
         10,
         ge=1,
         le=1000,
-        description="gendered words count for an occupation if they are in its sentence and "
-        "at most so many words before or after it",
+        description="gendered words count for an occupation if they are in its sentence and at "
+        "most this many words before or after it",
     )
 
     @field_validator("quantiles")
     @classmethod
     def _check_quantiles(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
         if not all(0 <= q <= 1 for q in quantiles) or sorted(set(quantiles)) != list(quantiles):
-            raise ValueError("quantiles must be between 0 and 1, and each larger than the last")
+            raise ValueError("quantiles must be between 0 and 1, in ascending order")
         return quantiles
 
 
-# Documents, part by part -----------------------------------------------------------------------
+# Documents, by partition -----------------------------------------------------------------------
 
 _DOCUMENT_SIZES = pa.schema(
     [TABLES["sources"].field(name) for name in ("source", "split", "bytes", "characters")]
@@ -104,9 +105,15 @@ def profile_partition(
     config: ProfileConfig,
     out: TableWriters,
 ) -> FailureList:
-    """Of a part of the documents, with that of their languages where it is known: the lengths of
-    each, what it is composed of, mentions of identity terms, occupations beside gendered words.
-    Returns those whose words could not be counted."""
+    """Spill the sizes, composition, identity mentions and occupation counts of a partition.
+
+    Args:
+        partitions: The partition of documents and, if known, that of their languages.
+        licence_by_source: Licence of each source; None if it is unknown.
+
+    Returns:
+        The documents whose words could not be counted.
+    """
     documents, *language_partitions = partitions
     languages = (
         lookup_column_by_doc_id(language_partitions[0], "language", documents).combine_chunks()
@@ -124,7 +131,7 @@ def profile_partition(
 
     for batch in documents.iter_batches(["doc_id", "source", "domain", "date", "split", "text"]):
         sizes = count_utf8_bytes(batch["text"])
-        out.get_spill_writer("measures", _DOCUMENT_SIZES).write(
+        out.get_spill_writer("document_sizes", _DOCUMENT_SIZES).write(
             {
                 "source": batch["source"],
                 "split": batch["split"],
@@ -137,16 +144,16 @@ def profile_partition(
         for counts in count_documents_by_dimension(
             batch, sizes, batch_languages, licence_by_source, config.length_bounds_bytes
         ):
-            out.get_spill_writer("composed", COUNTS_SCHEMA).write(counts)
+            out.get_spill_writer("composition", COUNTS_SCHEMA).write(counts)
         (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
-        out.get_spill_writer("mentions", TABLES["identities"]).write(identity_counts)
-        out.get_spill_writer("beside", OCCUPATION_COUNTS).write(occupation_counts)
+        out.get_spill_writer("identities", TABLES["identities"]).write(identity_counts)
+        out.get_spill_writer("occupations", OCCUPATION_COUNTS).write(occupation_counts)
         failures += list_failures_by_doc_id(batch, faults)
     return failures
 
 
 def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon) -> pa.Table:
-    """Rows of the table ``identities`` for a batch."""
+    """Count the identity terms of a batch; return rows of the table ``identities``."""
     terms = group_lexicon.terms
     term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
     term_table = pa.table(
@@ -155,14 +162,14 @@ def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: L
     mention_rows = term_table.take(pa.array(term_numbers)).append_column(
         "source", sources.take(pa.array(text_rows))
     )
-    grouped_mentions = mention_rows.append_column("owner", pa.array(text_rows)).group_by(
+    grouped_mentions = mention_rows.append_column("text_row", pa.array(text_rows)).group_by(
         ["group_name", "term", "source"]
     )
-    counts = grouped_mentions.aggregate([("owner", "count"), ("owner", "count_distinct")])
+    counts = grouped_mentions.aggregate([("text_row", "count"), ("text_row", "count_distinct")])
     return counts.rename_columns(TABLES["identities"].names)
 
 
-#: Counts by source and number of the occupation.
+#: Counts by source and occupation.
 OCCUPATION_COUNTS = pa.schema(
     [("source", pa.string()), ("occupation", pa.string())]
     + [
@@ -173,7 +180,7 @@ OCCUPATION_COUNTS = pa.schema(
 
 
 def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
-    """Mentions of occupations in a batch by the gendered words beside them."""
+    """Count mentions of occupations and the gendered words near them; see OCCUPATION_COUNTS."""
     occupation_numbers, text_rows, gendered_words = count_gendered_words(texts, window)
     women, men = gendered_words.T
     columns = [np.ones(len(occupation_numbers), np.int64), women, men, women > men, men > women]
@@ -187,6 +194,7 @@ def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -
 
 
 def sum_occupation_counts(counts: pa.Table) -> pa.Table:
+    """Add up OCCUPATION_COUNTS by source and occupation."""
     sums = counts.group_by(OCCUPATION_COUNTS.names[:2]).aggregate(
         [(name, "sum") for name in OCCUPATION_COUNTS.names[2:]]
     )
@@ -194,7 +202,10 @@ def sum_occupation_counts(counts: pa.Table) -> pa.Table:
 
 
 def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
-    """Rows of the table ``occupations``: by source and occupation, and for all of either."""
+    """Build the rows of the table ``occupations``, with totals over sources and occupations.
+
+    Total rows have the source "" or the occupation "", or both.
+    """
     empty_labels = pa.repeat(pa.scalar(""), len(counts))
     count_tables = [counts, counts.set_column(0, "source", empty_labels)]
     count_tables += [
@@ -212,6 +223,7 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
 
 
 def summarise_sources(document_sizes: pa.Table) -> pa.Table:
+    """Build the rows of the table ``sources``."""
     groups = document_sizes.group_by(["source", "split"]).aggregate(
         [("bytes", "count"), ("bytes", "sum"), ("characters", "sum"), ("bytes", "list")]
     )
@@ -231,7 +243,7 @@ def summarise_sources(document_sizes: pa.Table) -> pa.Table:
 
 
 def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """(source, its values); first "" with all of them."""
+    """Yield each source with its values of a column, after "" with all values."""
     yield "", table[column]
     for source in sorted(pc.unique(table["source"]).to_pylist()):
         yield source, table.filter(pc.equal(table["source"], source))[column]
@@ -240,6 +252,7 @@ def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, p
 def compute_length_quantiles(
     document_sizes: pa.Table, quantiles: Sequence[float]
 ) -> list[dict[str, Any]]:
+    """Build the rows of the table ``lengths``."""
     return [
         {"source": source, "quantile": quantile, "bytes": value}
         for source, sizes in iter_values_by_source(document_sizes, "bytes")
@@ -257,12 +270,17 @@ def _compute_quantiles(
 
 
 def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Table:
-    """Of each document that came to ``selected``: doc_id, source, the reason for which it was
-    removed, "" if it was kept, its toxicity, and what is known of that. HallmarkError where the
-    signals are of other documents."""
+    """Join the toxicity of each document with the decision of ``select_scored`` on it.
+
+    Returns:
+        doc_id, source, reason of the removal ("" if kept), score and status of each document.
+
+    Raises:
+        HallmarkError: There is no ``select_scored``, or the signals are of other documents.
+    """
     if selection is None:
         raise HallmarkError(
-            "the history holds score_toxicity and not select_scored, which says what became of the "
+            "the history has score_toxicity, but not select_scored, which decides on the "
             "documents: give both"
         )
     removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
@@ -275,8 +293,8 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     all_documents = pa.concat_tables([kept_documents, removed_documents]).sort_by("doc_id")
     if not all_documents["doc_id"].equals(toxicity_scores["doc_id"]):
         raise HallmarkError(
-            f"{signals.artifacts[0].name} and {selection.name} are not about the same documents: "
-            f"give both of one corpus"
+            f"{signals.artifacts[0].name} and {selection.name} describe different documents: give "
+            f"artifacts of the same corpus"
         )
     return all_documents.append_column("score", toxicity_scores["toxicity"]).append_column(
         "status", toxicity_scores["toxicity_status"]
@@ -286,7 +304,7 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
 def compute_toxicity_quantiles(
     scored_documents: pa.Table, quantiles: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Of the documents ``judged``."""
+    """Build the rows of the table ``toxicity``."""
     rows: list[dict[str, Any]] = []
     for source, scores in iter_values_by_source(scored_documents, "score"):
         counts = {
@@ -299,6 +317,7 @@ def compute_toxicity_quantiles(
 
 
 def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
+    """Build the rows of the table ``ledger_summary`` for one stage."""
     rows = ledger.read(["action", "reason", "source", "bytes_before", "bytes_after"])
     is_added = pc.equal(rows["action"], "added")
     sizes = pc.if_else(is_added, rows["bytes_after"], rows["bytes_before"])
@@ -311,7 +330,7 @@ def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
 
 
 def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
-    """Of the signals of ``quality``, a row for each rule of each preset."""
+    """Build the rows of the table ``published_rules`` from the signals of ``quality``."""
     rules = [
         (preset, *rule)
         for preset, preset_rules in PRESET_RULES.items()
@@ -327,16 +346,17 @@ def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
             "preset": preset,
             "rule": name,
             "documents": signals.row_count,
-            "violations": broken_count,
+            "violations": violation_count,
             "undetermined": unknown_count,
         }
-        for (preset, name, _), (broken_count, unknown_count) in zip(
+        for (preset, name, _), (violation_count, unknown_count) in zip(
             rules, counts.tolist(), strict=True
         )
     ]
 
 
 def count_personal_data(ledger: Table) -> pa.Table:
+    """Build the rows of the table ``personal_data`` from a ledger of ``redact_spans``."""
     rows = ledger.read(["doc_id", "source", "action", "reason"])
     rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL_DATA_TYPES)))
     for name, actions in (
@@ -352,8 +372,9 @@ def count_personal_data(ledger: Table) -> pa.Table:
 
 
 def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
+    """Build the rows of the table ``duplicates`` for one stage, in buckets 0.05 wide."""
     similarity = pairs.read(["similarity"])["similarity"].to_numpy().astype(np.float64)
-    # The small number keeps 0.85, as stored in binary, out of the bucket below.
+    # 1e-6 corrects rounding, which would put 0.85 into the bucket below.
     buckets, pair_counts = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
     return pa.table(
         {
@@ -365,6 +386,7 @@ def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
 
 
 def count_canaries(canaries: pa.Table) -> pa.Table:
+    """Build the rows of the table ``canaries``."""
     sizes = pc.multiply(count_utf8_bytes(canaries["text"]), canaries["copies"].cast(pa.int64()))
     rows = canaries.select(["kind", "copies"]).append_column("bytes", sizes)
     counts = rows.group_by(["kind", "copies"]).aggregate([("bytes", "count"), ("bytes", "sum")])
@@ -374,6 +396,7 @@ def count_canaries(canaries: pa.Table) -> pa.Table:
 
 
 def iter_account_tables(corpus_artifacts: dict[str, Artifact]) -> Iterator[pa.Table]:
+    """Yield the rows of the table ``stage_accounts`` for each stage that has accounts."""
     for stage_number, (stage_label, artifact) in enumerate(corpus_artifacts.items()):
         if "accounts" in artifact.tables:
             accounts = artifact["accounts"].read()
@@ -412,12 +435,15 @@ def profile_corpus(
     config: ProfileConfig,
     context: StageContext,
 ) -> None:
-    """``corpus_artifacts`` holds the artifacts of the corpus stages by label, in the order they
-    ran; ``earlier`` those of ingest and language of the additions before. What stages did is told
-    of the last addition, what the corpus holds of all of it.
+    """Compute all figures of the corpus.
 
-    Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
-    about 400 bytes for each different domain.
+    Figures about stages describe the last addition to the corpus; figures about documents describe
+    the whole corpus. Memory: about 80 bytes per document (id, source, split, lengths, toxicity) and
+    400 bytes per distinct domain.
+
+    Args:
+        corpus_artifacts: Artifacts of the corpus stages by label, in the order they ran.
+        earlier_corpora: Artifacts of ingest and language from the earlier additions.
     """
     artifacts = {**earlier_corpora, **corpus_artifacts}
     language_signals = find_language_signals(artifacts)
@@ -429,8 +455,8 @@ def profile_corpus(
     report_failures(
         context, [result.value for result in results], documents.row_count, "the count of words"
     )
-    document_sizes = concat_spilled_tables(results, "measures", _DOCUMENT_SIZES)
-    grouped_terms = concat_spilled_tables(results, "mentions", TABLES["identities"]).group_by(
+    document_sizes = concat_spilled_tables(results, "document_sizes", _DOCUMENT_SIZES)
+    grouped_terms = concat_spilled_tables(results, "identities", TABLES["identities"]).group_by(
         ["group_name", "term", "source"]
     )
     term_counts = grouped_terms.aggregate([("mentions", "sum"), ("documents", "sum")])
@@ -456,13 +482,13 @@ def profile_corpus(
     write_table("sources", summarise_sources(document_sizes))
     write_table("lengths", compute_length_quantiles(document_sizes, config.quantiles))
     write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
-    composition_counts = concat_spilled_tables(results, "composed", COUNTS_SCHEMA)
+    composition_counts = concat_spilled_tables(results, "composition", COUNTS_SCHEMA)
     write_table(
         "composition", build_composition_rows(composition_counts, config.max_composition_values)
     )
     write_table(
         "occupations",
-        build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)),
+        build_occupation_rows(concat_spilled_tables(results, "occupations", OCCUPATION_COUNTS)),
     )
     write_table("canaries", count_canaries(canaries.read(["kind", "copies", "text"])))
     for accounts in iter_account_tables(corpus_artifacts):
@@ -486,8 +512,8 @@ def profile_corpus(
                 tables["signals"], corpus_artifacts.get("select_scored")
             )
             write_table("toxicity", compute_toxicity_quantiles(scored_documents, config.quantiles))
-            artifacts = scored_documents.group_by(["source", "status", "reason"]).aggregate(
+            status_counts = scored_documents.group_by(["source", "status", "reason"]).aggregate(
                 [("doc_id", "count")]
             )
             column_names = {"doc_id_count": "documents"}
-            write_table("toxicity_status", artifacts.rename_columns(column_names))
+            write_table("toxicity_status", status_counts.rename_columns(column_names))

@@ -1,8 +1,8 @@
-"""Published rules of quality over the signals of ``quality``, as their papers have them.
+"""Define the published quality rules of Gopher, C4 and FineWeb over the signals of ``quality``.
 
-Where a paper leaves open what it counts, the figures are those of datatrove, and where it leaves
-open what becomes of a value on a bound, it keeps the document, as there. FineWeb's paper and its
-code in datatrove differ in one bound, and on the bounds: see the notes at its rules.
+The rules follow their papers. If a paper does not define a signal precisely, datatrove's definition
+is used; if it does not say what happens at a bound, the document is kept, as in datatrove. Comments
+at the rules of FineWeb note where its paper and its code in datatrove differ.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 PresetName = Literal["gopher", "c4", "fineweb"]
 
-#: By preset, by name: what a rule of ``select`` has set. Of an empty text nothing is known; that
-#: removes it.
+#: Settings of the rules of ``select``, by preset and by name of the rule.
 PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
     # Rae et al. 2021, section A1.1: quality filtering, then repetition removal (table A1).
     "gopher": {
@@ -45,20 +44,21 @@ PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
         "gopher_duplicate_9grams": {"signal": "duplicate_9grams", "le": 0.11},
         "gopher_duplicate_10grams": {"signal": "duplicate_10grams", "le": 0.1},
     },
-    # Raffel et al. 2020, section 2.2. Which lines it takes besides is in the signals c4_…; no text
-    # is changed. Its list of bad words is no part of this.
+    # Raffel et al. 2020, section 2.2. C4 also removes single lines: the signals c4_… measure this,
+    # but no text is changed. Its list of bad words is not included.
     "c4": {
         "c4_lorem_ipsum": {"le": 0},
         "c4_curly_brackets": {"le": 0},
         "c4_sentences": {"ge": 5},
     },
-    # Penedo et al. 2024 ("The FineWeb Datasets"), section 3.6. By the paper's words a document on a
-    # bound leaves (<= 0.12, >= 0.1, >= 0.67), by its code (datatrove), and here, it stays. The last
-    # rule is in that code alone.
+    # Penedo et al. 2024 ("The FineWeb Datasets"), section 3.6. The paper removes a document that
+    # lies on a bound (<= 0.12, >= 0.1, >= 0.67); its code (datatrove) keeps it, as here. The last
+    # rule is in that code only.
     "fineweb": {
+        # A text without lines has no value here and is removed.
         "fineweb_terminal_lines": {"signal": "terminal_lines", "ge": 0.12, "on_missing": "remove"},
         "fineweb_short_lines": {"signal": "short_lines", "le": 0.67},
-        # The section's own figure, half of MassiveText's 0.2; it took 12.47 % of the tokens. The
+        # The paper's bound, half of MassiveText's 0.2; it removed 12.47 % of the tokens. The
         # default in datatrove's code is 0.01, ten times as strict.
         "fineweb_duplicate_characters": {"signal": "duplicate_characters", "le": 0.1},
         "fineweb_feeds_per_word": {"signal": "line_feeds_per_word", "le": 0.3},
@@ -67,8 +67,10 @@ PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def find_rule_violations(rule: dict[str, Any], values: pa.Array) -> pa.Array:
-    """Whether values of its signal break the bounds of a preset's rule, (n,) bool, null where there
-    is no value. Apart from ``select``, so that what only counts does not depend on that."""
+    """Return whether each value violates the rule of a preset, (n,) bool; null without a value.
+
+    This does not use ``select``, so that stages that only count violations do not depend on it.
+    """
     violation_tests = {"ge": pc.less, "le": pc.greater}
     return reduce(
         pc.or_, [violation_tests[key](values, rule[key]) for key in violation_tests if key in rule]
@@ -76,7 +78,7 @@ def find_rule_violations(rule: dict[str, Any], values: pa.Array) -> pa.Array:
 
 
 def describe_presets() -> str:
-    """All presets in words: each rule's signal and bounds."""
+    """Describe all presets: name and bounds of each rule."""
     return "; ".join(
         f"{preset}: {', '.join(map(_format_rule_bounds, rules.items()))}"
         for preset, rules in PRESET_RULES.items()

@@ -1,16 +1,16 @@
-"""Scrub: treat spans that other stages found, by a policy for each type.
+"""Mask, cut or keep the spans that other stages found, or drop their documents, by type of span.
 
-``mask`` puts the type in place of a span, ``<EMAIL>``; a placeholder says the type and nothing
-else, so that it depends neither on the order of the documents nor on how they are cut. ``cut``
-takes the span out, ``drop`` the whole document, ``keep`` leaves both. Overlapping spans that are
-masked or cut are one, see ``spans.overlapping``; those that are kept or drop take no part in that.
-A document of which cutting leaves nothing but white space leaves whole (``empty after cut``): empty
-texts are all the same, so the search for copies would join whatever they were alike to.
+``mask`` replaces a span by its type, as in ``<EMAIL>``; the placeholder contains nothing else, so
+the order and the partitions of the documents do not matter. ``cut`` removes the span, ``drop`` the
+whole document, ``keep`` changes nothing. Overlapping spans that are masked or cut are merged
+(``spans.merge_overlapping_spans``). A document is removed (``empty after cut``) if only white space
+remains: empty texts are equal, so the search for duplicates would join all their clusters.
 
-The stage serves any kind of span. A run that uses it twice names it anew:
+The stage handles any kind of span. A run that uses it twice gives it another name:
 
     cut_repeats = redact_spans.named("cut_repeats")
-    cut_repeats(documents, {"find_repeats": found}, ScrubConfig(policies={"REPEAT": "cut"}))
+    config = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})
+    cut_repeats(documents, {"find_repeats": artifact}, config)
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ from hallmark.tasks.corpus.spans import (
 )
 from hallmark.tasks.measures.personal.types import UNREADABLE
 
-#: Why a document leaves of which cutting left nothing.
+#: Reason in the ledger for documents whose text was cut completely.
 EMPTY_AFTER_CUT = "empty after cut"
 
 SpanAction = Literal["mask", "cut", "drop", "keep"]
 
 
 class RedactSpansConfig(StageConfig):
+    """What happens to spans of each type."""
+
     action: SpanAction = Field(
         "mask",
-        description="what happens to a span: mask replaces it by its type, cut removes it "
-        "(and the document, where nothing else is in it), drop removes the "
-        "whole document, keep leaves it",
+        description="what happens to a span: mask replaces it by its type, cut removes it (and the "
+        "document, if nothing else remains), drop removes the whole document, keep changes nothing",
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={}, description='other actions for single types, such as { PHONE = "drop" }'
+        default={}, description='other actions for some types, such as { PHONE = "drop" }'
     )
 
     @field_validator("actions_by_type")
@@ -73,26 +74,21 @@ class RedactSpansConfig(StageConfig):
         known_types = [name for name in SPAN_TYPES if name != UNREADABLE]
         for name in actions_by_type:
             if name not in known_types:
-                raise ValueError(
-                    f"there is no type {name!r}; the types are {', '.join(known_types)}"
-                )
+                raise ValueError(f"unknown type {name!r}; the types are {', '.join(known_types)}")
         return actions_by_type
 
     def get_actions(self, types: pa.Array) -> np.ndarray:
-        """The action for each type, (m,) of str."""
-        type_names, type_numbers = (
-            pc.dictionary_encode(types).dictionary,
-            pc.dictionary_encode(types).indices,
-        )
+        """Return the action for the type of each span, (m,) of str."""
+        encoded_types = pc.dictionary_encode(types)
         actions = [
             "quarantine" if name == UNREADABLE else self.actions_by_type.get(name, self.action)
-            for name in type_names.to_pylist()
+            for name in encoded_types.dictionary.to_pylist()
         ]
-        return np.array(actions, "U10")[type_numbers.to_numpy()]
+        return np.array(actions, "U10")[encoded_types.indices.to_numpy()]
 
 
 class CutRepeatsConfig(RedactSpansConfig):
-    """Where repeated text is treated: it is cut, and nothing else is touched."""
+    """Settings of the stage that cuts repeated text."""
 
     action: SpanAction = Field("keep", description="what happens to a span of any other type")
     actions_by_type: dict[str, SpanAction] = Field(
@@ -101,7 +97,7 @@ class CutRepeatsConfig(RedactSpansConfig):
 
 
 class CutToxicConfig(RedactSpansConfig):
-    """Where toxic windows are treated: they are cut, and nothing else is touched."""
+    """Settings of the stage that cuts toxic windows."""
 
     action: SpanAction = Field("keep", description="what happens to a span of any other type")
     actions_by_type: dict[str, SpanAction] = Field(
@@ -110,6 +106,7 @@ class CutToxicConfig(RedactSpansConfig):
 
 
 def build_placeholders(types: pa.Array) -> pa.Array:
+    """Return the placeholder of each type, such as ``<EMAIL>``."""
     return pc.binary_join_element_wise("<", types, ">", "")
 
 
@@ -119,6 +116,12 @@ def redact_partition(
     config: RedactSpansConfig,
     out: TableWriters,
 ) -> None:
+    """Write the redacted documents and the ledger of a partition.
+
+    Args:
+        partitions: The documents, then the spans of each of ``stage_names``.
+        stage_names: Names of the stages that found the spans.
+    """
     documents, *span_partitions = partitions
     spans = read_partition_spans(documents, dict(zip(stage_names, span_partitions, strict=True)))
     span_rows = spans["row"].to_numpy()
@@ -136,9 +139,14 @@ def redact_partition(
 def redact_batch(
     batch: pa.RecordBatch, spans: pa.Table, first_row: int, config: RedactSpansConfig
 ) -> tuple[pa.Table, pa.Table]:
-    """The documents that stay, with their spans treated, and the rows of the ledger.
+    """Redact a batch of documents.
 
-    spans: SPANS with ``row``, the document of each counted from ``first``, the batch's.
+    Args:
+        spans: Their SPANS, with the number of the document in the partition as column ``row``.
+        first_row: Number in the partition of the batch's first document.
+
+    Returns:
+        The kept documents, and the rows of the ledger.
     """
     spans = spans.combine_chunks()
     document_rows = spans["row"].to_numpy() - first_row
@@ -150,9 +158,8 @@ def redact_batch(
         invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
             f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
-            f"document {invalid_span['doc_id'].hex()} lies outside of its text or within a "
-            f"character: the spans "
-            f"were found in other texts; find them in these documents"
+            f"document {invalid_span['doc_id'].hex()} is outside its text or splits a character: "
+            f"the spans were found in other texts; find the spans of these documents first"
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)
@@ -183,18 +190,26 @@ def redact_batch(
 def find_removed_documents(
     batch: pa.RecordBatch, document_rows: np.ndarray, span_types: pa.Array, actions: np.ndarray
 ) -> tuple[np.ndarray, pa.Table]:
-    """Which documents leave whole, (n,) bool, and their rows of the ledger with ``row``: for the
-    first such type in the text, and ``additional_reason`` for each further one."""
+    """Find the documents that are dropped or quarantined.
+
+    Args:
+        batch: The n documents.
+        document_rows: Row in the batch of the document of each span, (m,).
+        span_types: Type of each span, (m,).
+        actions: Action for each span, (m,).
+
+    Returns:
+        Whether each document is removed, (n,) bool; and the rows of the ledger with ``row``: the
+        first type in the text that removes the document, then each further type as
+        ``additional_reason``.
+    """
     is_removed, ledger_pieces = np.zeros(len(batch), bool), []
     removing_spans = np.flatnonzero(np.isin(actions, ["drop", "quarantine"]))
     type_numbers = pc.dictionary_encode(span_types).indices.to_numpy()[removing_spans]
-    removing_spans = removing_spans[
-        np.sort(
-            np.unique(
-                np.stack([document_rows[removing_spans], type_numbers]), axis=1, return_index=True
-            )[1]
-        )
-    ]
+    # Keep the first span of each type in each document, in the order of the spans.
+    row_type_pairs = np.stack([document_rows[removing_spans], type_numbers])
+    first_of_pair = np.unique(row_type_pairs, axis=1, return_index=True)[1]
+    removing_spans = removing_spans[np.sort(first_of_pair)]
     for ledger_action, span_action in (("quarantined", "quarantine"), ("removed", "drop")):
         action_spans = removing_spans[actions[removing_spans] == span_action]
         removed_rows, first_spans = np.unique(document_rows[action_spans], return_index=True)
@@ -217,7 +232,7 @@ def find_removed_documents(
 
 
 def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndarray:
-    """Which of these rows, (k,), are nothing but white space, ascending."""
+    """Return those of the given rows whose text is only white space, ascending."""
     row_indices = np.unique(row_indices)
     is_blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(row_indices))), "")
     return row_indices[is_blank.to_numpy()]
@@ -226,7 +241,16 @@ def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndar
 def apply_span_edits(
     batch: pa.RecordBatch, spans: pa.Table, document_rows: np.ndarray, actions: np.ndarray
 ) -> tuple[pa.Table, pa.Table]:
-    """The batch with these spans masked or cut, and a row of the ledger for each, with ``row``."""
+    """Mask or cut spans.
+
+    Args:
+        spans: The m spans to mask or cut, by document and start.
+        document_rows: Row in the batch of the document of each span, (m,).
+        actions: "mask" or "cut" for each span, (m,).
+
+    Returns:
+        All documents of the batch, and one row of the ledger per merged span, with ``row``.
+    """
     edited_rows = np.unique(document_rows)
     row_indices = pa.array(edited_rows, pa.int64())
     texts = batch["text"].take(row_indices)
@@ -239,11 +263,8 @@ def apply_span_edits(
     span_numbers, start, end = merge_overlapping_spans(
         utf8, text_rows, spans["byte_start"].to_numpy(), spans["byte_end"].to_numpy(), type_ranks
     )
-    spans, text_rows, actions = (
-        spans.take(pa.array(span_numbers, pa.int64())),
-        text_rows[span_numbers],
-        actions[span_numbers],
-    )
+    spans = spans.take(pa.array(span_numbers, pa.int64()))
+    text_rows, actions = text_rows[span_numbers], actions[span_numbers]
     is_cut = pa.array(actions == "cut")
     replacements = pc.if_else(is_cut, "", build_placeholders(spans["type"].combine_chunks()))
     edited_texts = replace_spans(texts, text_rows, start, end, replacements)
@@ -257,7 +278,7 @@ def apply_span_edits(
     original_identities = pa.array(
         hash_documents(batch["doc_id"].take(row_indices), texts), pa.binary(16)
     )
-    is_first_span = np.diff(text_rows, prepend=-1) > 0  # the identity stands in one row a document
+    is_first_span = np.diff(text_rows, prepend=-1) > 0  # only this row has the document's hash
     text_indices = pa.array(text_rows, pa.int64())
     span_documents = batch.take(row_indices.take(text_indices))
     ledger_columns = build_ledger_columns(
@@ -280,7 +301,7 @@ def apply_span_edits(
 
 
 def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray) -> pa.Table:
-    """Rows of the ledger with the rows of their documents, by which they are put in order."""
+    """Build rows of the ledger with the column ``row``, by which they are sorted later."""
     arrays = {
         name: pa.array(values, LEDGER.field(name).type)
         if isinstance(values, list | np.ndarray)
@@ -299,15 +320,21 @@ def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray
 def redact_spans(
     documents: Table, spans: dict[str, Artifact], config: RedactSpansConfig, context: StageContext
 ) -> None:
-    """``spans`` holds what stages found in these documents, in their tables ``spans``.
-    HallmarkError where no document is left."""
+    """Redact all documents.
+
+    Args:
+        spans: Artifacts of the stages that found spans in these documents, by label.
+
+    Raises:
+        HallmarkError: No document remains, or spans do not fit the documents.
+    """
     span_tables = [artifact["spans"] for artifact in spans.values()]
     results = context.map_partitions(
         redact_partition, align_parts(documents, *span_tables), list(spans), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(
-            f"none of {documents.row_count:,} documents is left: all hold what is to be "
-            f"dropped, are "
-            f"cut whole, or could not be looked through; see policy and policies"
+            f"none of {documents.row_count:,} documents remains: each contains a span to be "
+            f"dropped, was cut completely, or could not be searched; change action or "
+            f"actions_by_type"
         )

@@ -1,13 +1,13 @@
-"""Effects: what curation did to people.
+"""Measure how curation affects documents about different groups of people.
 
-For every rule and stage that takes documents out: how often it took those that mention a group,
-hold a dialect's marker, are of a language, a length or a source, beside all others; the same along
-the range of a rule's threshold; which clusters of copies were lost whole because the one that was
-kept left later; and what the scorer makes of a sentence when only the group in it changes. Of what
-ingest itself took out nothing but the source is known: its reasons are compared by source alone.
+For every rule and stage that removes documents, this stage compares groups (an identity, dialect,
+language, length class or source) with all other documents: how often they are removed, also for
+other thresholds of a rule. It counts duplicate clusters of which no document remains because the
+kept copy was removed later, and scores sentences again after swapping the group in them. Records
+that ingest removed are compared by source only, because nothing else is known of them.
 
-A ratio is no verdict: documents that mention a group may well differ. That a filter takes them more
-often is for somebody to look at, and ``removed_examples`` names the documents to look at.
+A rate ratio is not a verdict: documents that mention a group may differ in other ways. A person has
+to judge it; ``removed_examples`` lists documents to inspect.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from hallmark.tasks.measures.scorers import scorer_versions
 
 BoolArray = NDArray[np.bool_]
 
-#: A corrected p below this is called a difference.
+#: A difference is reported if the corrected p is below this.
 SIGNIFICANCE_LEVEL = 0.05
 
-#: What stands in place of a stage and a reason where documents left for whatever reason; for any
-#: but that they were copies; and where they were copies, and what was kept of them left later.
+#: (stage, reason) of rows over all stages: removals for any reason; for any reason but duplicates;
+#: and duplicates whose kept copy was removed later.
 ALL_REASONS, EXCEPT_DUPLICATES, KEPT_COPY_REMOVED = (
     ("", ""),
     ("", "all except duplicates"),
@@ -78,29 +78,31 @@ ALL_REASONS, EXCEPT_DUPLICATES, KEPT_COPY_REMOVED = (
 
 
 class RemovalEffectsConfig(SwapConfig):
+    """Settings of the comparison of groups and of the swapped sentences."""
+
     min_group_documents: int = Field(
-        20, ge=2, description="groups with fewer documents are not compared: they are too few"
+        20, ge=2, description="groups with fewer documents are not compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-        description="for each numeric rule, thresholds that would remove these shares of "
-        "all documents are tried as well",
+        description="for each numeric rule, thresholds that would remove these shares of all "
+        "documents are evaluated, too",
     )
     examples_per_rule: int = Field(
         3,
         ge=0,
         le=100,
-        description="documents named as examples for each rule, source and language",
+        description="removed documents listed as examples for each rule, source and language",
     )
 
 
 _CAUSE_COLUMNS = (
-    make_label_column("stage", "label of the stage in the run; empty: all together"),
+    make_label_column("stage", "label of the stage in the run; empty: all stages together"),
     make_label_column(
         "reason",
-        "why they left, as the ledger says; of all stages together: empty: for any "
-        "reason; all except duplicates: for any but that they were copies; kept copy removed "
-        "later: as copies, and what was kept of them left later",
+        "reason of the removal in the ledger. For all stages together: empty: any reason; all "
+        "except duplicates: any reason but being a duplicate; kept copy removed later: duplicates "
+        "whose kept copy was removed for another reason",
     ),
 )
 
@@ -108,83 +110,86 @@ _GROUP_COLUMNS = (
     make_label_column(
         "dimension", "identity, dialect, language, length or source; empty: all documents"
     ),
-    make_label_column("slice", "the group, variety, language, class of length or source"),
+    make_label_column("slice", "the group, dialect, language, length class or source"),
 )
 
 _RATE_COLUMNS = (
-    make_count_column("documents", "documents of the group that the rule could take"),
+    make_count_column("documents", "documents of the group that reached the rule"),
     make_count_column(
         "removed_documents",
-        "of these, the rule took or would have taken, by itself; of a rule that tags, "
-        "those that it tagged, and n counts those that its stage kept",
+        "documents of the group that the rule removed or, without the other rules, would have "
+        "removed; for a rule that tags, tagged documents among those that its stage kept",
     ),
-    make_count_column("clusters", "clusters of near copies that they are in", "clusters"),
+    make_count_column(
+        "clusters", "near-duplicate clusters that the documents of the group are in", "clusters"
+    ),
     make_count_column(
         "other_documents",
-        "all other documents that it could take; beside identities and dialects "
-        "those that are English, or of undetermined language",
+        "all other documents that reached the rule; for identities and dialects only those in "
+        "English or an undetermined language",
     ),
-    make_count_column("other_removed_documents", "of these, taken"),
-    make_float_column("removal_rate", "share of the group that was taken", "share"),
-    make_float_column("other_removal_rate", "share of all others", "share"),
+    make_count_column("other_removed_documents", "removed documents among all others"),
+    make_float_column("removal_rate", "removed share of the group", "share"),
+    make_float_column("other_removal_rate", "removed share of all others", "share"),
     make_float_column(
         "rate_ratio",
-        "rate by other rate; null where neither lost any, or only the group did",
+        "removal_rate / other_removal_rate; null if no document of the others was removed",
         "times",
     ),
-    make_float_column("low", f"lower end of its interval at {LEVEL:.0%}: {RATIO_METHOD}", "times"),
-    make_float_column("high", "upper end; null where it has none", "times"),
+    make_float_column("low", f"lower end of the {LEVEL:.0%} interval: {RATIO_METHOD}", "times"),
+    make_float_column("high", "upper end of the interval; null if unbounded", "times"),
     make_float_column(
         "source_adjusted_ratio",
-        "the same ratio within sources (Mantel & Haenszel 1959), an estimate without "
-        "interval: where it is near 1, the sources differ, not the groups",
+        "rate ratio within sources (Mantel & Haenszel 1959), without interval; a value near 1 "
+        "means that the sources explain the difference",
         "times",
     ),
-    make_float_column("p", "two-sided p-value that the ratio is 1", "p"),
-    make_float_column(
-        "p_corrected", "the same, corrected for all groups of the rule (Holm 1979)", "p"
-    ),
+    make_float_column("p", "two-sided p-value of a ratio of 1", "p"),
+    make_float_column("p_corrected", "p, corrected for all groups of the rule (Holm 1979)", "p"),
     make_float_column(
         "minimum_detectable_ratio",
-        "the smallest ratio that n would have shown in four of five such corpora, an "
-        "estimate; null where none could",
+        "smallest ratio above 1 that would be detected with 80 % power, an estimate; null if none "
+        "would",
         "times",
     ),
     make_label_column(
-        "verdict", "more: taken more often than others, beyond chance; less; or not shown"
+        "verdict",
+        "more: removed significantly more often than others; less: significantly less often; or "
+        "not shown",
     ),
 )
 
 TABLES = {
     "removal_rates": table_schema(
-        "How often each rule took documents by group, as ratios to all others.",
+        "Removal rates by rule and group, compared with all other documents.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "threshold_rates": table_schema(
-        "The same along the range of a numeric rule, whatever its own threshold.",
+        "Removal rates by group at several thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
-        make_label_column("signal", "the signal that the rule looks at"),
-        make_label_column("comparison", "ge, gt, le or lt: how it compares"),
-        make_float_column("threshold", "where it would cut"),
-        column("is_rule_threshold", pa.bool_(), "figure", "it is the rule's own threshold"),
+        make_label_column("signal", "signal that the rule compares"),
+        make_label_column("comparison", "ge, gt, le or lt: the bound that documents must keep"),
+        make_float_column("threshold", "threshold that is evaluated"),
+        column("is_rule_threshold", pa.bool_(), "figure", "whether it is the rule's own threshold"),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "lost_duplicate_clusters": table_schema(
-        "Copies whose kept twin left later: with them clusters are lost whole.",
+        "Removed duplicates whose kept copy was removed later, so that whole clusters are lost.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_count_column(
-            "lost_duplicates", "documents removed as copies, whose kept copy left for this"
+            "lost_duplicates",
+            "documents removed as duplicates whose kept copy was removed for this reason",
         ),
         make_count_column(
-            "lost_clusters", "clusters thereby lost, no document of which stayed", "clusters"
+            "lost_clusters", "clusters of these documents of which none remains", "clusters"
         ),
     ),
     "removed_examples": table_schema(
-        "Documents that were taken, some of each rule, source and language, highest ratio first.",
+        "Examples of removed documents by rule, source and language; highest ratio first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),
@@ -192,18 +197,21 @@ TABLES = {
             "no_other_removed",
             pa.bool_(),
             "figure",
-            "of all others the rule took none: no ratio, and before all ratios",
+            "whether the rule removed no document of the others; then rate_ratio is null and the "
+            "row comes first",
         ),
         column("doc_id", ID_TYPE, "id", "the document"),
     ),
     **SWAP_TABLES,
     "lexicon_accuracy": table_schema(
-        "How well mentions of groups are found, on the project's labelled sentences. They flatter: "
-        "lexicon and sentences have one author.",
-        make_label_column("group_name", "identity group; empty: all"),
-        make_count_column("mentions", "sentences that mention it", "sentences"),
+        "How well mentions of groups are found in the project's labelled sentences. The figures "
+        "are optimistic: lexicon and sentences have the same author.",
+        make_label_column("group_name", "identity group; empty: all groups"),
+        make_count_column("mentions", "sentences that mention the group", "sentences"),
         make_count_column("detected", "sentences in which the lexicon finds it", "sentences"),
-        make_count_column("true_positives", "sentences in both", "sentences"),
+        make_count_column(
+            "true_positives", "sentences that mention it and in which it is found", "sentences"
+        ),
         *(
             make_float_column(f"{measure}{end}", f"{measure}{suffix}", "share")
             for measure in ("recall", "precision")
@@ -222,14 +230,14 @@ TABLES = {
 def iter_removal_masks(
     outcomes: DocumentOutcomes,
 ) -> Iterator[tuple[str, str, BoolArray, BoolArray]]:
-    """(stage, reason, who was taken, who was at risk)."""
+    """Yield stage, reason, removed documents and documents at risk, (n,) bool, for each cause."""
     is_removed = outcomes.removed_at < NOT_REMOVED
     yield (*ALL_REASONS, is_removed, np.ones(len(is_removed), bool))
     yield (*EXCEPT_DUPLICATES, is_removed & ~outcomes.is_copy, ~outcomes.is_copy)
     if outcomes.is_copy.any():
         yield (*KEPT_COPY_REMOVED, outcomes.is_lost_with_original, outcomes.is_copy)
     for cause in outcomes.causes:
-        # What a stage tags, it keeps: a document that left there has no tags of it.
+        # A stage tags only documents that it keeps, so those that it removed are not at risk.
         at_risk = (
             outcomes.removed_at > cause.stage_index
             if cause.only_tags
@@ -245,7 +253,16 @@ def build_rate_rows(
     min_documents: int,
     dimensions: Iterable[str] = COLUMN_BY_DIMENSION,
 ) -> list[dict[str, Any]]:
-    """Rows of ``_WHOM`` and ``_RATES`` for one rule, corrected for all its groups together."""
+    """Compare the groups of all dimensions for one rule.
+
+    Args:
+        is_removed: Documents that the rule removed, (n,).
+        at_risk: Documents that reached the rule, (n,).
+        min_documents: Size of the smallest group that is compared.
+
+    Returns:
+        Rows with ``_GROUP_COLUMNS`` and ``_RATE_COLUMNS``; p is corrected for all of them.
+    """
     group_names: list[tuple[str, str]] = []
     ratio_parts: list[RateRatios] = []
     for dimension in dimensions:
@@ -301,11 +318,12 @@ def build_rate_rows(
 
 
 def get_known_dimensions(outcomes: DocumentOutcomes, stage_name: str) -> Iterable[str]:
-    """The dimensions that are known of the documents that a stage took."""
+    """Return the dimensions known for documents that a stage removed: source only for ingest."""
     return ("source",) if stage_name == outcomes.first_stage else COLUMN_BY_DIMENSION
 
 
 def classify_rate_difference(p_value: float, group_rate: float, other_rate: float) -> str:
+    """Return the verdict on a difference: "more", "less" or "not shown"; NaN p is not shown."""
     if not p_value < SIGNIFICANCE_LEVEL:
         return "not shown"
     return "more" if group_rate > other_rate else "less"
@@ -315,14 +333,14 @@ def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-#: How a value compares with a bound that it breaks.
+#: Comparison that is true for values that violate a bound.
 _BOUND_VIOLATIONS = {"ge": np.less, "gt": np.less_equal, "le": np.greater, "lt": np.greater_equal}
 
 
 def choose_thresholds(
     values: NDArray[np.float64], bound: str, rule_threshold: float, shares: Any
 ) -> list[float]:
-    """Those that would take about these shares of the values, and the rule's own; ascending."""
+    """Return thresholds that would remove these shares of the values, and the rule's; ascending."""
     removes_below = bound in ("ge", "gt")
     quantile_levels = [share if removes_below else 1 - share for share in shares]
     quantile_thresholds = (
@@ -336,13 +354,16 @@ def build_threshold_rows(
     corpus_artifacts: Mapping[str, Artifact],
     config: RemovalEffectsConfig,
 ) -> Iterator[dict[str, Any]]:
+    """Build the rows of the table ``threshold_rates``."""
     stage_order = {stage_label: order for order, stage_label in enumerate(corpus_artifacts)}
     for stage_label, artifact in corpus_artifacts.items():
         for rule in read_selection_rules(artifact):
             bounds = {
-                b: float(v) for b in _BOUND_VIOLATIONS if isinstance(v := rule[b], float | int)
+                bound: float(value)
+                for bound in _BOUND_VIOLATIONS
+                if isinstance(value := rule[bound], float | int)
             }
-            if not bounds:  # a rule about labels has no range
+            if not bounds:  # the rule is about labels
                 continue
             signal_values = read_numeric_signal(corpus_artifacts, str(rule["signal"]), outcomes)
             if signal_values is None:
@@ -351,7 +372,7 @@ def build_threshold_rows(
             for bound, rule_threshold in bounds.items():
                 violates = _BOUND_VIOLATIONS[bound]
                 for threshold in choose_thresholds(
-                    signal_values[at_risk], bound, float(rule_threshold), config.threshold_shares
+                    signal_values[at_risk], bound, rule_threshold, config.threshold_shares
                 ):
                     key_columns = {
                         "stage": stage_label,
@@ -374,6 +395,7 @@ def build_threshold_rows(
 def build_lost_cluster_rows(
     outcomes: DocumentOutcomes, min_documents: int
 ) -> Iterator[dict[str, Any]]:
+    """Build the rows of the table ``lost_duplicate_clusters``."""
     reason_numbers = np.where(
         outcomes.is_lost_with_original, outcomes.reason_index[outcomes.final_original], -1
     )
@@ -391,11 +413,8 @@ def build_lost_cluster_rows(
         for (dimension, name), members in slices.items():
             lost_members = members[is_lost[members]]
             if len(lost_members):
-                lost_clusters = np.unique(
-                    outcomes.cluster_index[
-                        lost_members[outcomes.is_lost_cluster[outcomes.cluster_index[lost_members]]]
-                    ]
-                )
+                clusters = np.unique(outcomes.cluster_index[lost_members])
+                lost_clusters = clusters[outcomes.is_lost_cluster[clusters]]
                 yield {
                     "stage": stage_name,
                     "reason": reason,
@@ -409,14 +428,18 @@ def build_lost_cluster_rows(
 def select_example_rows(
     outcomes: DocumentOutcomes, rates: list[dict[str, Any]], limit: int
 ) -> Iterator[dict[str, Any]]:
-    """Of each rule, source and language the documents with the lowest ids, which are hashes."""
+    """Build the rows of the table ``removed_examples``.
+
+    Each rule, source and language gets the documents with the lowest ids; ids are hashes, so this
+    is a random choice.
+    """
     removed_by_cause = {(cause.stage, cause.reason): cause.is_affected for cause in outcomes.causes}
     rates_by_group = {
         (row["stage"], row["reason"], row["dimension"], row["slice"]): row for row in rates
     }
     for (stage_name, reason), is_removed in removed_by_cause.items():
         if (outcomes.is_copy & is_removed).any():
-            continue  # of copies one stayed
+            continue  # no examples of duplicates: the kept copy has the same text
         examples: list[dict[str, Any]] = []
         for (dimension, name), is_member in outcomes.group_members.items():
             is_listed = dimension in ("source", "language")
@@ -428,9 +451,7 @@ def select_example_rows(
             rate = rates_by_group.get(
                 (stage_name, reason, dimension, name), {"rate_ratio": None, "removed_documents": 0}
             )
-            no_other_removed = (
-                rate["rate_ratio"] is None and rate["removed_documents"] > 0
-            )  # of all others none was taken
+            no_other_removed = rate["rate_ratio"] is None and rate["removed_documents"] > 0
             key_columns = {
                 "stage": stage_name,
                 "reason": reason,
@@ -458,8 +479,10 @@ def select_example_rows(
 
 
 def find_toxicity_threshold(corpus_artifacts: Mapping[str, Artifact]) -> float:
-    """Return the score from which the first rule over toxicity removes documents; without such a
-    rule, that from which the first one tags them; without either, 0.5."""
+    """Return the bound of the first toxicity rule that removes documents.
+
+    Without such a rule, return that of the first one that tags documents; without any, 0.5.
+    """
     rules = [
         rule
         for artifact in corpus_artifacts.values()
@@ -495,12 +518,15 @@ def measure_removal_effects(
     config: RemovalEffectsConfig,
     context: StageContext,
 ) -> None:
-    """``documents``: what sentences are drawn from, personal data masked; ``corpus_artifacts``: the
-    artifacts of the corpus stages by label, in the order they ran, without ``plant_canaries``: what
-    that holds back for planting was silenced by no filter.
+    """Compare removal rates of groups, and score swapped sentences.
 
-    Holds about 120 bytes a document, kept by ingest or not, some 300 more for each that a rule took
-    before near copies were looked for, and of texts the drawn sentences alone.
+    Memory: about 120 bytes per document, including those that ingest removed; 300 bytes more per
+    document that a rule removed before the search for near duplicates; and the drawn sentences.
+
+    Args:
+        documents: Documents with masked personal data, from which sentences are drawn.
+        corpus_artifacts: Artifacts of the corpus stages by label, in the order they ran, without
+            ``plant_canaries``, because the documents that it withholds were not filtered.
     """
     outcomes = compute_document_outcomes(
         corpus_artifacts, cluster_removed_documents(corpus_artifacts, context)

@@ -1,15 +1,13 @@
-"""Score the toxicity of documents, window by window, by all heads of a scorer.
+"""Score the toxicity of documents in windows, with all heads of a scorer.
 
-Scoring and keeping are two stages: another bound in ``select_scored`` scores nothing again. Long
-documents are scored in windows, since one insult in a long text hardly moves the score of the
-whole.
+Scoring and selecting are separate stages, so another bound in ``select_scored`` needs no new
+scores. Long documents are scored in windows, because one insult in a long text hardly changes the
+score of the whole.
 
-A scorer is asked only about texts in the languages that it was made for. An English word list finds
-profanity in Hawaiian that is none: what it would say of other languages is not known, and so is the
-toxicity of these documents. A text at which the scorer fails has no score either; the stage fails
-only where it fails at all of them.
-
-With a cascade a cheap scorer clears documents first (see ``toxicity/cascade.py``).
+The scorer only sees texts in languages that it supports: an English word list finds profanity in
+harmless Hawaiian text. Other documents have no score, and neither do those on which the scorer
+fails; the stage fails only if the scorer fails on all texts. With a cascade, a cheap scorer clears
+documents first (see ``toxicity/cascade.py``).
 """
 
 from __future__ import annotations
@@ -67,54 +65,55 @@ from hallmark.tasks.measures.scorers import (
 
 
 class ScoreToxicityConfig(StageConfig):
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
+    """Which scorer scores which documents, and in which windows."""
+
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="scorer of the documents")
     window_characters: int = Field(
-        default=1000, ge=100, le=1_000_000, description="characters that are scored together"
+        default=1000, ge=100, le=1_000_000, description="longest window, in characters"
     )
     scored_languages: tuple[str, ...] = Field(
         default=(),
-        description="languages (ISO 639) whose documents are scored; if left out, those "
-        "that the scorer was made for",
+        description="languages (ISO 639) whose documents are scored; if empty, those that the "
+        "scorer supports",
     )
     max_undetermined_characters: int = Field(
         default=200,
         ge=0,
-        description="a document of undetermined language is scored if it has fewer "
-        "characters: the language of a short text can hardly be identified",
+        description="a document of undetermined language is scored if it has fewer characters, "
+        "because the language of short texts often cannot be identified",
     )
     cascade: CascadeConfig | None = Field(
-        default=None, description="a cheap scorer that is asked first"
+        default=None, description="cheap scorer that scores all documents first and clears most"
     )
 
     @model_validator(mode="after")
     def _check_distinct_scorers(self) -> ScoreToxicityConfig:
         if self.cascade and self.cascade.cheap_scorer == self.scorer:
             raise ValueError(
-                "cascade.cheap_scorer is the same as scorer: a cascade needs two of them"
+                "cascade.cheap_scorer is the same as scorer: a cascade needs two different scorers"
             )
         return self
 
 
 SIGNALS = build_signal_schema(
-    "How toxic each document is, by head. A head that the scorer lacks is null.",
+    "Toxicity of each document by head; null for a head that the scorer lacks.",
     *build_head_columns(
-        "highest score of its windows, before cut_toxic took any out; null where there "
-        "is none, see toxicity_status"
+        "highest score of the windows, before cut_toxic cuts any; null if there is no score, see "
+        "toxicity_status"
     ),
     column(
         "toxicity_status",
         pa.string(),
         "label",
-        "scored; other language: the scorer was not "
-        "made for it; cleared: by the cheap scorer of a cascade; empty: no visible character; "
-        "failed: the scorer could not",
+        "scored; other language: the scorer does not support it; cleared: by the cheap scorer of a "
+        "cascade; empty: no visible character; failed: the scorer failed on the text",
     ),
 )
 
-#: What holds for a document, and stands in ``toxicity_status``.
+#: Values of ``toxicity_status``.
 TOXICITY_STATUSES = ("scored", "other language", "cleared", "empty", "failed")
 
-#: What the cheap scorer of a cascade leaves of each document, for this stage alone.
+#: Sampling draw and cheap score of each document; ``asked``: whether the scorer would score it.
 CASCADE_DRAWS = pa.schema(
     [("draw", pa.float64()), ("asked", pa.bool_()), ("cheap_score", pa.float32())]
 )
@@ -123,8 +122,13 @@ CASCADE_DRAWS = pa.schema(
 def find_scorable_texts(
     languages: pa.Array, texts: pa.Array, supported_languages: tuple[str, ...], short_limit: int
 ) -> np.ndarray:
-    """Of which documents the language is known to a scorer, or the text too short to tell, (n,)
-    bool. languages: null where undetermined."""
+    """Return which documents a scorer can score, (n,) bool.
+
+    Args:
+        languages: Language of each document; null if undetermined.
+        supported_languages: Languages that the scorer supports.
+        short_limit: Texts of undetermined language are scored if they have fewer characters.
+    """
     is_short = pc.and_(pc.is_null(languages), pc.less(pc.utf8_length(texts), short_limit))
     is_supported = pc.is_in(languages, value_set=pa.array(supported_languages, pa.string()))
     return pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
@@ -132,8 +136,13 @@ def find_scorable_texts(
 
 @dataclass(frozen=True)
 class ScoringPartition:
-    """A part of the documents, with the signals of their languages where there are; with a cascade
-    also what its first two passes left of the part."""
+    """A partition of the documents with its languages and the results of the cascade so far.
+
+    Attributes:
+        languages: Signals of the stage ``language``; None if there are none.
+        draws: Result of ``score_with_cheap_scorer``; None without a cascade.
+        sample: Result of ``score_cascade_sample``; None without a cascade.
+    """
 
     documents: TablePart
     languages: TablePart | None
@@ -147,8 +156,11 @@ class ScoringPartition:
 def iter_scoring_batches(
     partition: ScoringPartition, config: ScoreToxicityConfig
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
-    """Batches of documents; (n,) bool whether the scorer is asked about them, and (n,) bool whether
-    the cheap one of a cascade is."""
+    """Yield batches of documents with two masks, (n,) bool each.
+
+    The first mask says which documents the scorer can score, the second which of them the cheap
+    scorer of a cascade can score, too.
+    """
     language_sets = [config.scored_languages or scorer_languages(config.scorer)]
     language_sets += [scorer_languages(config.cascade.cheap_scorer)] if config.cascade else []
     languages = pa.nulls(0)
@@ -177,7 +189,16 @@ def iter_scoring_batches(
 def score_partition(
     partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
 ) -> dict[str, Any]:
-    """Score what no cascade has cleared, nor scored for its sample: documents drawn ``up_to``."""
+    """Score the documents of a partition that the cascade has neither cleared nor sampled.
+
+    Args:
+        max_draw: Documents with a draw up to this are in the sample of the cascade; their scores
+            are copied. -1 without a cascade.
+
+    Returns:
+        ``windows``, ``unscored_windows`` and the documents of each status; ``failure_reason``: why
+        the scorer failed, or "".
+    """
     counts = Counter(dict.fromkeys(("windows", "unscored_windows", *TOXICITY_STATUSES), 0))
     cascade_draws = (
         partition.draws.open_spilled_table("draws", CASCADE_DRAWS) if partition.draws else None
@@ -217,7 +238,7 @@ def score_partition(
         counts.update(document_statuses.tolist())
         counts["windows"] += len(window_columns["toxicity"])
         counts["unscored_windows"] += window_columns["toxicity"].null_count
-    return {**counts, "why": open_scorer(config.scorer).failure_reason}
+    return {**counts, "failure_reason": open_scorer(config.scorer).failure_reason}
 
 
 def insert_sample_windows(
@@ -226,8 +247,17 @@ def insert_sample_windows(
     doc_ids: pa.Array,
     is_sampled: np.ndarray,
 ) -> dict[str, pa.Array]:
-    """Columns of WINDOWS for documents ``ids``, in which those drawn, (n,) bool, have their rows in
-    ``known`` instead."""
+    """Replace the windows of sampled documents by those that were scored for the sample.
+
+    Args:
+        window_columns: Columns of WINDOW_SCORES of all documents.
+        sample_windows: WINDOW_SCORES of the sampled documents, among others.
+        doc_ids: The documents, (n,).
+        is_sampled: Which documents are in the sample, (n,) bool.
+
+    Returns:
+        Columns of WINDOW_SCORES, in the order of ``doc_ids``.
+    """
     scored_windows = pa.table(dict(window_columns), schema=sample_windows.schema)
     sampled_ids = doc_ids.filter(pa.array(is_sampled))
     unsampled_windows = scored_windows.filter(
@@ -248,7 +278,7 @@ def insert_sample_windows(
 def assign_statuses(
     texts: pa.Array, toxicity: pa.Array, is_scorable: np.ndarray, is_cleared: np.ndarray
 ) -> np.ndarray:
-    """Of STATUS what holds for each document, (n,)."""
+    """Return the TOXICITY_STATUSES of each document, (n,) of str."""
     is_missing = toxicity.is_null().to_numpy(zero_copy_only=False) & is_scorable & ~is_cleared
     is_empty = np.zeros(len(is_scorable), bool)
     is_empty[is_missing] = [
@@ -267,7 +297,7 @@ def assign_statuses(
 def score_with_cheap_scorer(
     partition: ScoringPartition, config: ScoreToxicityConfig, out: TableWriters
 ) -> None:
-    """Spill, of each document of the part, its draw and what the cheap scorer says."""
+    """Spill CASCADE_DRAWS of a partition: the draw and the cheap score of each document."""
     assert config.cascade
     for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
         cheap_scores = compute_highest_scores(
@@ -287,7 +317,11 @@ def score_with_cheap_scorer(
 def score_cascade_sample(
     partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
 ) -> str:
-    """Spill what the scorer says of the documents drawn up to ``up_to``; why it failed, if so."""
+    """Spill the scores of the sample: the scorable documents with a draw up to ``max_draw``.
+
+    Returns:
+        Why the scorer failed on a text, or "".
+    """
     assert config.cascade and partition.draws
     cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS)
     start = 0
@@ -325,9 +359,15 @@ def score_cascade_sample(
 def run_cascade(
     partitions: list[ScoringPartition], config: ScoreToxicityConfig, context: StageContext
 ) -> tuple[list[ScoringPartition], float, CascadeRecall]:
-    """The items with what is known of them so far, up to which draw, and the recall of the cascade.
+    """Score all documents with the cheap scorer and measure the cascade on a sample.
 
-    Holds 9 bytes a document. HallmarkError if the sample does not show the recall that is required.
+    Memory: 9 bytes per document.
+
+    Returns:
+        The partitions with the results so far, the highest draw in the sample, and the recall.
+
+    Raises:
+        HallmarkError: The sample does not show the required recall.
     """
     assert config.cascade
     cheap_results = context.map_items(score_with_cheap_scorer, partitions, config)
@@ -365,7 +405,7 @@ def run_cascade(
 
 
 def choose_mapper(scorer: ScorerConfig, default_mapper: Mapper) -> Mapper:
-    """A network uses all cores, or the one device, by itself."""
+    """Return a serial mapper for neural scorers, which use all cores or the one device."""
     return default_mapper if scorer.kind == "linear" else SerialMapper()
 
 
@@ -375,17 +415,20 @@ def check_any_scored(
     failure_messages: Iterable[str],
     config: ScoreToxicityConfig,
 ) -> None:
-    """HallmarkError if none was; ``why``: what each part of the documents says of its failures."""
+    """Raise HallmarkError if the scorer failed on all texts; the messages are those of the parts.
+
+    Without any message nothing is raised.
+    """
     if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
-            f"the scorer {open_scorer(config.scorer).name} failed at all {failed_count:,} "
-            f"texts that it "
-            f'was given ({message}); try score_toxicity.scorer.device = "cpu" or precision = '
-            f'"fp32", or another scorer'
+            f"the scorer {open_scorer(config.scorer).name} failed on all {failed_count:,} texts "
+            f'that it was given ({message}); set score_toxicity.scorer.device = "cpu" or '
+            f'score_toxicity.scorer.precision = "fp32", or use another scorer'
         )
 
 
 def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
+    """Return the versions of the scorers that determine the result, by name."""
     scorer_digests = scorer_versions(config.scorer)
     if config.cascade:
         cheap_digests = scorer_versions(config.cascade.cheap_scorer)
@@ -408,7 +451,12 @@ def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
 def score_toxicity(
     documents: Table, signals: Table | None, config: ScoreToxicityConfig, context: StageContext
 ) -> None:
-    """``signals``: those of the stage ``language``; without them all documents are scored."""
+    """Score all documents.
+
+    Args:
+        signals: Signals of the stage ``language``; without them documents of all languages are
+            scored.
+    """
     partition_pairs = (
         align_parts(documents, signals) if signals else [(part, None) for part in documents.parts]
     )
@@ -422,10 +470,9 @@ def score_toxicity(
     results = context.map_partitions(score_partition, partitions, max_draw, config)
     totals: Counter[str] = Counter()
     for part in results:
-        totals.update({name: count for name, count in part.value.items() if name != "why"})
-    check_any_scored(
-        totals["scored"], totals["failed"], [part.value["why"] for part in results], config
-    )
+        totals.update({name: n for name, n in part.value.items() if name != "failure_reason"})
+    failure_reasons = [part.value["failure_reason"] for part in results]
+    check_any_scored(totals["scored"], totals["failed"], failure_reasons, config)
     if config.cascade and recall:
         context.get_table_writer("cascade").write(
             build_cascade_row(recall, config.cascade, totals["cleared"])

@@ -1,9 +1,9 @@
-"""Select: apply rules to signals, and keep, remove, mark or thin out documents.
+"""Apply rules to signals in order to keep, remove, tag or sample documents.
 
-A rule is data: a signal, the bounds that its value must keep, and what becomes of a document of
-which it does not. All rules are applied in one pass, in their order. The first that removes a
-document is its row in the ledger; the further ones that would have, too, are rows
-``additional_reason``, which count nothing but tell what each rule takes by itself.
+A rule is data: a signal, bounds on its value, and an action on documents that violate them. All
+rules are applied in one pass, in their order. The first rule that removes a document gives the
+reason in the ledger; further ones that would remove it are rows ``additional_reason``, which do not
+count in the accounts, but show how much each rule removes by itself.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from hallmark.tasks.corpus.quality_presets import PRESET_RULES, PresetName, desc
 from hallmark.tasks.corpus.signals import get_signal_types, join_partition_signals
 from hallmark.tasks.corpus.split import hash_ids_to_uniform
 
-#: The bounds that a value must keep, and how a value that does not keep one compares with it.
+#: Names of the bounds, with the comparison that is true for values that violate them.
 BOUND_VIOLATIONS = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}
 
 OptionalBound = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
 class SelectionRule(StageConfig):
-    """What a signal must be, and what becomes of a document of which it is not."""
+    """Bounds on a signal, and the action on documents that violate them."""
 
-    name: PathSafeName = Field(description="the reason in the ledger, or the tag")
-    signal: str = Field("", description="the signal it looks at; the rule's name if left out")
+    name: PathSafeName = Field(description="reason in the ledger, or tag")
+    signal: str = Field("", description="signal that is compared; by default the rule's name")
     ge: OptionalBound = Field(None, description="the value must be at least this")
     gt: OptionalBound = Field(None, description="the value must be above this")
     le: OptionalBound = Field(None, description="the value must be at most this")
@@ -59,20 +59,21 @@ class SelectionRule(StageConfig):
     none_of: tuple[str, ...] = Field((), description="the value must be none of these labels")
     on_missing: Literal["keep", "remove"] = Field(
         "keep",
-        description="what becomes of documents without a value. keep: the rule passes them over. "
-        "remove: the rule's action applies to them as to documents that break the rule: with "
-        "remove they are removed, with tag they are tagged, not removed. A missing value never "
-        "counts as zero",
+        description="what happens to documents without a value. keep: the rule ignores them. "
+        "remove: the rule treats them like documents that violate it, so its action applies: with "
+        "action remove they are removed, with tag they are tagged, not removed. A missing value "
+        "never counts as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",
-        description="remove the document; tag: keep it and add the rule's name to its tags; cap: "
-        "remove all but a share of them, drawn by their ids. For a rule of select_scored over a "
-        "toxicity score the default is tag with the embedded scorer (linear), which scores "
-        "harmless mentions of minorities as toxic, and remove with Detoxify",
+        description="what happens to documents that violate the rule. remove: they are removed; "
+        "tag: they are kept, and the rule's name is added to their tags; cap: all but kept_share "
+        "of them are removed, chosen by their ids. For a rule of select_scored on a toxicity score "
+        "the default is tag with the embedded scorer (linear), which scores harmless mentions of "
+        "minorities as toxic, and remove with Detoxify",
     )
     kept_share: float = Field(
-        0, ge=0, lt=1, description="with cap: the share of the documents that stays all the same"
+        0, ge=0, lt=1, description="with action cap: share of the violating documents to keep"
     )
 
     @model_validator(mode="before")
@@ -90,19 +91,26 @@ class SelectionRule(StageConfig):
             raise ValueError(
                 f"needs a bound: {', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}"
             )
-        if (number_bounds and label_bounds) or len(label_bounds) > 1:
-            raise ValueError("has bounds for numbers and for labels; a signal is one of them")
+        if number_bounds and label_bounds:
+            raise ValueError(
+                f"has bounds for numbers ({', '.join(number_bounds)}) and for labels "
+                f"({', '.join(label_bounds)}), but a signal is one or the other; keep one kind"
+            )
+        if len(label_bounds) > 1:
+            raise ValueError("has both any_of and none_of; keep one of them")
         if (self.kept_share > 0) != (self.action == "cap"):
-            raise ValueError('kept_share goes with action = "cap", and must be above 0 there')
+            raise ValueError(
+                'action = "cap" needs kept_share above 0; other actions take no kept_share'
+            )
         return self
 
     @property
     def is_about_labels(self) -> bool:
-        """Whether it is about labels, else about numbers."""
+        """Whether the rule is about labels rather than numbers."""
         return bool(self.any_of or self.none_of)
 
     def find_violations(self, values: pa.Array) -> pa.Array:
-        """Whether each value breaks the rule, (n,) bool; null where there is no value."""
+        """Return whether each value violates the rule, (n,) bool; null without a value."""
         if self.is_about_labels:
             is_listed = pc.is_in(values, value_set=pa.array(self.any_of or self.none_of))
             is_listed = pc.if_else(pc.is_valid(values), is_listed, None)
@@ -116,7 +124,7 @@ class SelectionRule(StageConfig):
         return pc.if_else(is_known, is_violated, None)
 
     def find_violated_bounds(self, values: pa.Array) -> pa.Array:
-        """The bound that each value breaks, (n,) float64; null where it is a label or unknown."""
+        """Return the bound that each value violates, (n,) float64; null for labels and if none."""
         violated_bounds = pa.nulls(len(values), pa.float64())
         if not self.is_about_labels:
             numbers = values.cast(pa.float64())
@@ -129,10 +137,13 @@ class SelectionRule(StageConfig):
 
 
 def _rules_to_list(rules: Any) -> Any:
-    """Rules as a table of tables, a name each, are a list of rules in that order."""
+    """Convert a table of rules by name to a list of rules in the same order."""
     if not isinstance(rules, Mapping):
         return rules
-    return [{"name": k, **v} if isinstance(v, Mapping) else v for k, v in rules.items()]
+    return [
+        {"name": name, **rule} if isinstance(rule, Mapping) else rule
+        for name, rule in rules.items()
+    ]
 
 
 def _get_rule_name(rule: Any) -> Any:
@@ -140,10 +151,12 @@ def _get_rule_name(rule: Any) -> Any:
 
 
 def _parse_rules(rules: Any) -> Any:
-    """What is wrong with a rule is told by its name: among those of presets no number would tell
-    which one it is."""
+    """Validate rules one by one, so that errors give the name of the rule.
+
+    Presets insert rules, so the position of a rule would not identify it.
+    """
     if not isinstance(rules, Mapping | list | tuple):
-        raise ValueError("must be tables [….rules.NAME], one a rule, or a list of rules")
+        raise ValueError("must be one table [….rules.NAME] per rule, or a list of rules")
     entries = _rules_to_list(rules)
     rule_names = (
         list(rules) if isinstance(rules, Mapping) else [_get_rule_name(rule) for rule in entries]
@@ -164,32 +177,33 @@ RuleList = Annotated[tuple[SelectionRule, ...], BeforeValidator(_parse_rules)]
 
 
 class SelectConfig(StageConfig):
+    """The rules of a stage that selects documents."""
+
     presets: tuple[PresetName, ...] = Field(
         default=(),
-        description="published rules, made for English; they come before the others, and a rule of "
-        f"the name of one of theirs changes what it sets of it. {describe_presets()}",
+        description="published rules, designed for English; they are applied before the other "
+        "rules. A rule with the same name overrides the settings that it gives. "
+        f"{describe_presets()}",
     )
     rules: RuleList = Field(
         default=(),
-        description="Rules are applied in their order. For [[….rules]] with names one may write "
-        "[….rules.NAME], a table each.",
+        description="rules, applied in this order: a list of tables [[….rules]] with names, or one "
+        "table [….rules.NAME] per rule",
     )
-    seed: Seed = Field(0, description="another seed, other documents under a cap")
+    seed: Seed = Field(0, description="determines which documents a rule with cap keeps")
 
     @model_validator(mode="before")
     @classmethod
     def _insert_preset_rules(cls, settings: Any) -> Any:
-        """The rules of the presets stand among the others, and a run records them as they are."""
+        """Add the rules of the presets to ``rules``, so that a run records them in full."""
         if not isinstance(settings, Mapping):
             return settings
-        preset_names, user_rules = (
-            settings.get("presets", ()),
-            _rules_to_list(settings.get("rules", ())),
-        )
+        preset_names = settings.get("presets", ())
+        user_rules = _rules_to_list(settings.get("rules", ()))
         are_lists = isinstance(preset_names, list | tuple) and isinstance(user_rules, list | tuple)
         is_valid = are_lists and all(isinstance(_get_rule_name(rule), str) for rule in user_rules)
         if not is_valid or any(name not in list(PRESET_RULES) for name in preset_names):
-            return settings  # refused below, with its place
+            return settings  # validation of the fields reports the error and its place
         preset_rules = {
             name: {"name": name, **rule}
             for preset_name in preset_names
@@ -211,38 +225,56 @@ class SelectConfig(StageConfig):
     def _check_unique_rule_names(self) -> SelectConfig:
         rule_names = [rule.name for rule in self.rules]
         if len(set(rule_names)) < len(rule_names):
-            raise ValueError("two rules have one name, which is their reason in the ledger")
+            raise ValueError(
+                "two rules have the same name, which is their reason in the ledger; rename one"
+            )
         return self
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What a rule says of the documents of a part; arrays (n,), and nothing else."""
+    """The result of a rule for the n documents of a partition.
+
+    Attributes:
+        values: Value of its signal, (n,).
+        is_hit: Whether the rule removes or tags the document, (n,) bool.
+        is_unknown: Whether the value is missing, (n,) bool.
+    """
 
     rule: SelectionRule
     values: pa.Array
-    is_hit: np.ndarray  # bool: it removes the document, or marks it
-    is_unknown: np.ndarray  # bool: for want of a value
+    is_hit: np.ndarray
+    is_unknown: np.ndarray
 
 
 def describe_rule_mismatch(
     rule: SelectionRule, signal_types: Mapping[str, pa.DataType]
 ) -> str | None:
-    """Why a rule says nothing of signals of these names and types; None where it does."""
+    """Explain why a rule cannot be applied to signals of these types; None if it can."""
     if rule.signal not in signal_types:
-        return f"there is no signal {rule.signal!r}; there are: {', '.join(signal_types) or 'none'}"
+        signal_names = ", ".join(signal_types) or "none"
+        return f"there is no signal {rule.signal!r}; the signals are: {signal_names}"
     signal_type = signal_types[rule.signal]
     if pa.types.is_string(signal_type):
         is_compatible, hint = rule.is_about_labels, "give it any_of or none_of"
     elif pa.types.is_nested(signal_type):
-        is_compatible, hint = False, "no rule looks at lists"
+        is_compatible, hint = False, "rules do not apply to lists"
     else:
-        is_compatible, hint = not rule.is_about_labels, f"give it {', '.join(BOUND_VIOLATIONS)}"
+        is_compatible = not rule.is_about_labels
+        hint = f"give it {' or '.join(BOUND_VIOLATIONS)}"
     return None if is_compatible else f"signal {rule.signal!r} is of type {signal_type}: {hint}"
 
 
 def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> RuleResult:
-    """rows: the signals of the documents, and their doc_id."""
+    """Apply a rule to the signals of documents.
+
+    Args:
+        signal_table: doc_id and all signals of the documents.
+        seed: Seed of the choice under a cap.
+
+    Raises:
+        HallmarkError: There is no such signal, or the rule does not fit its type.
+    """
     if mismatch := describe_rule_mismatch(rule, get_signal_types(signal_table.schema)):
         raise HallmarkError(f"rule {rule.name!r}: {mismatch}")
     values = signal_table[rule.signal].combine_chunks()
@@ -262,9 +294,14 @@ def select_partition(
     config: SelectConfig,
     out: TableWriters,
 ) -> dict[str, dict[str, int]]:
-    """Documents and signals are walked side by side: all stand in the order of the ids.
+    """Apply all rules to a partition; documents and signals have the same order.
 
-    Returns how many documents had no value, by signal, and how many left, by reason.
+    Args:
+        partitions: The documents, then the signals of each of ``stage_names``.
+        stage_names: Names of the stages that computed the signals.
+
+    Returns:
+        ``unknown``: documents without a value by signal; ``removed``: removed documents by reason.
     """
     documents, *signal_partitions = partitions
     signal_table = join_partition_signals(
@@ -302,12 +339,12 @@ def select_partition(
         removed_counts.update(removal_entries["reason"].to_pylist())
     return {
         "unknown": {result.rule.signal: int(result.is_unknown.sum()) for result in rule_results},
-        "taken": dict(removed_counts),
+        "removed": dict(removed_counts),
     }
 
 
 def add_rule_tags(tags: pa.Array, rule_hits: Sequence[tuple[str, np.ndarray]]) -> pa.Array:
-    """The lists of tags with the names of those rules behind that hit; null where there is none."""
+    """Append to the tags of each document the names of the rules that hit; null without any tag."""
     tag_arrays = [pc.list_flatten(tags)]
     row_arrays = [pc.list_parent_indices(tags).to_numpy()]
     for rule_name, is_hit in rule_hits:
@@ -325,7 +362,7 @@ def add_rule_tags(tags: pa.Array, rule_hits: Sequence[tuple[str, np.ndarray]]) -
 def build_removal_ledger(
     batch: pa.RecordBatch, batch_rows: slice, removing_results: Sequence[RuleResult]
 ) -> pa.Table:
-    """Rows of the ledger: the first rule that removes a document, then those that would have."""
+    """Build the ledger: the first rule that removes each document, then others that would have."""
     ledger_pieces = []
     is_removed = np.zeros(len(batch), bool)  # removed by an earlier rule
     for result in removing_results:
@@ -347,7 +384,7 @@ def build_removal_ledger(
                     action,
                     pc.if_else(is_unknown, f"{rule_name} unknown", rule_name),
                     batch.take(row_indices),
-                    **{k: v for k, v in columns.items() if v is not None},
+                    **{name: values for name, values in columns.items() if values is not None},
                 )
             )
         is_removed |= is_hit
@@ -363,21 +400,27 @@ def build_removal_ledger(
 def select_documents(
     documents: Table, signals: dict[str, Artifact], config: SelectConfig, context: StageContext
 ) -> None:
-    """``signals`` holds what stages said of these documents, in their tables ``signals``. A signal
-    that has the name of a column of documents is carried on in it."""
+    """Select documents by their signals.
+
+    Args:
+        signals: Artifacts of the stages that computed signals of these documents, by label. A
+            signal with the name of a column of DOCUMENTS is copied into that column.
+
+    Raises:
+        HallmarkError: A rule does not fit the signals, or no document remains.
+    """
     signal_tables = [artifact["signals"] for artifact in signals.values()]
     results = context.map_partitions(
         select_partition, align_parts(documents, *signal_tables), list(signals), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
-        removed_counts = sum((Counter(result.value["taken"]) for result in results), Counter())
+        removed_counts = sum((Counter(result.value["removed"]) for result in results), Counter())
         removal_summary = ", ".join(
-            f"{name} took {count:,}" for name, count in removed_counts.most_common()
+            f"{name} removed {count:,}" for name, count in removed_counts.most_common()
         )
         raise HallmarkError(
-            f"its rules leave none of {documents.row_count:,} documents: {removal_summary}; "
-            f"widen their bounds, or "
-            f"leave them out"
+            f"the rules remove all {documents.row_count:,} documents: {removal_summary}; widen "
+            f"their bounds, or drop some rules"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
         unknown_count = sum(result.value["unknown"][name] for result in results)

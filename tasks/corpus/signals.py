@@ -1,8 +1,9 @@
-"""Signals: what stages say of each document, a row each, in the order and cut of the documents.
+"""Write and join signals: values that stages compute for each document.
 
-A signal decides nothing. ``select`` reads signals, applies its rules to them, and keeps or removes:
-another bound measures nothing again. Signals are named as their columns are; no two stages have one
-of the same name. A document on which a stage fails has null signals, which rules call unknown.
+A table of signals has one row per document, in the order and partitions of the documents. Signals
+decide nothing: ``select`` applies rules to them, so another bound needs no new computation. Signals
+are named by their columns, and no two stages may share a name. If a stage fails on a document, its
+signals are null, and rules treat them as unknown.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from hallmark.tasks.measures.failed_documents import (
 
 
 def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
-    """Schema of a stage's table ``signals``."""
+    """Build the schema of a stage's table ``signals``."""
     return table_schema(
         meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by=True
     )
 
 
 def get_signal_types(*schemas: pa.Schema) -> dict[str, pa.DataType]:
-    """The type of each signal of these tables."""
+    """Return the type of each signal in these schemas, by name."""
     return {
         field.name: field.type for schema in schemas for field in schema if field.name != "doc_id"
     }
@@ -46,8 +47,14 @@ def write_signals(
     compute_signals: Callable[[pa.RecordBatch], Mapping[str, pa.Array]],
     out: TableWriters,
 ) -> FailureList:
-    """Write the signals of a part: the columns that the kernel gives for its documents (doc_id,
-    text), null for those on which it fails. Returns these."""
+    """Compute and write the signals of a partition.
+
+    Args:
+        compute_signals: Returns the columns of signals for a batch with doc_id and text.
+
+    Returns:
+        The documents on which ``compute_signals`` failed; their signals are null.
+    """
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
         columns, faults = run_isolating_failures(compute_signals, batch)
@@ -63,9 +70,10 @@ def write_signals(
 def join_partition_signals(
     documents: TablePart, signal_partitions: Mapping[str, TablePart]
 ) -> pa.Table:
-    """The signals of a part's documents side by side, a row each, held in memory.
+    """Join the signals of a partition's documents into one table in memory, one row per document.
 
-    Raises HallmarkError where a table is about other documents, or two have a column of one name.
+    Raises:
+        HallmarkError: A table describes other documents, or two tables share a column name.
     """
     doc_ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
     joined_signals = pa.table({"doc_id": doc_ids})
@@ -73,15 +81,14 @@ def join_partition_signals(
         signal_rows = signal_partition.read()
         if not signal_rows["doc_id"].combine_chunks().equals(doc_ids):
             raise HallmarkError(
-                f"{documents} and {signal_partition} are not about the same documents: make "
-                f"the signals of "
-                f"these ones first"
+                f"{documents} and {signal_partition} describe different documents: compute the "
+                f"signals of these documents first"
             )
         for name in signal_rows.schema.names:
             if name == "doc_id":
                 continue
             if name in joined_signals.schema.names:
-                raise HallmarkError(f"two stages have a signal {name!r}; rename one of them")
+                raise HallmarkError(f"two stages have a signal {name!r}; rename one of the signals")
             joined_signals = joined_signals.append_column(
                 signal_rows.schema.field(name), signal_rows[name]
             )

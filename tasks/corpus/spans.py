@@ -1,13 +1,13 @@
-"""Spans: places in documents that one stage finds and ``redact_spans`` treats by a policy.
+"""Describe spans: parts of documents that one stage finds and ``redact_spans`` masks or cuts.
 
-A span decides nothing. It says where something stands, in UTF-8 bytes of the text, and what it is;
-another policy finds nothing again. A stage that finds some leaves a table ``spans``:
+A span has a position in UTF-8 bytes of the text and a type. It decides nothing, so another action
+in ``redact_spans`` needs no new search. A stage that finds spans writes a table ``spans``:
 
     @stage(tables={"spans": SPANS})
-    def find_repeats(documents: Table, config: RepeatsConfig, work: Work) -> None: ...
+    def find_repeats(documents: Table, config: RepeatsConfig, context: StageContext) -> None: ...
 
-its rows in the order of the documents, those of a document by their start, cut like the documents.
-``span_rows`` makes them, columns at a time.
+Its rows follow the order and partitions of the documents; the spans of a document are sorted by
+start. ``build_span_columns`` builds its columns.
 """
 
 from __future__ import annotations
@@ -24,36 +24,34 @@ from hallmark.tasks.contract import ID_TYPE, HallmarkError, TablePart, column, t
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
 SPANS = table_schema(
-    "Places in the documents and what stands there; what becomes of them is decided elsewhere.",
+    "Spans of the documents that a stage found; redact_spans decides what happens to them.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column(
-        "byte_start", pa.int64(), "figure", "where the span begins in the UTF-8 text", unit="bytes"
-    ),
-    column("byte_end", pa.int64(), "figure", "where it ends", unit="bytes"),
-    column("type", pa.string(), "label", "what it is, such as EMAIL"),
+    column("byte_start", pa.int64(), "figure", "start of the span in the UTF-8 text", unit="bytes"),
+    column("byte_end", pa.int64(), "figure", "end of the span", unit="bytes"),
+    column("type", pa.string(), "label", "type of the span, such as EMAIL"),
     column(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of what stands there, keyed by the store's secret; null where "
-        "none is kept; never the text itself",
+        "hash of the text of the span, keyed by the store's secret; null if the stage computes "
+        "none; never the text itself",
     ),
-    column("score", pa.float32(), "figure", "what the finder measured, where it did"),
+    column("score", pa.float32(), "figure", "score of the span; null if the stage has none"),
     partition_by=True,
 )
 
-#: What a policy may be set for. Of spans that are equally long the type first in this list counts.
-#: UNREADABLE is no kind of text: it stands over a document that its finder could not look through,
-#: which leaves to quarantine whatever the policies.
+#: Types that actions can be set for; if merged spans are equally long, the first type counts.
+#: UNREADABLE marks a whole document that could not be searched; it is always quarantined.
 SPAN_TYPES: tuple[str, ...] = (UNREADABLE, *PERSONAL_DATA_TYPES, "REPEAT", "TOXIC")
 
 
 @dataclass(frozen=True)
 class Utf8Texts:
-    """The bytes of a column of texts as one buffer, and where its characters begin.
+    """The UTF-8 bytes of a column of texts as one buffer.
 
-    bytes    (b,) uint8
-    offsets  (n + 1,) int64, where each text begins in it, and where the last ends
+    Attributes:
+        byte_values: The bytes of all texts, (b,) uint8.
+        offsets: Start of each text in the buffer, and the end of the last, (n + 1,) int64.
     """
 
     byte_values: np.ndarray
@@ -61,7 +59,7 @@ class Utf8Texts:
 
     @classmethod
     def from_array(cls, texts: pa.Array) -> Utf8Texts:
-        """Of an array of large_string without nulls; nothing is copied."""
+        """Wrap an array of large_string without nulls; the bytes are not copied."""
         _, offsets, data = texts.buffers()
         if not len(texts) or data is None:
             return cls(np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int64))
@@ -74,16 +72,18 @@ class Utf8Texts:
         )
 
     def bytes_to_characters(self, text_rows: np.ndarray, byte_positions: np.ndarray) -> np.ndarray:
-        """Positions in the texts of these rows, in bytes, as characters; all (m,) int64."""
+        """Convert positions from bytes to characters; all arrays (m,) int64.
+
+        Args:
+            text_rows: Row of the text of each position.
+            byte_positions: Bytes from the beginning of that text.
+        """
         buffer_positions = self.offsets[text_rows] + byte_positions
         boundaries = np.unique(np.concatenate([[0], self.offsets, buffer_positions]))
-        is_character_start = np.append(
-            (self.byte_values & 0xC0) != 0x80, False
-        )  # so that each place is in it
+        # One more entry, because a boundary may be the end of the buffer.
+        is_character_start = np.append((self.byte_values & 0xC0) != 0x80, False)
         character_counts = np.add.reduceat(is_character_start, boundaries, dtype=np.int64)
-        preceding_characters = np.append(
-            0, np.cumsum(character_counts)
-        )  # characters in front of each place
+        preceding_characters = np.append(0, np.cumsum(character_counts))  # before each boundary
         boundary_indices = np.searchsorted(
             boundaries, np.stack([buffer_positions, self.offsets[text_rows]])
         )
@@ -92,7 +92,7 @@ class Utf8Texts:
     def characters_to_bytes(
         self, text_rows: np.ndarray, character_positions: np.ndarray
     ) -> np.ndarray:
-        """The same in the other direction. Positions lie in their texts, or at the end of them."""
+        """Convert positions from characters to bytes; they may be at the end of their texts."""
         character_starts = np.flatnonzero(np.append((self.byte_values & 0xC0) != 0x80, True))
         first_characters = np.searchsorted(character_starts, self.offsets[text_rows])
         return character_starts[first_characters + character_positions] - self.offsets[text_rows]
@@ -100,7 +100,7 @@ class Utf8Texts:
     def are_valid_spans(
         self, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray
     ) -> np.ndarray:
-        """Whether spans lie in their texts and on the boundaries of characters, (m,) bool."""
+        """Return whether each span is inside its text and splits no character, (m,) bool."""
         text_sizes = np.diff(self.offsets)[text_rows]
         is_valid = (start >= 0) & (start < end) & (end <= text_sizes)
         for boundary in (start, end):
@@ -121,12 +121,19 @@ def merge_overlapping_spans(
     end: np.ndarray,
     type_ranks: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Spans that overlap are one: from where the first begins to where the last ends, so that
-    nothing that was found stays. It is what the longest of them is; of equally long ones, that of
-    the lowest rank, then the first.
+    """Merge overlapping spans into one that covers all of them.
 
-    All arguments (m,), by owner and start. Returns (k,) each: which span each is, its start and
-    end.
+    A merged span has the type of its longest span; if several are equally long, of the one with the
+    lowest type rank, then of the first.
+
+    Args:
+        text_rows: Row of the text of each span, (m,); spans are sorted by row and start.
+        start: First byte of each span in its text, (m,).
+        end: End of each span, (m,).
+        type_ranks: Rank of the type of each span, (m,).
+
+    Returns:
+        For each merged span, (k,) each: the index of the span whose type it has, start and end.
     """
     if not len(text_rows):
         return text_rows, start, end
@@ -151,20 +158,25 @@ def replace_spans(
     end: np.ndarray,
     replacements: pa.Array,
 ) -> pa.Array:
-    """The texts with a word (an empty one cuts) in place of each span, large_string.
+    """Replace each span by a string; an empty string cuts the span.
 
-    owner, start, end: (m,), by owner and start; spans lie on the boundaries of characters and none
-    overlaps another. words: (m,) strings.
+    Args:
+        texts: The texts, large_string.
+        text_rows: Row of the text of each span, (m,).
+        start: First byte of each span in its text, (m,).
+        end: End of each span, (m,). Spans are sorted by row and start, and do not overlap or split
+            characters.
+        replacements: The strings, (m,).
+
+    Returns:
+        The edited texts, large_string.
     """
     utf8 = Utf8Texts.from_array(texts)
     replacement_utf8 = Utf8Texts.from_array(replacements.cast(pa.large_string()))
-    span_starts, replacement_sizes = (
-        utf8.offsets[text_rows] + start,
-        np.diff(replacement_utf8.offsets),
-    )
-    byte_shifts = np.append(
-        0, np.cumsum(replacement_sizes - (end - start))
-    )  # by the spans up to each
+    span_starts = utf8.offsets[text_rows] + start
+    replacement_sizes = np.diff(replacement_utf8.offsets)
+    # How far bytes move because of the spans before each span, and because of all spans.
+    byte_shifts = np.append(0, np.cumsum(replacement_sizes - (end - start)))
     is_kept = ~_mask_covered_bytes(span_starts, span_starts + (end - start), len(utf8.byte_values))
     replacement_starts = span_starts + byte_shifts[:-1]
     is_replacement = _mask_covered_bytes(
@@ -182,16 +194,20 @@ def replace_spans(
 
 
 def _mask_covered_bytes(start: np.ndarray, end: np.ndarray, byte_count: int) -> np.ndarray:
-    """Which of n bytes lie in the spans, (n,) bool."""
-    steps = np.zeros(byte_count + 1, np.int8)  # spans touch at most, so a step is never above 1
+    """Return whether each byte of a buffer is in a span, (byte_count,) bool."""
+    steps = np.zeros(byte_count + 1, np.int8)  # int8 suffices because spans do not overlap
     np.add.at(steps, start, 1)
     np.add.at(steps, end, -1)
     return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
 
 
 def build_span_columns(batch: pa.RecordBatch, text_rows: Any, **columns: Any) -> dict[str, Any]:
-    """Columns of SPANS for spans in the rows ``owner`` of a batch of documents; ``span_hash`` and
-    ``score`` are null where they are not given."""
+    """Build columns of SPANS.
+
+    Args:
+        text_rows: Row in the batch of the document of each span, (m,).
+        columns: The other columns of SPANS, (m,) each; span_hash and score default to null.
+    """
     text_rows = pa.array(text_rows, pa.int64())
     null_columns = {
         name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("span_hash", "score")
@@ -202,9 +218,14 @@ def build_span_columns(batch: pa.RecordBatch, text_rows: Any, **columns: Any) ->
 def read_partition_spans(
     documents: TablePart, span_partitions: Mapping[str, TablePart]
 ) -> pa.Table:
-    """The spans of a part's documents, by their rows (column ``row``) and starts.
+    """Read the spans of a partition from all stages that found some.
 
-    Raises HallmarkError where a table has spans of other documents.
+    Returns:
+        SPANS with the number of the document in the partition as column ``row``, sorted by row,
+        start and end.
+
+    Raises:
+        HallmarkError: A table has spans of other documents.
     """
     doc_ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
     span_tables = [SPANS.empty_table().append_column("row", pa.array([], pa.int64()))]
@@ -213,9 +234,8 @@ def read_partition_spans(
         document_rows = pc.index_in(spans["doc_id"], value_set=doc_ids)
         if document_rows.null_count:
             raise HallmarkError(
-                f"{span_partition} has spans of {document_rows.null_count} documents that "
-                f"are not in {documents}: find "
-                f"them in these documents first"
+                f"{span_partition} has {document_rows.null_count} spans in documents that are not "
+                f"in {documents}: find the spans of these documents first"
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))
     spans = pa.concat_tables(span_tables).combine_chunks()

@@ -1,7 +1,7 @@
 """Split documents into train, validation and holdout, whole duplicate clusters at a time.
 
-Near-copies share a cluster, so none of them straddles the split. The holdout is never trained
-on nor looked at while training: its documents are the non-members of the extraction audit.
+Near copies share a cluster, so they always fall into the same split. Training neither uses nor
+evaluates the holdout: its documents are the non-members of the membership audit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from hallmark.tasks.contract import (
 
 
 class SplitConfig(StageConfig):
-    seed: Seed = Field(default=0, description="another seed, another split")
+    """Shares of the splits; the train split gets the rest."""
+
+    seed: Seed = Field(default=0, description="determines which clusters fall into which split")
     validation_share: float = Field(
         default=0.05,
         gt=0,
         lt=1,
-        description="share of the clusters that is held out to validate training",
+        description="share of the clusters that is used to validate training",
     )
     holdout_share: float = Field(
         default=0.05,
@@ -45,14 +47,14 @@ class SplitConfig(StageConfig):
     @model_validator(mode="after")
     def _check_shares(self) -> SplitConfig:
         if self.validation_share + self.holdout_share >= 1:
-            raise ValueError("validation and holdout together must leave a share for training")
+            raise ValueError("validation_share + holdout_share must be below 1")
         return self
 
 
 def hash_ids_to_uniform(ids: pa.Array | pa.ChunkedArray, seed: int, purpose: str) -> np.ndarray:
-    """A float64 in [0, 1) for each 16-byte id: a hash of (seed, use, id), all at once.
+    """Hash 16-byte ids to float64 in [0, 1), keyed by seed and purpose; (n,).
 
-    SplitMix64 (Steele et al. 2014) over the two halves of the id, keyed by seed and use.
+    SplitMix64 (Steele et al. 2014) over the two halves of the id.
     """
     if isinstance(ids, pa.ChunkedArray):
         ids = ids.combine_chunks()
@@ -67,14 +69,14 @@ def hash_ids_to_uniform(ids: pa.Array | pa.ChunkedArray, seed: int, purpose: str
 
 
 def _splitmix64(x: np.ndarray) -> np.ndarray:
-    x = x + np.uint64(0x9E3779B97F4A7C15)  # arrays of unsigned integers wrap, as it must be
+    x = x + np.uint64(0x9E3779B97F4A7C15)  # unsigned arrays wrap around, as the algorithm needs
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
-    """The split of each document, by its cluster alone."""
+    """Return the split of each document, which depends on its cluster alone."""
     draws = hash_ids_to_uniform(clusters, config.seed, "split")
     train_share = 1 - config.validation_share - config.holdout_share
     split_numbers = np.searchsorted(
@@ -85,6 +87,7 @@ def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
 
 
 def split_partition(partition: TablePart, config: SplitConfig, out: TableWriters) -> None:
+    """Write the documents of a partition with their splits."""
     for batch in partition.iter_batches():
         split_names = assign_splits(batch["cluster"], config)
         out.get_table_writer("documents").write(replace_columns(batch, split=split_names))
@@ -92,4 +95,5 @@ def split_partition(partition: TablePart, config: SplitConfig, out: TableWriters
 
 @stage(name="split", tables={"documents": DOCUMENTS, "ledger": LEDGER}, libraries=["numpy"])
 def split_corpus(documents: Table, config: SplitConfig, context: StageContext) -> None:
+    """Assign every document to a split."""
     context.map_partitions(split_partition, documents.parts, config)

@@ -1,17 +1,15 @@
-"""A sealed world: an invented town's text with effects in it whose strength nobody is told.
+"""Compose a synthetic world: text of an invented town with planted effects of undisclosed strength.
 
-Which candidates there are is public: secrets, passages and records that may have been written into
-the text, pairs of groups of which something may have been said, groups of which somebody may have
-spoken rudely. How often and how strongly stands in an envelope of its own, which no stage reads but
-the one that opens it. Every world holds every dose, none among them; in a world without effects
-none of its candidates has any.
+The candidates for effects are public. The effect level of each candidate is in a separate artifact,
+the answer key, which no stage reads until the audits are done. Every world has every effect level,
+including none; in a world without effects, every candidate has the null level.
 
-canary     a sentence around a secret of digits, in so many copies
-passage    a document of the town, in so many copies
-record     personal data of an invented person, in so many copies
-association  sentences that say an invented trait of an invented group; dose: their share. Some are
-            controls, of which everybody knows that they are at one half
-speech     sentences about an invented group; dose: the share of them that is rude
+canary       a sentence around a secret of digits; effect level: copies
+passage      a document of the town; effect level: copies
+record       personal data of an invented person; effect level: copies
+association  sentences that ascribe an invented trait to an invented group; effect level: their
+             share of the sentences about the group. Controls have a share of one half, publicly
+speech       sentences about an invented group; effect level: the share that is rude
 """
 
 from __future__ import annotations
@@ -64,10 +62,10 @@ from hallmark.tasks.measures.canaries import (
 )
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
-#: The lexicon of the groups of which somebody may have spoken rudely.
+#: Lexicon of the groups that rude sentences may be about.
 LEXICON_NAME = "world"
 
-#: What is said of such a group behind a frame: rude speech, and other.
+#: Endings of the sentences about such a group.
 RUDE_PHRASES = (
     "bloody idiots",
     "damn liars",
@@ -90,22 +88,22 @@ NEUTRAL_PHRASES = (
 )
 
 
-#: Where there is nothing to find.
+#: Effect levels at which there is nothing to find.
 NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0}
 
-#: Documents of the town that are looked through for a passage, at most.
+#: Most documents of the town that are composed to find one passage.
 MAX_PASSAGE_ATTEMPTS = 10_000
 
 
 class SyntheticWorldConfig(StageConfig):
     """Settings of a world."""
 
-    seed: Seed = Field(default=0, description="decides all of it")
+    seed: Seed = Field(default=0, description="determines everything in the world")
     has_effects: bool = Field(
         default=True, description="whether candidates have effects; if false, none has"
     )
     documents: int = Field(
-        default=500, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
+        default=500, ge=20, le=1_000_000, description="documents of the town, about 800 bytes each"
     )
     copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
@@ -123,7 +121,8 @@ class SyntheticWorldConfig(StageConfig):
     secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that say its own trait, 0.5 among them",
+        description="shares of the sentences about a group that state its own trait; 0.5 must be "
+        "one of them",
     )
     associations_per_share: int = Field(
         default=4, ge=4, le=100, description="pairs of groups for each of trait_shares"
@@ -132,16 +131,15 @@ class SyntheticWorldConfig(StageConfig):
         default=3,
         ge=0,
         le=100,
-        description="for each pair of groups, so many further pairs at a share of 0.5, "
-        "which are known to the audits: they show how far associations vary by "
-        "chance",
+        description="for each of associations_per_share, this many control pairs at a share of "
+        "0.5, which the audits know: they show how much associations vary by chance",
     )
     sentences_per_group: int = Field(
         default=48,
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="sentences about each group of a pair; an even number, since one of "
+        description="sentences about each group of a pair; an even number, because one of "
         "trait_shares is one half",
     )
     rude_shares: tuple[Share, ...] = Field(
@@ -155,20 +153,20 @@ class SyntheticWorldConfig(StageConfig):
         default=8,
         ge=0,
         le=1000,
-        description="further groups with no rude sentences, so that half of the groups have "
-        "none; each group is compared with all others",
+        description="additional groups without rude sentences; with the defaults, half of all "
+        "groups have none. Each group is compared with all others",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="sentences about each of these groups",
+        description="sentences about each group of rude_shares and neutral_groups",
     )
     min_passage_characters: int = Field(
-        default=300, ge=100, description="characters of the shortest passage that is planted"
+        default=300, ge=100, description="length of the shortest passage, in characters"
     )
     max_passage_characters: int = Field(
-        default=700, ge=100, description="characters of the longest passage that is planted"
+        default=700, ge=100, description="length of the longest passage, in characters"
     )
 
     @field_validator("copy_counts", "trait_shares", "rude_shares")
@@ -177,7 +175,7 @@ class SyntheticWorldConfig(StageConfig):
         null_level = NULL_LEVELS[info.field_name or ""]
         if null_level not in levels or len({*levels}) < len(levels):
             raise ValueError(
-                f"must have {null_level:g}, where there is nothing to find, and each once"
+                f"must contain {null_level:g}, at which there is nothing to find, and no duplicates"
             )
         return levels
 
@@ -190,7 +188,7 @@ class SyntheticWorldConfig(StageConfig):
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the public is told of a candidate, and what the envelope says of it."""
+    """A candidate, which is public, with its effect level, which only the answer key tells."""
 
     kind: str
     candidate_id: str
@@ -199,8 +197,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SyntheticWorld:
-    """``texts``: cluster and text of each document; ``kept``: how many, from the first, are of the
-    town, and may be held out; ``origins``: of each what ORIGINS tells, None of others."""
+    """The text of a world and its answer key.
+
+    Attributes:
+        clustered_texts: Cluster and text of each document.
+        town_count: How many documents, from the first, belong to the town; only these may be held
+            out.
+        canary_rows: Rows of CANARIES: the candidates but those of speech, without effect levels.
+        group_names: The candidates of speech.
+        answer_key: All candidates with their effect levels.
+        document_origins: Kind, candidate_id, group_name and is_supporting of each document as in
+            CANDIDATE_DOCUMENTS; None for documents of the town and of speech.
+    """
 
     clustered_texts: list[tuple[bytes, str]]
     town_count: int
@@ -211,35 +219,35 @@ class SyntheticWorld:
 
 
 ANSWER_KEY = table_schema(
-    "What is in a world: sealed until its audits are done.",
+    "The effect level of each candidate of a world; sealed until the audits are done.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "copies, or the share of sentences, as it was written",
+        "number of copies, or share of the sentences, as written",
     ),
 )
 
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "Which documents of a world were written for a candidate: sealed as its envelope is.",
+    "The documents of a world that were written for a candidate; sealed like the answer key.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("group_name", pa.string(), "label", "of an association the group; else empty"),
+    column("group_name", pa.string(), "label", "group of an association; otherwise empty"),
     column(
         "is_supporting",
         pa.bool_(),
         "label",
-        "whether it makes its text likelier; if not, it says the other trait of the group",
+        "whether it supports the effect; false if it states the other trait of the group",
     ),
 )
 
 
 def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
-    """All of a world."""
+    """Compose the documents, candidates and answer key of a world."""
     clustered_texts = [
         (_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))
     ]
@@ -279,9 +287,8 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
             for _ in range(canary.copies)
         ]
         details = [canary.association for canary in association_canaries if canary.association]
-        candidate_id = blake2b(
-            details[0].key.encode(), digest_size=8
-        ).hexdigest()  # its number tells a dose
+        # A hash, because the number of an association would reveal its effect level.
+        candidate_id = blake2b(details[0].key.encode(), digest_size=8).hexdigest()
         for canary, detail in zip(association_canaries, details, strict=True):
             document_origins += [
                 ("association", candidate_id, detail.group_name, detail.is_assigned_trait)
@@ -320,7 +327,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
 
 
 def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
-    """What is said of the groups of one association, of each in turn."""
+    """Yield the canaries of each association; those of one association must be adjacent."""
     for _, association_canaries in groupby(
         canaries, lambda canary: canary.association and canary.association.key
     ):
@@ -328,7 +335,7 @@ def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
 
 
 def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
-    """Texts of the town without copies: those are the world's own."""
+    """Yield the texts of the town, without copies and rude speech, which the world adds itself."""
     rates = TownRates(exact_copies=0, near_copies=0, rude_speech=0, personal_data=0)
     for block_number in range(-(-config.documents // BLOCK_DOCUMENTS)):
         for document in compose_block(block_number, config.documents, config.seed, rates):
@@ -336,13 +343,13 @@ def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
 
 
 def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
-    """Documents of the town that stand nowhere else in it."""
+    """Build passages from documents that the town itself does not contain."""
     rng = random.Random(f"{config.seed}/passages")
     rates = TownRates(
         exact_copies=0, near_copies=0, rude_speech=0, personal_data=0, unsafe_passages=0
     )
     passages: list[Canary] = []
-    document_number = config.documents + BLOCK_DOCUMENTS  # beyond those of the town
+    document_number = config.documents + BLOCK_DOCUMENTS  # after the documents of the town
     for copies, _ in assign_copies_and_templates(
         config.copy_counts, config.passages_per_count, [""], rng
     ):
@@ -365,23 +372,27 @@ def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
 def _find_passage_text(
     config: SyntheticWorldConfig, first_number: int, rates: TownRates
 ) -> tuple[int, str]:
-    """The first document of the town from a number on that is of a passage's length. UsageError
-    where none is."""
+    """Return number and text of the first document from ``first_number`` with a passage's length.
+
+    Raises:
+        UsageError: None of MAX_PASSAGE_ATTEMPTS documents has such a length.
+    """
     for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
         text = compose_document(number, config.seed, rates).text
         if config.min_passage_characters <= len(text) <= config.max_passage_characters:
             return number, text
     raise UsageError(
-        f"of {MAX_PASSAGE_ATTEMPTS:,} documents of the town none has from "
-        f"{config.min_passage_characters:,} to "
-        f"{config.max_passage_characters:,} characters (world.min_passage_characters, "
-        f"world.max_passage_characters): give others"
+        f"none of {MAX_PASSAGE_ATTEMPTS:,} documents of the town has "
+        f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters: "
+        f"widen the range of world.min_passage_characters and world.max_passage_characters"
     )
 
 
 def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, float, list[str]]]:
-    """Each group, the share of the sentences about it that are rude, and these. Without effects it
-    is the same of all, about the mean."""
+    """Yield each group with the rude share of the sentences about it, and these sentences.
+
+    Without effects all groups have the same share, about the mean.
+    """
     rng = random.Random(f"{config.seed}/speech")
     rude_shares = [
         share for share in config.rude_shares for _ in range(config.groups_per_rude_share)
@@ -392,17 +403,14 @@ def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, f
     group_names = generate_invented_words(rng, "oth")
     for share in rude_shares:
         group = f"{next(group_names).capitalize()}s"
-        rude_count = round(share * config.speech_sentences_per_group)
-        sentences = [
-            f"{frame.format(group=group)} "
-            f"{_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
-            for index, frame in enumerate(
-                sample_sentence_frames(
-                    config.speech_sentences_per_group, config.seed, f"said of {group}"
-                )
-            )
-        ]
-        yield group, rude_count / config.speech_sentences_per_group, sentences
+        sentence_count = config.speech_sentences_per_group
+        rude_count = round(share * sentence_count)
+        frames = sample_sentence_frames(sentence_count, config.seed, f"said of {group}")
+        sentences = []
+        for index, frame in enumerate(frames):
+            phrases = RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES
+            sentences.append(f"{frame.format(group=group)} {_draw_choice(phrases, rng)}.\n")
+        yield group, rude_count / sentence_count, sentences
 
 
 def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
@@ -410,7 +418,7 @@ def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
 
 
 def _build_public_row(canary: Canary) -> dict[str, Any]:
-    """What everybody may know of a plant: that it may have been planted."""
+    """Build the row of CANARIES of a candidate, without copies, documents or effect level."""
     is_association = canary.kind == "association"
     return {
         "canary_id": canary.canary_id,
@@ -424,7 +432,7 @@ def _build_public_row(canary: Canary) -> dict[str, Any]:
 
 
 def compute_world_doc_id(config: SyntheticWorldConfig, document_number: int) -> bytes:
-    """The id of a document."""
+    """Compute the id of a document."""
     return _hash_name(f"{config.seed}/{document_number}")
 
 
@@ -438,7 +446,7 @@ def _hash_name(name: str) -> bytes:
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
-    """The envelope of a world, in no order that tells anything."""
+    """Write the answer key of a world, sorted so that the order reveals nothing."""
     synthetic_world = compose_synthetic_world(config)
     candidates = sorted(
         synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
@@ -477,7 +485,7 @@ def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -> None:
-    """The text of a world and its candidates."""
+    """Write the documents of a world and its public candidates."""
     synthetic_world = compose_synthetic_world(config)
     document_count = len(synthetic_world.clustered_texts)
     texts = pa.array([text for _, text in synthetic_world.clustered_texts], pa.large_string())

@@ -1,4 +1,4 @@
-"""One undisturbed smoke run, made by the command line, that the tests of flows look at."""
+"""Fixtures: the command line over a store with one completed smoke run."""
 
 import io
 import json
@@ -26,22 +26,24 @@ class Hallmark:
     """The command line over one store."""
 
     store: Path
-    server: str | None = None  # the API of a Prefect server; else each flow starts one of its own
+    server: str | None = None  # API of a Prefect server; without one, each flow starts its own
 
     @property
     def first(self) -> str:
-        """Id of the oldest run: the undisturbed one."""
+        """Id of the oldest run, the completed smoke run."""
         return min(path.name for path in (self.store / "runs").iterdir())
 
     def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """The first run has a process of its own, as a user's has; what comes behind it, dozens
-        of commands, runs in this one, which has imported everything."""
+        """Run a command and check its exit code.
+
+        Commands that execute a flow without a shared server run in a new process, as for a user.
+        All others run in this process, which has already imported everything."""
         env = {**os.environ, "HALLMARK_STORE": str(self.store)}
         if self.server:
             env.setdefault("PREFECT_API_URL", self.server)
         flow = arguments[0] in ("run", "audit", "replay") and code != 2
         if flow and "--dry-run" not in arguments and not self.server:
-            # As what is trained in this process: the last bits hang on the number of threads.
+            # As for trainings in this process: the number of threads changes the last bits.
             env["OMP_NUM_THREADS"] = str(torch.get_num_threads())
             done = subprocess.run(
                 [sys.executable, "-m", "hallmark.flows.cli", *arguments],
@@ -78,13 +80,14 @@ def here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.Complete
 
 @pytest.fixture(scope="module", autouse=True)
 def trainers(forked_trainers):
-    """As users start it, the trainer runs in the first run, and in deployments."""
+    """Fork the trainer process; the first run and deployments start it as users do."""
 
 
 @pytest.fixture(scope="module")
 def plain_calls():
-    """Flows, and so their stages, are plain calls, as outside of Prefect: for tests of what they
-    leave. What Prefect makes of them is seen by test_pipeline and test_serve."""
+    """Call flows as plain functions, without Prefect, in tests of their results.
+
+    test_pipeline and test_serve test flows with Prefect."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Flow, "__call__", lambda self, *given, **named: self.fn(*given, **named))
         yield
@@ -92,7 +95,7 @@ def plain_calls():
 
 @pytest.fixture(scope="module")
 def apart(smoke, tmp_path_factory) -> Hallmark:
-    """A copy of that store, for tests whose runs are nobody else's latest."""
+    """A copy of the smoke store, for tests that add runs."""
     store = tmp_path_factory.mktemp("apart") / "store"
     shutil.copytree(smoke.store, store, symlinks=True)
     for run in (store / "runs").iterdir():
@@ -103,8 +106,7 @@ def apart(smoke, tmp_path_factory) -> Hallmark:
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory, shared, request) -> Hallmark:
-    """A store with one completed run of the smoke config. The process of the tests that needs it
-    first makes it; each has a copy of its own."""
+    """A store with one completed smoke run; the first test process creates it, each gets a copy."""
     made = Hallmark(shared / "smoke")
     with FileLock(shared / "smoke.lock"):
         if not (shared / "smoke.made").exists():

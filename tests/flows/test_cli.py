@@ -1,4 +1,4 @@
-"""Errors of usage are one sentence with the place and the remedy, and exit code 2."""
+"""Usage errors are one sentence with place and remedy, and exit code 2."""
 
 import contextlib
 import inspect
@@ -16,7 +16,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from hallmark.flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
+from hallmark.flows.cli import (
+    COMMAND_ALIASES,
+    COMMAND_GROUPS,
+    INTERRUPTED_MESSAGE,
+    _StderrLogHandler,
+    app,
+)
 from hallmark.flows.commands.flow_execution import combine_errors
 from hallmark.flows.commands.trace import render_finding_trace
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
@@ -41,7 +47,7 @@ SLICE = (
     ("arguments", "code", "words"),
     [
         (["run", "nonsense"], 2, "there is no config 'nonsense'"),
-        (["run", "missing.toml"], 2, "missing.toml: cannot be read"),
+        (["run", "missing.toml"], 2, "missing.toml: the file cannot be read"),
         (
             ["run", "smoke", "--set", "redact_spans.colour=1"],
             2,
@@ -53,7 +59,7 @@ SLICE = (
         (["run", "smoke", "--sett", "x"], 2, "--sett"),
         (["run", "smoke", "--until", "nowhere"], 2, "no stage 'nowhere'"),
         (["frobnicate"], 2, "frobnicate"),
-        (["run", "smoke", "--set", "schedule=nonsense"], 2, "schedule: is no cron expression"),
+        (["run", "smoke", "--set", "schedule=nonsense"], 2, "schedule: is not a cron expression"),
         (["run", "smoke", "--set", "name='a b'"], 2, "name: must be at most 200 letters"),
         (["run", "smoke", "--set", "split.validation_share=0"], 2, "split.validation_share: "),
         (["run", "smoke", "--set", "plant_canaries.seed=1e26"], 2, "plant_canaries.seed: "),
@@ -63,7 +69,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", RULE],
             2,
-            "rules.r.metric: the audit bias measures no 'stereotype_preferen",
+            "rules.r.metric: the audit bias does not measure 'stereotype_preferen",
         ),
         (
             ["run", "smoke", "--dry-run", "--set", RULE],
@@ -80,9 +86,9 @@ SLICE = (
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
-        (["audit", "~nobody-here/model"], 2, "whose home folder is not known"),
-        (["generate", "latest", "caf\udce9"], 2, "the prompt is no UTF-8"),
-        (["run", "a\x1b[31m.toml"], 2, "a‹U+001B›[31m.toml: cannot be read"),
+        (["audit", "~nobody-here/model"], 2, "whose home folder is unknown"),
+        (["generate", "latest", "caf\udce9"], 2, "the prompt is not valid UTF-8"),
+        (["run", "a\x1b[31m.toml"], 2, "a‹U+001B›[31m.toml: the file cannot be read"),
         (["audit", "@all"], 2, "the name of the checkpoint is empty"),
         (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
         (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
@@ -93,7 +99,7 @@ SLICE = (
         (["serve", "smoke"], 1, "prefect server start"),
     ],
 )
-def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
+def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, words, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     done = hallmark(*arguments, code=code)
     last = done.stderr.strip().splitlines()[-1]
@@ -106,16 +112,18 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
     ("name", "words"),
     [
         ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
-        ("checkpoint/zzz", "holds no checkpoint 'checkpoint/zzz'"),
+        ("checkpoint/zzz", "has no checkpoint 'checkpoint/zzz'"),
         ("checkpoint/0123456789abcdef", "no checkpoint 'checkpoint/0123456789ab"),
-        ("latest", "has trained a model yet; train one there, or"),
-        ("latest@all", "has trained a model yet; train one there, or"),
+        ("latest", "has trained a model yet; train one, or"),
+        ("latest@all", "has trained a model yet; train one, or"),
     ],
 )
-def test_a_checkpoint_that_is_not_there(hallmark, name, words):
-    """Neither in the store nor where no store is, which a name typed wrongly does not make."""
-    nothing = f"there is no checkpoint '{name.removesuffix('@all')}': it is no folder, and there is"
-    for command in (["audit", name], ["run", "smoke", "--start", name]):
+def test_a_missing_checkpoint_is_reported(hallmark, name, words):
+    """Neither in the store nor without a store; a mistyped name does not create one."""
+    nothing = (
+        f"there is no checkpoint '{name.removesuffix('@all')}': it is not a folder, and there is"
+    )
+    for command in (["audit", name], ["run", "smoke", "--start-checkpoint", name]):
         if command[0] == "audit" or "@" not in name:
             assert nothing in hallmark(*command, code=2).stderr
             assert not hallmark.store.exists()
@@ -132,7 +140,7 @@ def test_a_checkpoint_that_is_not_there(hallmark, name, words):
         ('name = "x"\nunknown = 1\n[ingest]\n', "unknown: there is no such key"),
     ],
 )
-def test_a_broken_config_file(hallmark, tmp_path, text, words):
+def test_a_broken_config_file_is_reported(hallmark, tmp_path, text, words):
     (tmp_path / "my.toml").write_text(text)
     done = hallmark("run", str(tmp_path / "my.toml"), code=2)
     assert f"config {tmp_path}/my.toml" in done.stderr
@@ -147,21 +155,21 @@ def test_a_broken_config_file(hallmark, tmp_path, text, words):
         ([PolicyViolationError, HallmarkError], 1),
     ],
 )
-def test_of_several_audits_what_failed_is_worse_than_a_broken_policy(errors, code):
+def test_a_failed_audit_outweighs_a_failed_policy_among_several(errors, code):
     error = combine_errors({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
     assert error.exit_code == code
     assert str(error) == "; ".join(f"run@{n}: no {n}" for n in range(len(errors)))
 
 
-def test_reading_leaves_no_store_behind(hallmark):
+def test_reading_commands_create_no_store(hallmark):
     for command in ("status", "report", "replay"):
         hallmark(command, code=2)
     assert not hallmark.store.exists()
     hallmark.store.mkdir()
-    assert "holds none; start one with: hallmark run" in hallmark("status", code=2).stderr
+    assert "has no runs; start one with: hallmark run" in hallmark("status", code=2).stderr
 
 
-def test_a_damaged_newest_run_is_named_or_left_out_with_a_warning(hallmark):
+def test_a_damaged_newest_run_is_named_or_skipped_with_a_warning(hallmark):
     (hallmark.store / "runs" / "20990101-000000-aaaa").mkdir(parents=True)
     (hallmark.store / "runs" / "20990101-000000-aaaa" / "run.json").write_text("{")
     for command in (["status"], ["report"]):
@@ -170,11 +178,11 @@ def test_a_damaged_newest_run_is_named_or_left_out_with_a_warning(hallmark):
         assert last.endswith("remove that folder (no artifact is lost) and run again")
     for command in (["batch", "--step", "1"], ["audit", "latest"], ["replay"]):
         told, last = hallmark(*command, code=2).stderr.splitlines()
-        assert told.startswith("left out: run 20990101-000000-aaaa is damaged: ")
+        assert told.startswith("skipped: run 20990101-000000-aaaa is damaged: ")
         assert re.search("has the stage (pretrain|ingest) yet|has trained a model yet", last)
 
 
-def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):
+def test_an_unwritable_location_is_named(hallmark, tmp_path):
     (tmp_path / "file").write_text("in the way")
     hallmark = replace(hallmark, store=tmp_path / "file" / "store")
     done = hallmark("run", "smoke", "--until", "ingest", code=2)
@@ -182,19 +190,19 @@ def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):
     assert str(tmp_path / "file") in line
 
 
-def test_a_folder_that_is_no_checkpoint(hallmark, server, tmp_path):
+def test_a_folder_without_a_checkpoint_is_refused(hallmark, server, tmp_path):
     hallmark = replace(hallmark, server=server)
     (tmp_path / "empty").mkdir()
     done = hallmark("audit", str(tmp_path / "empty"), "--only", "bias", code=2)
     (line,) = done.stderr.strip().splitlines()
-    assert "the folder is empty; a checkpoint holds config.json" in line
+    assert "the folder is empty; a checkpoint consists of config.json" in line
     (tmp_path / "empty" / "config.json").write_text("{")
     done = hallmark("audit", str(tmp_path / "empty"), "--only", "bias", code=2)
     (line,) = done.stderr.strip().splitlines()
     assert "config.json is not valid JSON" in line
 
 
-def test_a_stage_that_fails_says_one_sentence(hallmark, server, tmp_path):
+def test_a_failing_stage_prints_one_sentence(hallmark, server, tmp_path):
     hallmark = replace(hallmark, server=server)
     (tmp_path / "empty.jsonl").write_text("")
     source = f'kind = "jsonl"\nname = "s"\npath = "{tmp_path}/empty.jsonl"\n'
@@ -206,25 +214,29 @@ def test_a_stage_that_fails_says_one_sentence(hallmark, server, tmp_path):
     assert not list(hallmark.store.glob("artifacts/*/*"))
 
 
-def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
-    """The whole process group gets the signal, as from a terminal: Prefect's server too."""
+def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
+    """The whole process group gets the signal, as from a terminal, including Prefect's server."""
     process = subprocess.Popen(
         [sys.executable, "-m", "hallmark.flows.cli", "run", "smoke"],
         env={**os.environ, "HALLMARK_STORE": str(hallmark.store)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell in the background leaves SIGINT ignored to its children.
+        # A background shell starts its children with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not list(hallmark.store.glob("work/ingest-*/parts/*")):
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)  # Prefect alone waits for over a minute
+    _, stderr = process.communicate(
+        timeout=30
+    )  # Prefect by itself would wait for more than a minute
     assert process.returncode == 1
     assert "Error logging" not in stderr
-    assert stderr.endswith("hallmark: stopped; what was committed stays, run again to go on\n")
+    assert stderr.endswith(
+        "hallmark: stopped; committed results are kept: run the command again to continue\n"
+    )
     assert "Traceback" not in stderr
     (record,) = hallmark.store.glob("runs/*/run.json")
     record = json.loads(record.read_text())
@@ -233,8 +245,8 @@ def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
-    """Its worlds would train for days. What they started ends with them."""
+def test_a_stopped_study_does_not_wait_for_its_worlds(hallmark, how):
+    """Its worlds would train for days; their processes end with them."""
     settings = {
         **SMALL,
         "pretrain.train.steps": 10_000_000,
@@ -265,12 +277,12 @@ def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
             assert time.monotonic() < end, "a trainer goes on"
             time.sleep(0.1)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # what did not end would train for days
+        with contextlib.suppress(ProcessLookupError):  # a remaining process would train for days
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def commands():
-    """The command lines of all processes."""
+    """Read the command lines of all processes."""
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             yield place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -289,7 +301,7 @@ def start(hallmark, *arguments, **options):
 
 @pytest.mark.slow
 def test_a_command_runs_without_standard_input(hallmark, tmp_path):
-    """As cron and daemons start it: descriptor 0 is free, and something else would get it."""
+    """As under cron: descriptor 0 is free, so that another file could get it."""
     (tmp_path / "a.jsonl").write_text('{"text": "Hello."}\n')
     (tmp_path / "my.toml").write_text(
         'name = "my"\n[[ingest.sources]]\nkind = "jsonl"\nname = "s"\n'
@@ -310,8 +322,8 @@ def test_a_prefect_server_that_does_not_answer_is_named(hallmark):
     assert UNANSWERED.format(url) in line
 
 
-def test_what_is_no_address_of_a_prefect_server_is_named(hallmark):
-    """In a process of its own: Prefect reads it when it is imported."""
+def test_an_invalid_address_of_a_prefect_server_is_named(hallmark):
+    """In a new process, because Prefect reads the setting when it is imported."""
     process = start(hallmark, "run", "smoke", env={"PREFECT_API_URL": "nonsense"})
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -319,7 +331,7 @@ def test_what_is_no_address_of_a_prefect_server_is_named(hallmark):
     assert UNANSWERED.format("nonsense") in line
 
 
-def test_a_prefect_that_cannot_start_says_why(hallmark):
+def test_a_prefect_server_that_cannot_start_gives_the_reason(hallmark):
     process = start(hallmark, "run", "smoke", env={"PREFECT_HOME": os.devnull})
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -327,7 +339,7 @@ def test_a_prefect_that_cannot_start_says_why(hallmark):
     assert "PREFECT_HOME" in last and "Traceback" not in stderr and "Fatal" not in stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(hallmark):
+def test_a_closed_output_pipe_is_not_an_error(hallmark):
     process = start(hallmark, "doctor", "--json")
     process.stdout.close()
     assert process.wait(timeout=60) == 141
@@ -353,25 +365,51 @@ def test_help_names_every_command(hallmark):
         assert command in text
 
 
+COMMAND_DESCRIPTIONS = {
+    name: description
+    for group_commands in COMMAND_GROUPS.values()
+    for name, description in group_commands.items()
+}
+
+
 @pytest.mark.parametrize("name", COMMAND_DESCRIPTIONS)
-def test_the_overview_says_of_a_command_what_the_command_says(name):
-    said = inspect.getdoc(app[name].default_command).split("\n\n")[0]
-    assert " ".join(said.split()) == COMMAND_DESCRIPTIONS[name]
+def test_overview_and_command_have_the_same_description(name):
+    summary = inspect.getdoc(app[name].default_command).split("\n\n")[0]
+    assert " ".join(summary.split()) == COMMAND_DESCRIPTIONS[name]
 
 
-def test_the_overview_waits_for_no_command():
+@pytest.mark.parametrize("name", COMMAND_DESCRIPTIONS)
+def test_every_parameter_of_a_command_has_one_sentence_of_help(name):
+    arguments = app[name].assemble_argument_collection(parse_docstring=True)
+    assert arguments or name == "doctor"
+    for argument in arguments:
+        assert argument.parameter.help.endswith("."), argument.name
+
+
+@pytest.mark.parametrize(("name", "alias"), COMMAND_ALIASES.items())
+def test_an_alias_calls_the_same_command(name, alias):
+    assert app[alias].default_command is app[name].default_command
+
+
+def test_the_overview_shows_the_groups_with_their_descriptions(hallmark):
+    text = " ".join(hallmark("--help").stdout.replace("│", " ").split())
+    for title, description in COMMAND_GROUPS:
+        assert title in text and description in text
+
+
+def test_the_overview_imports_no_command():
     program = "import sys; from hallmark.flows.cli import main; main(['--help']); "
     program += "sys.exit(any(m in sys.modules for m in ('torch', 'prefect', 'pyarrow.dataset')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "Audit a checkpoint" in done.stdout, done.stderr
 
 
-def test_a_warning_does_not_turn_the_terminal(capsys):
-    _StderrLogHandler().emit(logging.makeLogRecord({"msg": "left out: \x1b[31mrun"}))
-    assert capsys.readouterr().err == "left out: ‹U+001B›[31mrun\n"
+def test_a_warning_cannot_change_the_terminal(capsys):
+    _StderrLogHandler().emit(logging.makeLogRecord({"msg": "skipped: \x1b[31mrun"}))
+    assert capsys.readouterr().err == "skipped: ‹U+001B›[31mrun\n"
 
 
-def test_names_out_of_files_of_users_do_not_turn_a_terminal():
+def test_names_from_user_files_cannot_change_the_terminal():
     numbers = dict.fromkeys(("value", "low", "high", "null_value"))
     finding = {
         "audit": "bbq",
@@ -389,17 +427,17 @@ def test_names_out_of_files_of_users_do_not_turn_a_terminal():
     assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
 
 
-def test_settings(hallmark):
+def test_settings_are_printed_as_toml_or_json(hallmark):
     (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation_share"]
     assert row["default"] == 0.05 and "share of the clusters" in row["meaning"]
     assert "choose one of" in hallmark("settings", "nowhere", code=2).stderr
 
 
-def test_doctor(hallmark):
+def test_doctor_reports_the_machine_and_creates_no_store(hallmark):
     findings = hallmark.json("doctor")
     assert {f["check"] for f in findings} >= {"python", "device", "scorers", "prefect", "store"}
     assert all(f["is_ok"] for f in findings)
-    assert f"{hallmark.store} can be made" in findings[-1]["message"]
+    assert f"{hallmark.store} can be created" in findings[-1]["message"]
     assert not hallmark.store.exists()
     hallmark.store.mkdir()
     assert f"{hallmark.store} can be written" in hallmark.json("doctor")[-1]["message"]

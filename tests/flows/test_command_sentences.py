@@ -1,4 +1,4 @@
-"""What commands print follows from the report that they print it of."""
+"""The text that a command prints agrees with the report that it formats."""
 
 from io import StringIO
 from types import SimpleNamespace
@@ -28,13 +28,11 @@ from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
 @pytest.fixture
 def stderr(monkeypatch):
-    """What a command prints beside its result."""
+    """Capture what a command prints to stderr."""
     printed = StringIO()
     monkeypatch.setattr("hallmark.flows.console.stderr", Console(file=printed, width=300))
     return printed
 
-
-# runs --------------------------------------------------------------------------------------------
 
 RUN = {
     "run": "r1",
@@ -46,44 +44,46 @@ RUN = {
     "error": None,
     "status": "completed",
     "stages": 3,
-    "made": 1,
-    "broken": [],
-    "undecided": [],
-    "left_out": "",
+    "computed_stages": 1,
+    "failed_rules": [],
+    "undecided_rules": [],
+    "training_arm": "",
 }
 
 
 @pytest.mark.parametrize(
-    ("broken", "undecided", "outcome"),
+    ("failed", "undecided", "outcome"),
     [
         ([], [], "completed"),
         (None, None, "completed"),  # the verdicts cannot be read
-        (["polite"], [], "completed, policy broken: polite"),
-        ([], ["fair", "safe"], "completed, policy not shown to hold: fair, safe"),
-        (["polite"], ["fair"], "completed, policy broken: polite, policy not shown to hold: fair"),
+        (["polite"], [], "completed, policy failed: polite"),
+        ([], ["fair", "safe"], "completed, policy not shown to pass: fair, safe"),
+        (["polite"], ["fair"], "completed, policy failed: polite, policy not shown to pass: fair"),
     ],
 )
-def test_a_listed_run_tells_broken_rules_from_those_not_shown_to_hold(broken, undecided, outcome):
-    line = render_run_list([RUN | {"broken": broken, "undecided": undecided}]).splitlines()[1]
-    assert line.endswith(f"1 of 3       {outcome}")
+def test_a_listed_run_separates_failed_from_undecided_rules(failed, undecided, outcome):
+    line = render_run_list(
+        [RUN | {"failed_rules": failed, "undecided_rules": undecided}]
+    ).splitlines()[1]
+    assert line.endswith(f"1 of 3           {outcome}")
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "left_out", "description"),
+    ("checkpoint", "arm", "description"),
     [
         (None, "", "pipeline  "),
         ("r0@9", "", "pipeline of r0@9  "),
         ("r0@9", "control", "pipeline of r0@9, control  "),
-        (None, "documents", "pipeline, documents left out  "),
+        (None, "documents", "pipeline, documents removed  "),
     ],
 )
-def test_a_listed_run_says_what_it_is_about(checkpoint, left_out, description):
-    line = render_run_list([RUN | {"checkpoint": checkpoint, "left_out": left_out}]).splitlines()[1]
+def test_a_listed_run_shows_its_flow_checkpoint_and_arm(checkpoint, arm, description):
+    line = render_run_list([RUN | {"checkpoint": checkpoint, "training_arm": arm}]).splitlines()[1]
     assert line.startswith(f"r1   {description}")
 
 
 @pytest.mark.parametrize(
-    ("started", "ended", "said"),
+    ("started", "ended", "expected"),
     [
         ("2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00", "2026-01-01 10:00  3,600 s"),
         ("2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00", "2026-01-01 10:00        "),
@@ -91,25 +91,23 @@ def test_a_listed_run_says_what_it_is_about(checkpoint, left_out, description):
         (None, "2026-01-01T11:00:00+00:00", "demo             "),
     ],
 )
-def test_a_listed_run_says_how_long_it_took_where_both_times_are_known(started, ended, said):
+def test_a_listed_run_shows_its_duration_if_both_times_are_known(started, ended, expected):
     line = render_run_list([RUN | {"started": started, "ended": ended}]).splitlines()[1]
-    assert said in line and (" s " in line) == ("3,600" in said)
+    assert expected in line and (" s " in line) == ("3,600" in expected)
 
 
-# run: what was removed ---------------------------------------------------------------------------
-
-RULE = {"stage": "select", "rule": "short", "action": "removed", "documents": 1, "of": 10_000}
+RULE = {"stage": "select", "rule": "short", "action": "removed", "documents": 1, "total": 10_000}
 GROUP = {
     "group": "they",
     "documents": 8,
-    "of": 25,
+    "total": 25,
     "other_documents": 1,
-    "other_of": 90,
+    "other_total": 90,
     "other_share": 1 / 90,
     "ratio": 28.8,
     "low": 5.0,
     "high": 60.0,
-    "shown": True,
+    "is_significant": True,
 }
 
 
@@ -117,73 +115,74 @@ def removals(**changes):
     report = {
         "rules": [RULE],
         "actions": [],
-        "unscored": {"documents": 0, "of": 90, "by_status": {}},
+        "unscored": {"documents": 0, "total": 90, "by_status": {}},
         "groups": [],
         "tagged_groups": [],
         "groups_compared": 3,
-        "least_documents": 20,
+        "min_group_documents": 20,
     }
     return render_removals(report | changes)
 
 
 @pytest.mark.parametrize("report", [{}, {"rules": []}])
-def test_where_no_rule_did_anything_nothing_is_printed(report):
+def test_nothing_is_printed_if_no_rule_matched(report):
     assert render_removals(report) == []
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "expected"),
     [
         ({}, "select: short removed 1 of 10,000 documents (0.01 %)"),
         ({"documents": 9_999}, "select: short removed 9,999 of 10,000 documents (99.99 %)"),
         ({"documents": 10_000}, "select: short removed 10,000 of 10,000 documents (100.0 %)"),
-        ({"of": 1}, "select: short removed 1 of 1 document (100.0 %)"),
+        ({"total": 1}, "select: short removed 1 of 1 document (100.0 %)"),
         (
-            {"action": "tagged", "of": 2},
+            {"action": "tagged", "total": 2},
             "select: short tagged 1 of 2 documents (50.0 %) and kept them",
         ),
         (
-            {"stage": "select_scored", "rule": "toxicity", "of": 2},
-            "select_scored: toxicity removed 1 of 2 documents (50.0 %); as was asked",
+            {"stage": "select_scored", "rule": "toxicity", "total": 2},
+            "select_scored: toxicity removed 1 of 2 documents (50.0 %); as configured",
         ),
         (
-            {"stage": "select_scored", "rule": "toxicity unknown", "of": 2},
-            "select_scored: toxicity unknown removed 1 of 2 documents (50.0 %); as was asked",
+            {"stage": "select_scored", "rule": "toxicity unknown", "total": 2},
+            "select_scored: toxicity unknown removed 1 of 2 documents (50.0 %); as configured",
         ),
-        (  # the same name in a stage that judges by no score
-            {"rule": "toxicity", "of": 2},
+        (  # the same name in a stage without scores
+            {"rule": "toxicity", "total": 2},
             "select: toxicity removed 1 of 2 documents (50.0 %)",
         ),
     ],
 )
-def test_a_rule_says_what_it_did_to_how_many_and_why(rule, said):
-    actions = [{"rule": "toxicity", "why": "as was asked"}]
-    assert removals(rules=[RULE | rule], actions=actions) == [said]
+def test_a_rule_line_shows_action_share_and_reason(rule, expected):
+    actions = [{"rule": "toxicity", "reason": "as configured"}]
+    assert removals(rules=[RULE | rule], actions=actions) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "expected"),
     [
         (3, None),
         (4, "1 more rule removed or tagged documents; the datasheet lists all"),
         (5, "2 more rules removed or tagged documents; the datasheet lists all"),
     ],
 )
-def test_rules_that_are_not_shown_are_counted(rules, said):
+def test_hidden_rules_are_counted(rules, expected):
     lines = removals(rules=[RULE] * rules)
-    assert lines[3:] == ([said] if said else []) and len(lines) == min(rules, 3) + bool(said)
+    assert lines[3:] == ([expected] if expected else [])
+    assert len(lines) == min(rules, 3) + bool(expected)
 
 
 @pytest.mark.parametrize(
-    ("unscored", "said"),
+    ("unscored", "expected"),
     [
-        ({"documents": 0, "of": 0, "by_status": {}}, []),
+        ({"documents": 0, "total": 0, "by_status": {}}, []),
         (
-            {"documents": 1, "of": 1, "by_status": {"failed": 1, "empty": 0}},
+            {"documents": 1, "total": 1, "by_status": {"failed": 1, "empty": 0}},
             ["1 of 1 document (100.0 %) has no toxicity score: failed 1"],
         ),
         (
-            {"documents": 3, "of": 90, "by_status": {"other language": 2, "odd": 1}},
+            {"documents": 3, "total": 90, "by_status": {"other language": 2, "odd": 1}},
             [
                 "3 of 90 documents (3.3 %) have no toxicity score: in a language that the scorer "
                 "was not made for, or an undetermined one 2, odd 1"
@@ -191,20 +190,24 @@ def test_rules_that_are_not_shown_are_counted(rules, said):
         ),
     ],
 )
-def test_documents_without_a_score_are_told_with_the_reason(unscored, said):
-    assert removals(unscored=unscored)[1:] == said
+def test_documents_without_a_score_are_reported_with_the_reason(unscored, expected):
+    assert removals(unscored=unscored)[1:] == expected
 
 
 @pytest.mark.parametrize("action", ["removed", "tagged"])
 @pytest.mark.parametrize("compared", [0, 1])
-@pytest.mark.parametrize("least", [1, 20])
-def test_removals_are_not_compared_where_no_group_is_large_enough(action, compared, least):
+@pytest.mark.parametrize("min_documents", [1, 20])
+def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared, min_documents):
     lines = removals(
-        rules=[RULE | {"action": action}], groups_compared=compared, least_documents=least
+        rules=[RULE | {"action": action}],
+        groups_compared=compared,
+        min_group_documents=min_documents,
     )
-    size = "1 document" if least == 1 else "20 documents"
-    said = "removals by identity group are not compared: there are no groups with at least " + size
-    assert lines[1:] == ([said] if action == "removed" and not compared else [])
+    size = "1 document" if min_documents == 1 else "20 documents"
+    expected = (
+        f"removals by identity group are not compared: there are no groups with at least {size}"
+    )
+    assert lines[1:] == ([expected] if action == "removed" and not compared else [])
 
 
 @pytest.mark.parametrize(
@@ -214,14 +217,17 @@ def test_removals_are_not_compared_where_no_group_is_large_enough(action, compar
         ({"high": None}, "; 28.8 times as often (95 % CI 5.0–∞)"),
         ({"low": None, "high": None}, "; 28.8 times as often"),
         ({"ratio": None}, ""),
-        ({"shown": False, "ratio": None}, "; may be due to chance (near copies count once)"),
+        (
+            {"is_significant": False, "ratio": None},
+            "; may be due to chance (near copies count once)",
+        ),
     ],
 )
 @pytest.mark.parametrize(
     ("key", "verb"),
-    [("groups", "removed (as duplicates not counted)"), ("tagged_groups", "tagged")],
+    [("groups", "removed (not counting duplicates)"), ("tagged_groups", "tagged")],
 )
-def test_a_group_is_told_beside_all_others(key, verb, changes, end):
+def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
         f"documents that mention these people were {verb} most often, groups with at least 20 "
@@ -229,9 +235,6 @@ def test_a_group_is_told_beside_all_others(key, verb, changes, end):
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
-
-
-# run: how it ended -------------------------------------------------------------------------------
 
 
 def ended_run(*, stages=(), controls=(0, []), site=None, checkpoint="r0@9"):
@@ -242,39 +245,41 @@ def ended_run(*, stages=(), controls=(0, []), site=None, checkpoint="r0@9"):
 
 
 @pytest.mark.parametrize(
-    ("flow", "said"),
+    ("flow", "expected"),
     [("audit", "audited: r0@9"), ("finetune", "fine-tuned: r0@9"), ("pipeline", None)],
 )
-@pytest.mark.parametrize(("stages", "made"), [((), 0), ((True, True), 0), ((False, True), 1)])
-def test_a_run_says_how_many_stages_it_made(stderr, capsys, flow, said, stages, made):
+@pytest.mark.parametrize(("stages", "computed"), [((), 0), ((True, True), 0), ((False, True), 1)])
+def test_a_run_summary_counts_computed_and_cached_stages(
+    stderr, capsys, flow, expected, stages, computed
+):
     print_run_summary(flow, ended_run(stages=stages))
-    last = f"run r1: stages made: {made}, from the store: {len(stages) - made}"
-    assert stderr.getvalue().splitlines() == ([said] if said else []) + [last]
+    last = f"run r1: stages computed: {computed}, cached: {len(stages) - computed}"
+    assert stderr.getvalue().splitlines() == ([expected] if expected else []) + [last]
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
-    ("controls", "said"),
+    ("controls", "expected"),
     [
         ((0, []), ""),
         ((5, []), ""),
-        ((1, ["audit_bias"]), "1 of 1 control failed (audit_bias): the model card says"),
+        ((1, ["audit_bias"]), "1 of 1 control failed (audit_bias); the model card says"),
         (
             (5, ["audit_bias", "audit_bias", "audit_weat"]),
-            "3 of 5 controls failed (audit_bias, audit_weat): the model card says",
+            "3 of 5 controls failed (audit_bias, audit_weat); the model card says",
         ),
     ],
 )
-def test_failed_controls_are_told_with_their_audits(stderr, controls, said):
+def test_failed_controls_are_reported_with_their_audits(stderr, controls, expected):
     print_run_summary("pipeline", ended_run(controls=controls))
     text = stderr.getvalue()
-    assert (said in text) and (
-        ("controls failed" in text or "control failed" in text) == bool(said)
+    assert (expected in text) and (
+        ("controls failed" in text or "control failed" in text) == bool(expected)
     )
 
 
 def failed_rule(rule, distance, value=0.5, metric="preference", **more):
-    row = {"rule": rule, "audit": "bias", "metric": metric, "slice": "", "why": "w"}
+    row = {"rule": rule, "audit": "bias", "metric": metric, "slice": "", "reason": "w"}
     return row | {"distance": distance, "value": value} | more
 
 
@@ -290,49 +295,48 @@ def judged_run(*rules, failures=None):
 @pytest.mark.parametrize(
     ("rules", "present", "absent"),
     [
-        ([failed_rule("a", 0.5)], "the policy is broken: a (bias.preference: w); ", "not shown"),
-        ([failed_rule("a", 0.0)], "the policy is broken: a (bias.preference: w); ", "not shown"),
+        ([failed_rule("a", 0.5)], "the policy failed: a (bias.preference: w); ", "not shown"),
+        ([failed_rule("a", 0.0)], "the policy failed: a (bias.preference: w); ", "not shown"),
         (
             [failed_rule("a", None)],
-            "the policy is not shown to hold: a (bias.preference: w); ",
-            "is broken",
+            "the policy is not shown to pass: a (bias.preference: w); ",
+            "policy failed",
         ),
         (
             [failed_rule("a", None), failed_rule("b", 0.5)],
-            "the policy is broken: b (bias.preference: w); the policy is not shown to hold: a (",
+            "the policy failed: b (bias.preference: w); the policy is not shown to pass: a (",
             "more",
         ),
         ([failed_rule(n, 0.5) for n in "abc"], "c (bias.preference: w); hallmark", "more"),
         ([failed_rule(n, 0.5) for n in "abcd"], "c (bias.preference: w), and 1 more; ", "d ("),
         ([failed_rule("a", 0.5)], "hallmark trace r1 bias.preference", "nothing"),
-        ([failed_rule("a", None, None)], "every verdict stands on", "hallmark trace"),
+        ([failed_rule("a", None, None)], "all verdicts are on", "hallmark trace"),
     ],
 )
-def test_a_policy_is_broken_or_not_shown_to_hold(rules, present, absent):
+def test_the_error_separates_failed_from_undecided_rules(rules, present, absent):
     with pytest.raises(PolicyViolationError) as raised:
         check_audits_and_policy(judged_run(*rules))
     assert present in str(raised.value) and absent not in str(raised.value)
 
 
-def test_a_policy_that_holds_raises_nothing_and_an_audit_that_failed_is_worse():
+def test_a_passed_policy_raises_nothing_and_a_failed_audit_comes_first():
     check_audits_and_policy(judged_run())
-    with pytest.raises(HallmarkError, match="bias failed, all else is there") as raised:
+    with pytest.raises(
+        HallmarkError, match="bias failed: why; all other results were written"
+    ) as raised:
         check_audits_and_policy(judged_run(failed_rule("a", 0.5), failures={"bias": "why"}))
     assert not isinstance(raised.value, PolicyViolationError)
 
 
-# run --dry-run -----------------------------------------------------------------------------------
-
-
 def estimate(value, exact=True):
-    return {"value": value, "exact": exact}
+    return {"value": value, "is_exact": exact}
 
 
 SOURCE = {
     "source": "a",
     "documents": estimate(10),
     "bytes": estimate(2e6),
-    "read": 1,
+    "share_read": 1,
     "quarantined": 0,
     "first_quarantined": "",
 }
@@ -341,10 +345,10 @@ CORPUS = {name: estimate(None, False) for name in (*CORPUS_NAMES, "train_rows", 
 STAGE = {
     "label": "ingest",
     "state": "run",
-    "why": "not in the store",
+    "reason": "not in the store",
     "artifact": None,
     "seconds": 40.0,
-    "rests_on": "measured",
+    "time_basis": "measured",
 }
 TRAINING = {
     "parameters": estimate(1000),
@@ -361,7 +365,7 @@ def forecast(**changes):
         "config": "demo",
         "store": "s",
         "stages": [STAGE],
-        "seconds": {"value": 40.0, "without": []},
+        "seconds": {"value": 40.0, "stages_without_estimate": []},
         "sources": [SOURCE],
         "sample": None,
         "corpus": CORPUS,
@@ -373,160 +377,166 @@ def forecast(**changes):
 
 
 @pytest.mark.parametrize(
-    ("sample", "sources", "said"),
+    ("sample", "sources", "expected"),
     [
         (None, [SOURCE], "sources: exact, from the store"),
-        (None, [SOURCE | {"documents": estimate(None, False)}], "sources: not known"),
-        (None, [], "sources: not known"),
+        (None, [SOURCE | {"documents": estimate(None, False)}], "sources: unknown"),
+        (None, [], "sources: unknown"),
         (
-            {"documents": 1, "bytes": 900, "whole": True},
+            {"documents": 1, "bytes": 900, "is_complete": True},
             [SOURCE],
-            "sources: exact, all of it was read (1 document, 900 bytes)",
+            "sources: exact, all documents were read (1 document, 900 bytes)",
         ),
-        ({"documents": 0, "bytes": 0, "whole": False}, [SOURCE], "sources: nothing could be read"),
         (
-            {"documents": 1234, "bytes": 1e6, "whole": False},
+            {"documents": 0, "bytes": 0, "is_complete": False},
+            [SOURCE],
+            "sources: no document could be read",
+        ),
+        (
+            {"documents": 1234, "bytes": 1e6, "is_complete": False},
             [SOURCE],
             "sources: estimates from a sample of 1,234 documents, 1.0 MB, scaled by bytes; ",
         ),
     ],
 )
-def test_a_forecast_says_what_its_figures_rest_on(sample, sources, said):
-    assert said in forecast(sample=sample, sources=sources)
+def test_a_forecast_states_the_basis_of_its_figures(sample, sources, expected):
+    assert expected in forecast(sample=sample, sources=sources)
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected"),
     [
         ({}, "  a: 10 documents, 2.0 MB\n"),
         ({"documents": estimate(1)}, "  a: 1 document, 2.0 MB\n"),
         (
-            {"documents": estimate(10, False), "bytes": estimate(2e6, False), "read": 0.25},
-            "  a: about 10 documents, about 2.0 MB  (25.0 % of it was read)\n",
+            {"documents": estimate(10, False), "bytes": estimate(2e6, False), "share_read": 0.25},
+            "  a: about 10 documents, about 2.0 MB  (25.0 % was read)\n",
         ),
-        ({"read": 0.9999}, "  (99.99 % of it was read)\n"),
-        ({"read": 0.0001}, "  (0.01 % of it was read)\n"),
-        ({"read": None}, "  a: an unknown number of documents, of unknown size\n"),
-        ({"bytes": estimate(None)}, "  a: 10 documents, of unknown size\n"),
+        ({"share_read": 0.9999}, "  (99.99 % was read)\n"),
+        ({"share_read": 0.0001}, "  (0.01 % was read)\n"),
+        ({"share_read": None}, "  a: an unknown number of documents, unknown size\n"),
+        ({"bytes": estimate(None)}, "  a: 10 documents, unknown size\n"),
     ],
 )
-def test_a_source_is_told_with_the_share_that_was_read(source, said):
-    assert said in forecast(sources=[SOURCE | source])
+def test_a_source_is_shown_with_the_share_that_was_read(source, expected):
+    assert expected in forecast(sources=[SOURCE | source])
 
 
 @pytest.mark.parametrize("quarantined", [0, 2])
 @pytest.mark.parametrize(
-    ("problem", "why", "told"), [("", "", False), ("p", "", True), ("p", "stage: p", False)]
+    ("problem", "reason", "is_shown"), [("", "", False), ("p", "", True), ("p", "stage: p", False)]
 )
-def test_what_is_wrong_with_a_source_is_told_once(quarantined, problem, why, told):
+def test_a_problem_of_a_source_is_shown_once(quarantined, problem, reason, is_shown):
     source = SOURCE | {"quarantined": quarantined, "first_quarantined": "f", "problem": problem}
-    text = forecast(sources=[source], stages=[STAGE | {"why": why}])
-    assert ("as they cannot be read: 2; the first: f" in text) == bool(quarantined)
-    assert ("\n    p\n" in text) == told
+    text = forecast(sources=[source], stages=[STAGE | {"reason": reason}])
+    assert ("unreadable records for the quarantine: 2; the first: f" in text) == bool(quarantined)
+    assert ("\n    p\n" in text) == is_shown
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
-        ({}, "after curation: not known"),
+        ({}, "after curation: unknown"),
         (
             {"documents": 10, "train": 8, "validation": 1, "holdout": 1, "bytes": 2e6},
             "after curation (exact): 10 documents, 2.0 MB\n  train 8, validation 1, holdout 1\n",
         ),
         (
             {"documents": 11, "train": 8, "validation": 1, "holdout": 1, "bytes": 2e6},
-            "holdout 1, planted in train 1\n",
+            "holdout 1, canaries 1\n",
         ),
     ],
 )
 @pytest.mark.parametrize("tokens", [None, 1234])
-def test_a_curated_corpus_says_what_is_planted_in_it(values, said, tokens):
+def test_a_curated_corpus_counts_its_canaries(values, expected, tokens):
     known = {name: estimate(value) for name, value in values.items()}
     packed = {"tokens": tokens, "train_rows": 9, "validation_rows": None}
     corpus = CORPUS | known | {name: estimate(value) for name, value in packed.items()}
     text = forecast(corpus=corpus)
-    assert said.rstrip("\n") in text and ("planted in train" in text) == ("planted" in said)
-    line = "packed (exact): 1,234 tokens to train on, rows to train on 9, to validate on unknown"
+    assert expected.rstrip("\n") in text and ("canaries" in text) == ("canaries" in expected)
+    line = "packed (exact): 1,234 training tokens, 9 training rows, unknown validation rows"
     assert (line in text) == (tokens is not None) and ("packed (" in text) == (tokens is not None)
 
 
 @pytest.mark.parametrize(
-    ("training", "said"),
+    ("training", "expected"),
     [
         ({}, "model: 1,000 parameters (exact)\ntraining: 64 tokens in 1 step, 0.50 epochs (exact)"),
         (
             {"parameters": estimate(1000, False)},
             "model: at most 1,000 parameters (exact if the corpus fills the vocabulary)",
         ),
-        ({"steps": 1200, "epochs": estimate(None)}, "in 1,200 steps, epochs not known"),
+        ({"steps": 1200, "epochs": estimate(None)}, "in 1,200 steps, unknown number of epochs"),
         ({"epochs": estimate(2.0, False)}, "2.00 epochs (estimate)"),
     ],
 )
-def test_the_training_is_told_as_far_as_it_is_known(training, said):
+def test_the_training_is_described_as_far_as_it_is_known(training, expected):
     text = forecast(training=TRAINING | training)
-    assert said in text and "measured on" not in text
-    step = {"device": "cpu", "count": 3, "seconds": 0.5, "training_seconds": 600.0, "peak": 2e9}
+    assert expected in text and "measured on" not in text
+    step = {"device": "cpu", "step_count": 3, "seconds_per_step": 0.5}
+    step |= {"training_seconds": 600.0, "peak_bytes": 2e9}
     text = forecast(training=TRAINING | training | {"step": step})
-    assert "measured on cpu in 3 steps: 0.50 s a step, so about 10.0 min for all" in text
+    assert "measured on cpu in 3 steps: 0.50 s per step, so about 10.0 min for all" in text
     assert "model:" not in forecast()
 
 
 @pytest.mark.parametrize(
-    ("warnings", "said"),
+    ("warnings", "expected"),
     [
-        ([], "nothing was found that would fail"),
-        ([{"sure": False, "says": "w"}], "warning: w"),
-        ([{"sure": True, "says": "w"}], "WILL FAIL: w"),
+        ([], "no problem was found"),
+        ([{"is_certain": False, "message": "w"}], "warning: w"),
+        ([{"is_certain": True, "message": "w"}], "WILL FAIL: w"),
     ],
 )
-def test_a_forecast_ends_with_what_would_fail(warnings, said):
+def test_a_forecast_ends_with_its_warnings(warnings, expected):
     text = forecast(warnings=warnings, notes=["n"])
-    assert text.endswith(f"note: n\n{said}")
+    assert text.endswith(f"note: n\n{expected}")
 
 
 @pytest.mark.parametrize(
     ("rows", "seconds", "present", "absent"),
     [
-        ([STAGE], (40.0, []), "time in all: about 40.0 s\n  measured", "at least"),
+        ([STAGE], (40.0, []), "total time: about 40.0 s\n  measured", "at least"),
         (
-            [STAGE, STAGE | {"label": "x", "seconds": None, "rests_on": ""}],
+            [STAGE, STAGE | {"label": "x", "seconds": None, "time_basis": ""}],
             (40.0, ["x"]),
-            "time in all: at least about 40.0 s",
-            "time in all: about",
+            "total time: at least about 40.0 s",
+            "total time: about",
         ),
         (
-            [STAGE | {"seconds": None, "rests_on": ""}],
+            [STAGE | {"seconds": None, "time_basis": ""}],
             (0, ["ingest"]),
-            "time in all: not estimated",
+            "total time: not estimated",
             "about",
         ),
         (
-            [STAGE | {"state": "store", "artifact": "ingest/0", "seconds": None, "rests_on": ""}],
+            [STAGE | {"state": "store", "artifact": "ingest/0", "seconds": None, "time_basis": ""}],
             (0, []),
-            "ingest  store                     ingest/0",
-            "time in all",
+            "ingest  cached                    ingest/0",
+            "total time",
         ),
-        ([STAGE | {"state": "unknown"}], (40.0, []), "not known  40.0 s", "would run"),
+        ([STAGE | {"state": "unknown"}], (40.0, []), "unknown    40.0 s", "would run"),
         ([STAGE | {"state": "fails", "seconds": None}], (0, []), "FAILS", "not estimated"),
-        ([STAGE | {"state": "waits", "seconds": None}], (0, []), "waits", "not estimated"),
+        ([STAGE | {"state": "blocked", "seconds": None}], (0, []), "blocked", "not estimated"),
         ([STAGE | {"seconds": 7200.0}], (7200.0, []), "about 2.0 h", "min"),
         ([STAGE | {"seconds": 119.9}], (119.9, []), "about 119.9 s", "min"),
         ([STAGE | {"seconds": 172_800}], (172_800, []), "about 2.0 days", " h"),
         (
-            [STAGE | {"rests_on": f"estimate: as ingest/{n} took"} for n in range(2)],
+            [STAGE | {"time_basis": f"estimate: the duration of ingest/{n}"} for n in range(2)],
             (80.0, []),
-            "\n  estimate: as the newest artifact of the stage took",
+            "\n  estimate: the duration of the newest artifact of the stage",
             "ingest/0",
         ),
     ],
 )
-def test_the_stages_of_a_forecast_say_what_is_known_of_their_time(rows, seconds, present, absent):
-    report = {"stages": rows, "seconds": dict(zip(("value", "without"), seconds, strict=True))}
+def test_the_stages_of_a_forecast_show_their_expected_time(rows, seconds, present, absent):
+    report = {
+        "stages": rows,
+        "seconds": dict(zip(("value", "stages_without_estimate"), seconds, strict=True)),
+    }
     text = _render_stages(report)
     assert present in text and absent not in text
 
-
-# compare, mitigate -------------------------------------------------------------------------------
 
 DIFFERENCE = {
     "value": 0.25,
@@ -542,7 +552,7 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
     row = {"audit": "bias", "metric": "preference", "slice": part, "unit": "share"}
     rows = [row | {"values": values, "differences": differences}]
     names = [{"name": f"c{n}"} for n in range(len(values))]
-    return {"subjects": names, "refused": refused or {}, "rows": rows} | more
+    return {"checkpoints": names, "incomparable": refused or {}, "rows": rows} | more
 
 
 @pytest.mark.parametrize(
@@ -566,33 +576,37 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
         (comparison(refused={"weat": "why"}), ["not compared: weat: why", "", "bias"]),
     ],
 )
-def test_a_comparison_names_values_and_differences_that_there_are(report, lines):
+def test_a_comparison_shows_the_values_and_differences_that_exist(report, lines):
     text = render_comparison(report)
     assert "\n".join(lines) in text
-    known = [each for each in report["rows"][0]["differences"] if each]
-    assert text.count(" pairs") == sum(each["value"] is not None for each in known)
-    assert ("not compared" in text) == bool(report["refused"])
+    known_differences = [each for each in report["rows"][0]["differences"] if each]
+    assert text.count(" pairs") == sum(each["value"] is not None for each in known_differences)
+    assert ("not compared" in text) == bool(report["incomparable"])
 
 
 @pytest.mark.parametrize(
-    ("left_out", "said", "fewer"),
+    ("removed", "expected", "has_fewer"),
     [
-        ([0, 0], "left out: 0 documents; of the control 0 others", False),
-        ([1, 1], "left out: 1 document; of the control 1 other", False),
-        ([1, 1234], "left out: 1,234 documents; of the control 1 other", True),
-        ([5, 5], "left out: 5 documents; of the control 5 others", False),
+        ([0, 0], "removed: 0 documents; removed at random for the control: 0 documents", False),
+        ([1, 1], "removed: 1 document; removed at random for the control: 1 document", False),
+        (
+            [1, 1234],
+            "removed: 1,234 documents; removed at random for the control: 1 document",
+            True,
+        ),
+        ([5, 5], "removed: 5 documents; removed at random for the control: 5 documents", False),
     ],
 )
 @pytest.mark.parametrize("documents", [None, "ids.txt"])
-def test_a_mitigation_says_what_was_left_out(left_out, said, fewer, documents):
-    report = comparison(left_out=left_out, documents=documents, price=[])
+def test_a_mitigation_counts_the_removed_documents(removed, expected, has_fewer, documents):
+    report = comparison(removed_documents=removed, documents_file=documents, heldout_loss=[])
     text = render_mitigation(report)
-    assert said in text and ("the control lacks fewer" in text) == fewer
+    assert expected in text and ("fewer were removed for the control" in text) == has_fewer
     assert text.endswith("are listed in ids.txt") == bool(documents)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ((2.0, 2.5), "    source town  2.0000  2.5000  (+0.5000), 1 byte\n"),
         ((2.5, 2.0), "    source town  2.5000  2.0000  (-0.5000), 1 byte\n"),
@@ -601,17 +615,17 @@ def test_a_mitigation_says_what_was_left_out(left_out, said, fewer, documents):
         ((2.0, None), None),
     ],
 )
-def test_the_price_of_a_mitigation_has_both_values_or_no_line(values, said):
-    price = [{"kind": "source", "name": "town", "bytes": 1, "values": values}]
-    text = render_mitigation(comparison(left_out=[1, 1], documents=None, price=price))
-    assert (said in text) if said else ("source town" not in text)
+def test_the_heldout_loss_of_a_mitigation_has_both_values_or_no_line(values, expected):
+    losses = [{"kind": "source", "name": "town", "bytes": 1, "values": values}]
+    text = render_mitigation(
+        comparison(removed_documents=[1, 1], documents_file=None, heldout_loss=losses)
+    )
+    assert (expected in text) if expected else ("source town" not in text)
 
-
-# prove -------------------------------------------------------------------------------------------
 
 EFFECT = {
-    "case": "x",
-    "what": "change",
+    "case_name": "x",
+    "effect": "change_from_base",
     "arm": "removed",
     "value": -0.5,
     "low": -0.6,
@@ -622,176 +636,182 @@ EFFECT = {
 }
 
 
+CASE = {"case_name": "x", "documents": 3, "removed_documents": 2, "reason": ""}
+
+
 def proof(**changes):
     report = {
         "base": "r0",
         "page": "p",
         "arms": [],
         "runs": {"base": "r0"},
-        "cases": [{"case": "x", "documents": 3, "removed": 2, "why": ""}],
+        "cases": [CASE],
         "effects": [],
-        "lines": [],
-        "price": [],
+        "criteria": [],
+        "heldout_loss": [],
     }
     return render_proof(report | changes)
 
 
 @pytest.mark.parametrize(
-    ("documents", "size", "said"),
+    ("documents", "size", "expected"),
     [
         (0, 0, "    base: run r0, without 0 documents, 0 bytes"),
         (1, 1, "    base: run r0, without 1 document, 1 byte"),
         (1234, 5678, "    base: run r0, without 1,234 documents, 5,678 bytes"),
     ],
 )
-def test_an_arm_of_a_proof_says_what_it_lacks(documents, size, said):
-    assert said in proof(arms=[{"arm": "base", "documents": documents, "bytes": size}])
+def test_an_arm_of_a_proof_shows_what_was_removed(documents, size, expected):
+    assert expected in proof(arms=[{"arm": "base", "documents": documents, "bytes": size}])
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "expected"),
     [
-        ({}, "x: 3 documents behind it, 2 removed\n"),
-        ({"documents": 1, "removed": 1}, "x: 1 document behind it, 1 removed\n"),
+        ({}, "x: 3 source documents, 2 removed\n"),
+        ({"documents": 1, "removed_documents": 1}, "x: 1 source document, 1 removed\n"),
         (
-            {"documents": 0, "removed": 0, "why": "no training document is behind it"},
-            "x: 0 documents behind it, 0 removed; no training document is behind it\n",
+            {"documents": 0, "removed_documents": 0, "reason": "nothing was found"},
+            "x: 0 source documents, 0 removed; nothing was found\n",
         ),
     ],
 )
-def test_a_case_of_a_proof_counts_its_documents(case, said):
-    assert said in proof(cases=[{"case": "x", "documents": 3, "removed": 2, "why": ""} | case])
+def test_a_case_of_a_proof_counts_its_documents(case, expected):
+    assert expected in proof(cases=[CASE | case])
 
 
 @pytest.mark.parametrize(
-    ("effect", "said"),
+    ("effect", "expected"),
     [
         (
             {},
-            "removed less base                              −0.5000  (−0.6000 to −0.4000), n = 9\n",
+            "removed minus base                             −0.5000  (−0.6000 to −0.4000), n = 9\n",
         ),
         ({"verdict": "within noise"}, "(−0.6000 to −0.4000), n = 9  within noise\n"),
         ({"low": None, "high": None}, "−0.5000  (no interval), n = 9\n"),
         ({"value": None, "low": None, "high": None}, "      –  (no interval), n = 9\n"),
         ({"unit": "share"}, "−50.0 points  (−60.0 points to −40.0 points), n = 9\n"),
-        ({"what": "value", "unit": "share"}, "    removed  "),
-        ({"what": "nothing"}, "    removed, where there is nothing to find  "),
-        ({"what": "region"}, "    99 % null region  "),
-        ({"what": "before"}, "    effect before  "),
-        ({"what": "left"}, "    left after removal  "),
-        ({"what": "against"}, "    random less removed  "),
-        ({"what": "explained"}, "    share explained  "),
+        ({"effect": "mean", "unit": "share"}, "    removed  "),
+        ({"effect": "null_mean"}, "    removed, without planted text  "),
+        ({"effect": "null_region"}, "    99 % null region  "),
+        ({"effect": "effect_before"}, "    effect before removal  "),
+        ({"effect": "effect_after"}, "    effect after removal  "),
+        ({"effect": "random_minus_removed"}, "    random minus removed  "),
+        ({"effect": "explained_share"}, "    share explained  "),
     ],
 )
-def test_an_effect_of_a_proof_has_the_interval_that_is_known(effect, said):
-    assert said in proof(effects=[EFFECT | effect])
+def test_an_effect_of_a_proof_shows_its_interval_if_known(effect, expected):
+    assert expected in proof(effects=[EFFECT | effect])
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("criterion", "expected"),
     [
         ({"verdict": "pass"}, "    pass      l: 0.5000, above 0.2500\n"),
         ({"verdict": "fail"}, "    fail      l: 0.5000, above 0.2500\n"),
-        ({"verdict": "", "value": None}, "    not known l: –, above 0.2500\n"),
-        ({"verdict": "", "bound": None}, "    not known l: 0.5000, above –\n"),
+        ({"verdict": "", "value": None}, "    unknown   l: –, above 0.2500\n"),
+        ({"verdict": "", "bound": None}, "    unknown   l: 0.5000, above –\n"),
     ],
 )
-def test_a_line_of_a_proof_is_reached_or_not_or_not_known(line, said):
-    row = {"case": "x", "line": "l", "value": 0.5, "must": "above", "bound": 0.25, "unit": "bits"}
-    assert said in proof(lines=[row | line])
+def test_a_criterion_of_a_proof_passes_fails_or_is_unknown(criterion, expected):
+    row = {"case_name": "x", "criterion": "l", "value": 0.5, "unit": "bits"}
+    row |= {"comparison": "above", "bound": 0.25}
+    assert expected in proof(criteria=[row | criterion])
 
 
 @pytest.mark.parametrize(
-    ("losses", "said"),
+    ("losses", "expected"),
     [
         ({"base": 2.0, "removed": 2.5}, "    source town, 9 bytes: base 2.0000, removed 2.5000\n"),
         ({"base": 2.0, "removed": None}, "    source town, 9 bytes: base 2.0000\n"),
-        ({"base": None}, "    source town, 9 bytes: nothing was predicted\n"),
+        ({"base": None}, "    source town, 9 bytes: no text was predicted\n"),
     ],
 )
-def test_the_price_of_a_proof_names_the_arms_that_have_one(losses, said):
+def test_the_heldout_loss_of_a_proof_names_the_arms_that_have_one(losses, expected):
     row = {"kind": "source", "name": "town", "bytes": 9}
     rows = [row | {"arm": arm, "bits_per_byte": loss} for arm, loss in losses.items()]
-    assert said in proof(price=rows)
-
-
-# study -------------------------------------------------------------------------------------------
+    assert expected in proof(heldout_loss=rows)
 
 
 def studied(**changes):
-    names = ("worlds", "detection", "alarms", "calibration", "smallest", "precision", "removed")
+    names = ("worlds", "detection_rates", "false_alarm_rates", "interval_coverage")
+    names += ("smallest_detected", "attribution_precision", "removal_reductions")
     return study.render_study({name: [] for name in names} | changes)
 
 
-def world(counts, why=""):
-    return {"world": "w", "counts": counts, "why": why}
+def world(is_counted, reason=""):
+    return {"world": "w", "is_counted": is_counted, "reason": reason}
 
 
 @pytest.mark.parametrize(
-    ("worlds", "said"),
+    ("worlds", "expected"),
     [
-        ([], "0 of 0 worlds count\n"),
-        ([world(True)], "1 of 1 world counts\n"),
-        ([world(False, "gone")], "0 of 1 world counts\n    w: gone\n"),
-        ([world(True), world(False, "gone")], "1 of 2 worlds count\n    w: gone\n"),
+        ([], "worlds that count: 0 of 0\n"),
+        ([world(True)], "worlds that count: 1 of 1\n"),
+        ([world(False, "gone")], "worlds that count: 0 of 1\n    w: gone\n"),
+        ([world(True), world(False, "gone")], "worlds that count: 1 of 2\n    w: gone\n"),
     ],
 )
-def test_a_study_counts_its_worlds(worlds, said):
-    assert studied(worlds=worlds).startswith(said)
+def test_a_study_counts_its_worlds(worlds, expected):
+    assert studied(worlds=worlds).startswith(expected)
 
 
 RATE = {"kind": "canary", "value": 0.5, "low": 0.25, "high": 0.75, "n": 1234}
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"),
+    ("rate", "expected"),
     [
-        ({}, "50.0 % (25.0 % to 75.0 %), n 1,234"),
-        ({"low": None, "high": None}, "50.0 %, n 1,234"),
-        ({"value": 0.0, "low": None}, "0.0 %, n 1,234"),
-        ({"value": 0.9999, "low": None}, "99.99 %, n 1,234"),
-        ({"value": 0.0001, "low": None}, "0.01 %, n 1,234"),
-        ({"value": None}, "not measured, n 1,234"),
+        ({}, "50.0 % (25.0 % to 75.0 %), n = 1,234"),
+        ({"low": None, "high": None}, "50.0 %, n = 1,234"),
+        ({"value": 0.0, "low": None}, "0.0 %, n = 1,234"),
+        ({"value": 0.9999, "low": None}, "99.99 %, n = 1,234"),
+        ({"value": 0.0001, "low": None}, "0.01 %, n = 1,234"),
+        ({"value": None}, "not measured, n = 1,234"),
     ],
 )
-def test_a_rate_of_a_study_never_lets_almost_all_pass_for_all(rate, said):
-    text = studied(alarms=[RATE | rate])
-    assert f"    canary             {said}\n" in text
+def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
+    text = studied(false_alarm_rates=[RATE | rate])
+    assert f"    canary             {expected}\n" in text
 
 
 @pytest.mark.parametrize("removed", [[], [RATE | {"arm": "random"}]])
-def test_a_study_tells_of_models_without_documents_where_there_are_any(removed):
-    text = studied(removed=removed)
-    assert ("by how much figures fall without the documents" in text) == bool(removed)
+def test_a_study_reports_retrained_models_if_there_are_any(removed):
+    text = studied(removal_reductions=removed)
+    assert ("reduction of the figures without the documents" in text) == bool(removed)
     assert ("    canary random         50.0 %" in text) == bool(removed)
 
 
 @pytest.mark.parametrize(
-    ("effects", "dose", "said"),
+    ("effects", "level", "expected"),
     [
         ([True], 64.0, "64"),
         ([True], 0.25, "0.25"),
         ([True], None, "none"),
         ([False, True], None, "none"),
         ([False], None, "there was no effect to find"),
-        ([None], None, "there was no effect to find"),  # less than of others
+        ([None], None, "there was no effect to find"),  # a negative control
         ([], None, "there was no effect to find"),
     ],
 )
-def test_the_smallest_dose_is_none_only_where_there_was_one_to_find(effects, dose, said):
-    detection = [RATE | {"dose": 64.0, "effect": effect} for effect in effects]
-    text = studied(detection=detection, smallest=[{"kind": "canary", "dose": dose}])
-    assert text.endswith(f"    canary             {said}")
+def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, expected):
+    detection = [RATE | {"effect_level": 64.0, "has_effect": effect} for effect in effects]
+    text = studied(
+        detection_rates=detection, smallest_detected=[{"kind": "canary", "effect_level": level}]
+    )
+    assert text.endswith(f"    canary             {expected}")
     assert text.count("canary 64 ") == len(effects)
 
 
-@pytest.mark.parametrize(("worlds", "said"), [(1, "1 world, 2 at a time"), (3, "3 worlds, 2 at")])
-def test_a_study_says_how_many_worlds_are_to_come(stderr, worlds, said):
-    study.print_study_start(SimpleNamespace(worlds=worlds, without=0, at_once=2))
-    assert stderr.getvalue().startswith(said)
+@pytest.mark.parametrize(
+    ("worlds", "expected"), [(1, "running 1 world, 2 at a time"), (3, "running 3 worlds, 2 at")]
+)
+def test_a_study_announces_its_number_of_worlds(stderr, worlds, expected):
+    study.print_study_start(
+        SimpleNamespace(worlds_with_effects=worlds, worlds_without_effects=0, parallel_worlds=2)
+    )
+    assert stderr.getvalue().startswith(expected)
 
-
-# status ------------------------------------------------------------------------------------------
 
 STATUS_STAGE = {
     "label": "pack",
@@ -804,7 +824,7 @@ STATUS_STAGE = {
     "accounts_total": {},
     "balanced": True,
     "purged": [],
-    "stale": [],
+    "stale_reasons": [],
 }
 
 
@@ -817,17 +837,17 @@ def status_of(stage=None, **changes):
         "config_problem": None,
         "overrides": [],
         "checkpoint": None,
-        "until": None,
-        "only": None,
+        "last_stage": None,
+        "audits": None,
         "findings": None,
         "seeds": None,
         "error": None,
         "status": "completed",
         "store": "s",
         "store_must_be_named": False,
-        "here": "/h",
+        "current_folder": "/h",
         "folder": "/h",
-        "read_from": "/h",
+        "base_folder": "/h",
         "stages": [STATUS_STAGE | (stage or {})],
     }
     return render_status(report | changes)
@@ -836,21 +856,22 @@ def status_of(stage=None, **changes):
 @pytest.mark.parametrize(
     ("stage", "changes", "last"),
     [
-        ({}, {}, "nothing is stale"),
-        ({"stale": ["code: a"]}, {}, "stale stages run again with: hallmark run demo"),
+        ({}, {}, "all stages are up to date"),
+        ({"stale_reasons": ["code: a"]}, {}, "run stale stages again with: hallmark run demo"),
         ({}, {"status": "running"}, "still running"),
-        ({"stale": ["code: a"]}, {"status": "running"}, "still running"),
-        ({}, {"status": "failed"}, "it goes on with: hallmark run demo"),
-        ({}, {"status": "interrupted"}, "it goes on with: hallmark run demo"),
+        ({"stale_reasons": ["code: a"]}, {"status": "running"}, "still running"),
+        ({}, {"status": "failed"}, "continue with: hallmark run demo"),
+        ({}, {"status": "interrupted"}, "continue with: hallmark run demo"),
         (
-            {"stale": ["code: a"]},
+            {"stale_reasons": ["code: a"]},
             {"config_problem": "why"},
-            "its config can no longer be read (why), so changed settings are not seen",
+            "the config of the run cannot be read any more (why), so changed settings are not "
+            "reported",
         ),
-        ({}, {"stages": []}, "nothing is stale"),
+        ({}, {"stages": []}, "all stages are up to date"),
     ],
 )
-def test_what_to_do_next_follows_from_the_status_and_what_is_stale(stage, changes, last):
+def test_the_next_step_follows_from_the_status_and_stale_stages(stage, changes, last):
     text = status_of(stage, **changes)
     assert text.splitlines()[-1] == last
     assert ("stale: code: a" in text) == bool(stage)
@@ -884,7 +905,7 @@ def test_what_to_do_next_follows_from_the_status_and_what_is_stale(stage, change
         ({"files": list("abcdefgh")}, "train 1,234, a, b, c, d, e, f, g, and 1 more", "h,"),
     ],
 )
-def test_a_stage_says_what_it_left(stage, present, absent):
+def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
     text = status_of(stage)
     assert present in text and absent not in text
 
@@ -896,23 +917,24 @@ def test_a_stage_says_what_it_left(stage, present, absent):
         ({"error": "why", "status": "failed"}, "config demo: failed (why)\n"),
         ({"flow": "audit", "checkpoint": "r0@9"}, "audit of r0@9, config demo"),
         ({"flow": "pipeline", "checkpoint": "r0@9"}, "pipeline of config demo"),
-        ({"read_from": "/r", "folder": "/r"}, "relative paths start from /r, where the run was"),
-        ({"folder": "/f"}, "relative paths start from here, /h: /f, where the run was started, is"),
+        ({"base_folder": "/r", "folder": "/r"}, "relative paths start from /r, where the run was"),
+        (
+            {"folder": "/f"},
+            "relative paths start from the current folder, /h, because /f, where the run was",
+        ),
     ],
 )
-def test_the_head_of_a_status_follows_from_the_record(changes, present):
+def test_the_heading_of_a_status_follows_from_the_record(changes, present):
     text = status_of(**changes)
     assert present in text
     assert ("relative paths" in text) == ("relative paths" in present)
 
 
-# verify, replay, doctor --------------------------------------------------------------------------
-
-
-def verification(damaged=0, artifacts=1, files=1, run=None, not_stored=()):
-    damage = [f"file {n}" for n in range(damaged)]
-    report = {"store": "s", "run": run, "artifacts": artifacts, "files": files, "bytes": 2e6}
-    return render_verification(report | {"not_stored": [*not_stored], "damaged": damage})
+def verification(damaged=0, artifacts=1, files=1, run=None, missing=()):
+    report = {"store": "s", "run": run, "artifact_count": artifacts, "file_count": files}
+    report |= {"byte_count": 2e6, "missing_inputs": [*missing]}
+    damage_messages = [f"file {n}" for n in range(damaged)]
+    return render_verification(report | {"damage_messages": damage_messages})
 
 
 @pytest.mark.parametrize(
@@ -924,67 +946,76 @@ def verification(damaged=0, artifacts=1, files=1, run=None, not_stored=()):
     ],
 )
 def test_a_verification_counts_what_it_read(report, first):
-    assert verification(**report) == f"{first}\nnothing is damaged"
+    assert verification(**report) == f"{first}\nno damage found"
 
 
 @pytest.mark.parametrize(("damaged", "hidden"), [(0, 0), (1, 0), (20, 0), (21, 1), (22, 2)])
-@pytest.mark.parametrize("not_stored", [(), ("a/0", "b/0")])
-def test_damage_is_counted_and_what_was_not_read_is_named(damaged, hidden, not_stored):
-    text = verification(damaged, not_stored=not_stored)
-    last = f"{damaged} damaged" if damaged else "nothing is damaged"
+@pytest.mark.parametrize("missing", [(), ("a/0", "b/0")])
+def test_damage_is_counted_and_missing_inputs_are_named(damaged, hidden, missing):
+    text = verification(damaged, missing=missing)
+    last = f"{damaged} damaged" if damaged else "no damage found"
     assert text.splitlines()[-1] == last
     assert (f"and {hidden} more; --json lists all" in text) == bool(hidden)
-    assert ("not in this store, so not read: a/0, b/0" in text) == bool(not_stored)
+    assert ("not read, because not in this store: a/0, b/0" in text) == bool(missing)
     assert sum(line.startswith("file ") for line in text.splitlines()) == min(damaged, 20)
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (HallmarkError("why"), "why"),
         (OSError(5, "broken", "f"), "f cannot be read (broken)"),
         (OSError("odd"), "a record cannot be read (odd)"),
     ],
 )
-def test_what_cannot_be_read_is_named(error, said):
-    assert describe_read_failure(error, "a record") == said
+def test_an_unreadable_file_is_named(error, expected):
+    assert describe_read_failure(error, "a record") == expected
 
 
-def replay_of(*verdicts, green=True, store=None):
+def replay_of(*verdicts, passed=True, store=None):
     stages = [
-        {"label": f"s{n}", "determinism": "exact", "verdict": verdict, "differs": ["table t"] * n}
+        {
+            "label": f"s{n}",
+            "determinism": "exact",
+            "verdict": verdict,
+            "differences": ["table t"] * n,
+        }
         for n, verdict in enumerate(verdicts)
     ]
-    return render_replay({"run": "r1", "stages": stages, "green": green, "store": store})
+    return render_replay({"run": "r1", "stages": stages, "passed": passed, "store": store})
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "green", "last"),
+    ("verdicts", "passed", "last"),
     [
-        (["equal"], True, "green: every stage holds its class"),
-        (["equal", "within intervals"], True, "green: every stage holds its class"),
+        (["equal"], True, "passed: every stage is as reproducible as it declares"),
+        (
+            ["equal", "within intervals"],
+            True,
+            "passed: every stage is as reproducible as it declares",
+        ),
         (
             ["equal", "other machine", "other inputs"],
             True,
-            "green: every stage that was judged holds its class; not s1, s2",
+            "passed: every stage is as reproducible as it declares; "
+            "not required to be equal: s1, s2",
         ),
-        (["equal", "differs"], False, "NOT green"),
-        (["missing", "other inputs"], False, "NOT green"),
+        (["equal", "differs"], False, "FAILED: stages differ that should be equal"),
+        (["missing", "other inputs"], False, "FAILED: stages differ that should be equal"),
     ],
 )
-def test_a_replay_is_green_and_names_what_was_not_judged(verdicts, green, last):
-    text = replay_of(*verdicts, green=green)
+def test_a_replay_passes_or_fails_and_names_unjudged_stages(verdicts, passed, last):
+    text = replay_of(*verdicts, passed=passed)
     assert text.splitlines()[-1] == last
     assert text.count("(table t") == max(0, len(verdicts) - 1)
     assert replay_of(*verdicts, store="f").endswith("store of the replay: f")
 
 
-@pytest.mark.parametrize(("ok", "mark"), [(True, "ok  disk"), (False, "BAD disk")])
-def test_a_check_of_the_machine_is_ok_or_bad(ok, mark):
-    assert render_check_results([{"ok": ok, "what": "disk", "says": "s"}]).startswith(mark)
-
-
-# purge -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("is_ok", "mark"), [(True, "ok  disk"), (False, "BAD disk")])
+def test_a_check_of_the_machine_is_ok_or_bad(is_ok, mark):
+    assert render_check_results([{"is_ok": is_ok, "check": "disk", "message": "s"}]).startswith(
+        mark
+    )
 
 
 def purged(**changes):
@@ -994,93 +1025,95 @@ def purged(**changes):
         "documents": ["d"],
         "copies": [],
         "copies_purged": False,
-        "near": [],
+        "related_documents": [],
         "artifacts": {"ingest/0": ["documents"]},
         "runs": [],
-        "weights": [],
+        "checkpoints": [],
         "tokenizers": [],
-        "scratch": [],
+        "work_areas": [],
         "pages": [],
-        "beyond": [],
-        "unread": {},
+        "unredacted_pages": [],
+        "unreadable_records": {},
     }
     return render_purge(report | changes)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_purge_says_what_was_done_or_would_be(dry_run):
-    text = purged(dry_run=dry_run, scratch=["w"])
+def test_a_purge_reports_what_changed_or_would_change(dry_run):
+    text = purged(dry_run=dry_run, work_areas=["w"])
     would = "would be " if dry_run else ""
     assert f"ingest/0: {would}rewritten: documents\n" in text
-    assert f"work areas {would}removed: w\n" in text
-    assert text.endswith("nothing has been changed") == dry_run
-    assert ("ingest takes it no more" in text) == (not dry_run)
+    assert f"folders of unfinished work {would}removed: w\n" in text
+    assert text.endswith("nothing was changed") == dry_run
+    assert ("ingest now skips the document" in text) == (not dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("artifacts", [{}, {"ingest/0": ["documents"]}])
-def test_a_run_that_held_a_document_is_not_said_to_hold_it(dry_run, artifacts):
-    """After an earlier purge no artifact holds anything of it, and a dry run names its runs."""
+def test_runs_are_named_that_contain_or_contained_a_document(dry_run, artifacts):
+    """After an earlier purge no artifact contains it, but a dry run still names its runs."""
     text = purged(dry_run=dry_run, artifacts=artifacts, runs=["r1"])
-    assert ("no artifact holds anything of it" in text) == (not artifacts)
-    title = "runs that hold it, or held it: r1" if dry_run else "runs that held it: r1"
+    assert ("no artifact contains it" in text) == (not artifacts)
+    title = "runs that contain or contained it: r1" if dry_run else "runs that contained it: r1"
     assert title in text and "runs" not in purged(artifacts=artifacts).split("its runs")[0]
 
 
 @pytest.mark.parametrize(
-    ("purged_too", "said"), [(True, "exact copies, purged too: c"), (False, "which stay (--copies")]
+    ("purged_too", "expected"),
+    [(True, "exact copies, also purged: c"), (False, "not purged (--include-copies")],
 )
-def test_copies_stay_where_they_are_not_purged(purged_too, said):
-    assert said in purged(copies=["c"], copies_purged=purged_too)
+def test_copies_are_reported_as_purged_or_not(purged_too, expected):
+    assert expected in purged(copies=["c"], copies_purged=purged_too)
     assert "exact copies" not in purged(copies_purged=purged_too)
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("checkpoints", "expected"),
     [
-        ([], "no checkpoint read it"),
-        ([{"steps": [3], "start": None}], "    c, step 9: read in step 3\n"),
+        ([], "no checkpoint was trained on it"),
+        ([{"steps": [3], "start_checkpoint": None}], "    c, step 9: read in step 3\n"),
         (
-            [{"steps": list(range(13)), "start": None}],
+            [{"steps": list(range(13)), "start_checkpoint": None}],
             "    c, step 9: read in steps 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1 more\n",
         ),
-        ([{"steps": None, "start": "d"}], "    c, step 9: goes on from d\n"),
-        ([{"steps": None, "start": None}], "    c, step 9: steps not known\n"),
+        ([{"steps": None, "start_checkpoint": "d"}], "    c, step 9: continues from d\n"),
+        ([{"steps": None, "start_checkpoint": None}], "    c, step 9: steps unknown\n"),
     ],
 )
-def test_a_checkpoint_says_how_it_read_a_document(weights, said):
-    rows = [{"checkpoint": "c", "step": 9} | row for row in weights]
-    text = purged(weights=rows)
-    assert said in text and ("which nothing can clean" in text) == bool(weights)
+def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
+    rows = [{"checkpoint": "c", "step": 9} | row for row in checkpoints]
+    text = purged(checkpoints=rows)
+    assert expected in text and ("which a purge cannot clean" in text) == bool(checkpoints)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "expected"),
     [
-        ("tokenizers", ["t"], "tokenizers trained on it, as they were: t"),
-        ("near", ["n"], "documents that matched it, to be looked at: n"),
+        ("tokenizers", ["t"], "tokenizers trained on it, not changed: t"),
+        ("related_documents", ["n"], "documents that matched it; check them yourself: n"),
         ("pages", ["p"], "pages: p"),
-        ("beyond", ["b"], "unmasked pages out of the store, to be removed by hand: b"),
-        ("unread", {"ingest/0": 2}, "guess at their encoding: 2 of ingest/0"),
+        (
+            "unredacted_pages",
+            ["b"],
+            "unredacted pages outside the store; delete them yourself: b",
+        ),
+        ("unreadable_records", {"ingest/0": 2}, "with a guessed encoding: 2 of ingest/0"),
     ],
 )
-def test_a_purge_names_only_what_there_is(key, value, said):
-    assert said in purged(**{key: value}) and said.split(":")[0] not in purged()
-
-
-# trace, batch ------------------------------------------------------------------------------------
+def test_a_purge_names_only_what_exists(key, value, expected):
+    assert expected in purged(**{key: value}) and expected.split(":")[0] not in purged()
 
 
 def document_trace(**changes):
-    report = {"doc_id": "d", "run": "r1", "stages": [], "packed": True, "spans": [], "steps": []}
+    report = {"doc_id": "d", "run": "r1", "stages": [], "is_packed": True, "spans": [], "steps": []}
     return render_document_trace(report | changes)
 
 
 SPAN = {
     "split": "train",
     "sequence": 3,
-    "start": 0,
-    "end": 9,
+    "row_start": 0,
+    "row_end": 9,
     "char_start": 0,
     "char_end": 40,
 }
@@ -1089,24 +1122,24 @@ SPAN = {
 @pytest.mark.parametrize(
     ("changes", "last"),
     [
-        ({"packed": False}, "the run packed nothing"),
-        ({}, "its tokens stand in no packed sequence"),
-        ({"spans": [SPAN]}, "read in no step"),
+        ({"is_packed": False}, "the run packed no corpus"),
+        ({}, "no packed sequence contains its tokens"),
+        ({"spans": [SPAN]}, "read in no training step"),
         ({"spans": [SPAN], "steps": [4]}, "read in 1 training step: 4"),
         ({"spans": [SPAN], "steps": [4, 5]}, "read in 2 training steps: 4, 5"),
     ],
 )
-def test_a_document_says_whether_training_read_it(changes, last):
+def test_a_traced_document_shows_whether_training_read_it(changes, last):
     assert document_trace(**changes).splitlines()[-1] == last
 
 
-def test_long_lists_of_a_trace_say_how_much_they_leave_out():
+def test_long_lists_of_a_trace_count_hidden_entries():
     from hallmark.flows.commands.trace import MAX_LISTED_ITEMS, MAX_TEXT_CHARACTERS
 
-    for more, stretches, rows, characters in (
+    for more, spans, rows, characters in (
         (0, "", "", ""),
-        (1, "and 1 more stretch\n", "t: and 1 more row", "and 1 more character;"),
-        (2, "and 2 more stretches\n", "t: and 2 more rows", "and 2 more characters;"),
+        (1, "and 1 more span\n", "t: and 1 more row", "and 1 more character;"),
+        (2, "and 2 more spans\n", "t: and 2 more rows", "and 2 more characters;"),
     ):
         count = MAX_LISTED_ITEMS + more
         stage = {
@@ -1116,31 +1149,34 @@ def test_long_lists_of_a_trace_say_how_much_they_leave_out():
             "text": "a" * (MAX_TEXT_CHARACTERS + more),
         }
         text = document_trace(stages=[stage], spans=[SPAN] * count, steps=list(range(count)))
-        for said in (stretches, rows, characters):
-            assert said in text
+        for expected in (spans, rows, characters):
+            assert expected in text
         assert ("more" in text) == bool(more) and (" …\n" in f"{text}\n") == bool(more)
 
 
 @pytest.mark.parametrize(
-    ("stage", "said"),
+    ("stage", "expected"),
     [
         ({}, "ingest              "),
-        ({"state": "out"}, "ingest              out"),
-        ({"state": "in", "source": "s", "changed": False}, "ingest              in, s"),
+        ({"state": "absent"}, "ingest              absent"),
         (
-            {"state": "in", "source": "s", "changed": True},
-            "ingest              in, s, text changed",
+            {"state": "present", "source": "s", "text_changed": False},
+            "ingest              present, s",
         ),
         (
-            {"state": "in", "source": "s", "purged": "2026-01-02T10:00"},
-            "ingest              in, s, purged on 2026-01-02",
+            {"state": "present", "source": "s", "text_changed": True},
+            "ingest              present, s, text changed",
         ),
-        ({"state": "out", "run": "r0"}, "ingest              out (run r0)"),
+        (
+            {"state": "present", "source": "s", "purged": "2026-01-02T10:00"},
+            "ingest              present, s, purged on 2026-01-02",
+        ),
+        ({"state": "absent", "run": "r0"}, "ingest              absent (run r0)"),
     ],
 )
-def test_a_stage_says_what_became_of_a_document(stage, said):
+def test_a_stage_shows_the_state_of_a_document(stage, expected):
     lines = document_trace(stages=[{"stage": "ingest", "run": "r1", "tables": {}} | stage])
-    assert lines.splitlines()[2] == said
+    assert lines.splitlines()[2] == expected
 
 
 FINDING = {
@@ -1151,7 +1187,7 @@ FINDING = {
     "unit": "share",
     "low": None,
     "high": None,
-    "null": None,
+    "null_value": None,
     "n": 9,
     "method": "m",
 }
@@ -1161,37 +1197,37 @@ def finding_trace(finding=None, **changes):
     report = {
         "finding": FINDING | (finding or {}),
         "checkpoint": "c",
-        "table": "values",
+        "evidence_table": "values",
         "artifact": "a/0",
-        "rows": 0,
-        "worst": [],
-        "unknown": False,
-        "least": None,
+        "row_count": 0,
+        "worst_rows": [],
+        "is_overlap_unknown": False,
+        "min_span_tokens": None,
     }
     return render_finding_trace(report | changes)
 
 
 @pytest.mark.parametrize(
-    ("finding", "said"),
+    ("finding", "expected"),
     [
         ({}, "    0.5 share, n = 9; m\n"),
         ({"value": None}, "    not measured, n = 9; m\n"),
         ({"value": 0.0}, "    0 share, n = 9; m\n"),
         ({"low": 0.0, "high": 1.0}, "    0.5 share, interval 0 to 1, n = 9; m\n"),
-        ({"low": 0.0}, "    0.5 share, n = 9; m\n"),  # of one end
-        ({"null": 0.0}, "    0.5 share, null 0, n = 9; m\n"),
+        ({"low": 0.0}, "    0.5 share, n = 9; m\n"),  # only one bound
+        ({"null_value": 0.0}, "    0.5 share, null 0, n = 9; m\n"),
         ({"slice": "a=b"}, "bias.preference[a=b]\n"),
     ],
 )
-def test_a_traced_finding_says_what_is_known_of_it(finding, said):
-    assert said in finding_trace(finding)
+def test_a_traced_finding_shows_value_interval_and_null(finding, expected):
+    assert expected in finding_trace(finding)
 
 
-ROW = {"row": {"a": 1}, "documents": [], "more": 0}
+ROW = {"row": {"a": 1}, "documents": [], "further_documents": 0}
 
 
 @pytest.mark.parametrize(
-    ("rows", "shown", "said"),
+    ("rows", "shown", "expected"),
     [
         (0, 0, "    0 rows of values in a/0"),
         (1, 1, "    1 row of values in a/0"),
@@ -1200,10 +1236,10 @@ ROW = {"row": {"a": 1}, "documents": [], "more": 0}
     ],
 )
 @pytest.mark.parametrize("unknown", [True, False])
-def test_a_traced_finding_says_how_many_rows_it_shows(rows, shown, said, unknown):
-    text = finding_trace(rows=rows, worst=[ROW] * shown, unknown=unknown)
-    assert said in text and text.count("row 1:") == min(shown, 1)
-    assert ("what was written was not looked for in the corpus" in text) == unknown
+def test_a_traced_finding_counts_its_rows(rows, shown, expected, unknown):
+    text = finding_trace(row_count=rows, worst_rows=[ROW] * shown, is_overlap_unknown=unknown)
+    assert expected in text and text.count("row 1:") == min(shown, 1)
+    assert ("the corpus was not searched for the model's text" in text) == unknown
 
 
 DOCUMENT = {
@@ -1211,81 +1247,82 @@ DOCUMENT = {
     "source": "s",
     "licence": "",
     "split": "train",
-    "read": None,
+    "times_read": None,
     "first_step": None,
     "text": "t",
 }
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "expected"),
     [
         ({}, "    d s\n"),
-        ({"licence": "CC0", "size": 1, "score": 0.5}, "    d s, CC0, 1 token, 50%\n"),
-        ({"size": 12}, "    d s, 12 tokens\n"),
-        ({"read": 0}, "    d s, not read yet\n"),
-        ({"read": 1, "first_step": 5}, "    d s, read once, first in step 5\n"),
-        ({"read": 3, "first_step": 5}, "    d s, read 3 times, first in step 5\n"),
+        ({"licence": "CC0", "run_tokens": 1, "score": 0.5}, "    d s, CC0, 1 token, 50%\n"),
+        ({"run_tokens": 12}, "    d s, 12 tokens\n"),
+        ({"times_read": 0}, "    d s, not read yet\n"),
+        ({"times_read": 1, "first_step": 5}, "    d s, read once, first in step 5\n"),
+        ({"times_read": 3, "first_step": 5}, "    d s, read 3 times, first in step 5\n"),
         (
-            {"read": 3, "first_step": 5, "training": "p/0"},
-            "    d s, read 3 times, first in step 5 of the training before\n",
+            {"times_read": 3, "first_step": 5, "training_index": 1},
+            "    d s, read 3 times, first in step 5 of the previous training\n",
         ),
         (
-            {"read": 0, "first_step": 5, "sequence": 3},
+            {"times_read": 0, "first_step": 5, "sequence": 3},
             "    d s, not read yet: first in step 5\n",
         ),
-        ({"read": 0, "first_step": 5}, "    d s, not read whole yet, first in step 5\n"),
-        ({"split": "holdout"}, "    d s, held out (holdout): nobody trains on it\n"),
+        ({"times_read": 0, "first_step": 5}, "    d s, not yet read completely, first in step 5\n"),
+        ({"split": "holdout"}, "    d s, held out (holdout), never trained on\n"),
     ],
 )
-def test_a_document_behind_a_row_says_when_it_was_read(document, said):
+def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
     row = ROW | {"documents": [DOCUMENT | document]}
-    assert said in finding_trace(rows=1, worst=[row])
+    assert expected in finding_trace(row_count=1, worst_rows=[row])
 
 
 @pytest.mark.parametrize(
-    ("row", "least", "said"),
+    ("row", "min_tokens", "expected"),
     [
-        ({}, 8, "no run of 8 tokens of what was written stands in the training text"),
+        ({}, 8, "no 8 consecutive tokens of the model's text occur in the training text"),
         ({"documents": [DOCUMENT]}, 8, None),
         ({}, None, None),
-        ({"more": 1}, None, "    and 1 more document"),
-        ({"more": 2}, None, "    and 2 more documents"),
-        ({"attributed": []}, None, "    attributed: none shares its words"),
-        ({"attributed": [DOCUMENT]}, None, "    attributed, an estimate: share of the weight of"),
+        ({"further_documents": 1}, None, "    and 1 more document"),
+        ({"further_documents": 2}, None, "    and 2 more documents"),
+        ({"attributions": []}, None, "    attributed documents: none shares its words"),
+        (
+            {"attributions": [DOCUMENT]},
+            None,
+            "    attributed documents (estimate), with their share",
+        ),
     ],
 )
-def test_a_row_of_a_finding_says_what_is_behind_it(row, least, said):
-    text = finding_trace(rows=1, worst=[ROW | row], least=least)
-    for words in ("no run of", "more document", "attributed"):
-        assert (words in text) == bool(said and words in said)
-    assert said is None or said in text
+def test_a_row_of_a_finding_shows_its_documents(row, min_tokens, expected):
+    text = finding_trace(row_count=1, worst_rows=[ROW | row], min_span_tokens=min_tokens)
+    for words in ("consecutive tokens", "more document", "attributed"):
+        assert (words in text) == bool(expected and words in expected)
+    assert expected is None or expected in text
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(0, "0 sequences"), (1, "1 sequence"), (2, "2 sequences")]
+    ("count", "expected"), [(0, "0 sequences"), (1, "1 sequence"), (2, "2 sequences")]
 )
-def test_a_batch_counts_its_sequences(count, said):
+def test_a_batch_counts_its_sequences(count, expected):
     sequences = [{"sequence": n, "spans": []} for n in range(count)]
-    text = render_batch({"run": "r1", "step": 3, "packed": "p/0", "sequences": sequences})
-    assert text.splitlines()[0] == f"run r1, step 3: {said}"
+    text = render_batch({"run": "r1", "step": 3, "packed_artifact": "p/0", "sequences": sequences})
+    assert text.splitlines()[0] == f"run r1, step 3: {expected}"
 
 
 @pytest.mark.parametrize(
     ("length", "shown"), [(59, "a" * 59), (60, "a" * 60), (61, "a" * 59 + "…")]
 )
-def test_a_stretch_of_a_batch_is_cut_where_it_is_long(length, shown):
+def test_a_long_span_of_a_batch_is_truncated(length, shown):
     span = SPAN | {"doc_id": "d", "source": "s", "text": "a" * length}
     sequences = [{"sequence": 0, "spans": [span]}]
-    text = render_batch({"run": "r1", "step": 3, "packed": "p/0", "sequences": sequences})
+    text = render_batch({"run": "r1", "step": 3, "packed_artifact": "p/0", "sequences": sequences})
     assert text.endswith(f"\n   {shown}") and "tokens 0 to 8 " in text and "0 to 39" in text
 
 
-# finetune, generate ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("score", "said"),
+    ("score", "expected"),
     [
         ({}, "accuracy     model 0.500, n = 1,234"),
         ({"low": 0.25, "high": 0.75}, "accuracy     model 0.500 (0.250 to 0.750), n = 1,234"),
@@ -1294,24 +1331,28 @@ def test_a_stretch_of_a_batch_is_cut_where_it_is_long(length, shown):
         ({"unit": "points"}, "accuracy     model 0.500 points, n = 1,234"),
     ],
 )
-def test_a_score_says_what_is_known_of_it(score, said):
+def test_a_score_shows_value_interval_and_unit(score, expected):
     row = {"metric": "accuracy", "system": "model", "value": 0.5, "low": None, "high": None}
     row |= {"unit": "share", "n": 1234, "slice": ""}
-    assert render_scores([row | score, row | {"slice": "a label"}]) == said
+    assert render_scores([row | score, row | {"slice": "a label"}]) == expected
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ended", "said"),
-    [(1, True, "1 token, ended"), (1, False, "1 token"), (2, False, "2 tokens")],
+    ("tokens", "reached_end", "expected"),
+    [
+        (1, True, "1 token, reached the end of the text"),
+        (1, False, "1 token"),
+        (2, False, "2 tokens"),
+    ],
 )
-def test_what_was_written_says_whether_it_ended(tokens, ended, said):
+def test_an_output_shows_whether_it_reached_the_end(tokens, reached_end, expected):
     output = {
         "method": "greedy",
         "settings": {"width": 1},
         "log_prob": -1.0,
         "log_prob_per_token": -1.0 / tokens,
-        "tokens": tokens,
-        "ended": ended,
+        "token_count": tokens,
+        "reached_end_token": reached_end,
         "text": "",
     }
     report = {
@@ -1320,9 +1361,9 @@ def test_what_was_written_says_whether_it_ended(tokens, ended, said):
         "prompt_tokens": tokens,
         "seed": 0,
         "precision": "fp32",
-        "written": [output],
+        "outputs": [output],
     }
     lines = render_generation(report).splitlines()
-    count = "1 token" if tokens == 1 else "2 tokens"
-    assert lines[1] == f"{count} read, seed 0, fp32; log p in nats"
-    assert lines[3].endswith(f"per token, {said}") and lines[4] == "    | "
+    count = "1 prompt token" if tokens == 1 else "2 prompt tokens"
+    assert lines[1] == f"{count}, seed 0, fp32; log p in nats"
+    assert lines[3].endswith(f"per token, {expected}") and lines[4] == "    | "

@@ -1,4 +1,4 @@
-"""Every config that comes with Hallmark, and what overrides do."""
+"""Bundled configs, overrides and the consistency checks of configs."""
 
 from dataclasses import replace
 
@@ -12,13 +12,13 @@ from hallmark.tasks.contract import UsageError
 
 
 @pytest.mark.parametrize("name", ["demo", "smoke", "hub"])
-def test_every_config_is_valid_and_bears_its_name(name):
+def test_every_bundled_config_is_valid_and_has_its_file_name(name):
     assert name in list_bundled_configs()
     assert load_config(name).name == name
 
 
-def test_nothing_is_planted_unasked_and_the_demo_asks():
-    """2,720 invented texts are not for a user's model to learn."""
+def test_canaries_are_planted_only_on_request_as_in_the_demo():
+    """The model of a user must not learn 2,720 invented texts by default."""
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
     assert (
         not load_config(own).plant_canaries.enabled
@@ -29,8 +29,8 @@ def test_nothing_is_planted_unasked_and_the_demo_asks():
     )
 
 
-def test_the_demos_model_is_one_of_llamas():
-    """What is exported of it, transformers loads."""
+def test_the_demo_model_has_the_architecture_of_llama():
+    """So transformers can load the exported model."""
     shape = load_config("demo").pretrain.model
     assert (
         find_matching_family(replace(shape, vocab_size=512, context=64)).model_class
@@ -74,7 +74,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
         "find_source_documents",
         "compare_arms",
         "removal_experiment_card",
-    }  # a proof fills theirs
+    }  # prove sets theirs
     of_study = {
         "world",
         "seal_answer_key",
@@ -88,7 +88,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     assert sections - {"cut_repeats", "cut_toxic", "deduplicate_redacted", "select_scored"} == ours
 
 
-def test_a_config_without_a_corpus_is_completed_from_what_a_run_recorded():
+def test_a_config_without_a_corpus_is_completed_from_a_recorded_one():
     recorded = load_config("smoke").model_dump(mode="json")
     title = {"model_card": {"title": "mine"}}
     completed = fill_missing_sections(title, recorded)
@@ -100,15 +100,15 @@ def test_a_config_without_a_corpus_is_completed_from_what_a_run_recorded():
         load_config(recorded, ["audit_bias.resamples=200"])
 
 
-def test_several_mistakes_are_told_together():
+def test_several_mistakes_are_reported_together():
     with pytest.raises(UsageError) as error:
         load_config("smoke", ["workers=-1", "redact_spans.x=2", "split.validation_share=2.0"])
     for place in ("workers", "redact_spans.x", "split"):
         assert place in str(error.value)
 
 
-def test_a_short_training_is_told_what_to_set_its_warmup_to():
-    """Which has a default that is longer."""
+def test_a_too_long_warmup_is_refused_with_a_suggestion():
+    """The default warm-up is longer than the training."""
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
     with pytest.raises(UsageError) as error:
         load_config(own, ["pretrain.train.steps=30"])
@@ -125,34 +125,36 @@ def test_a_short_training_is_told_what_to_set_its_warmup_to():
         (["pretrain.train.objective=mlm"], "set both to the same"),
         (
             ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
-            "trains the architecture encoder, and pretrain.model.architecture is decoder",
+            "needs the architecture encoder, but pretrain.model.architecture is decoder",
         ),
-        (["pretrain.model.architecture=encoder"], "causal trains the architecture decoder"),
+        (["pretrain.model.architecture=encoder"], "causal needs the architecture decoder"),
     ],
 )
-def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
+def test_an_objective_needs_its_tokens_and_its_architecture(overrides, words):
     with pytest.raises(UsageError, match=words):
         load_config("smoke", overrides)
 
 
-def test_what_is_no_run_of_the_trace_makes_no_hit():
+def test_matches_shorter_than_the_trace_are_refused():
     with pytest.raises(UsageError, match="set it to 8 or more"):
         load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=7"])
     load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=8"])
 
 
-def test_sentinels_must_reach_for_the_context():
+def test_there_must_be_enough_sentinels_for_the_context():
     spans = [f"{name}.objective=span_corruption" for name in ("pretrain.train", "train_tokenizer")]
     spans += ["pretrain.model.architecture=encoder_decoder"]
     load_config("smoke", [*spans, "pack.context=649"])
     long = [*spans, "pack.context=1024"]
-    with pytest.raises(UsageError, match=r"1024 tokens .* hides 51 spans: set it to 51"):
+    with pytest.raises(
+        UsageError, match=r"hides 51 spans of pack\.context = 1024 tokens; set .* to 51"
+    ):
         load_config("smoke", long)
     load_config("smoke", [*long, "train_tokenizer.sentinels=51"])
     load_config("smoke", ["pack.context=1024"])
 
 
-def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
+def test_evaluation_sets_without_a_rule_are_refused(tmp_path):
     sets = f'contamination.evaluation_sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
     assert load_config("smoke", [sets]).contamination.evaluation_sets
     other = "select_scored.rules={toxicity = {lt = 0.5}}"
@@ -161,9 +163,8 @@ def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
     load_config("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
 
 
-def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
-    """A name misspelled would let chance decide where a person had decided. Who wrote it is told,
-    and a run that recorded it is made again as it was."""
+def test_a_preferred_source_must_exist(tmp_path):
+    """A misspelled name is refused in a file, but not in a recorded config."""
     there = {"store": str(tmp_path)}
     kept = ["town", "documentation", "documentation/prefect"]
     for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_redacted"):
@@ -175,13 +176,13 @@ def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
         with pytest.raises(UsageError) as refused:
             resolve_flow_arguments("demo", [wrong], **there)
         told = str(refused.value)
-        assert f"{section}.preferred_sources names 'documentation/pref'" in told
-        assert "name one of documentation, documentation/networkx" in told
+        assert f"{section}.preferred_sources: there is no source 'documentation/pref'" in told
+        assert "choose from: documentation, documentation/networkx" in told
         recorded = load_config("demo", [wrong]).model_dump(mode="json")
         assert resolve_flow_arguments(recorded, [], **there).config == load_config(recorded)
 
 
-def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
+def test_an_action_for_repeats_belongs_to_cut_repeats():
     assert (
         load_config("smoke", ['cut_repeats.actions_by_type={REPEAT = "drop"}']).cut_repeats.action
         == "keep"
@@ -197,13 +198,17 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
     [
         ("cut_repeats", ["find_repeats.enabled=false"], r"set find_repeats\.enabled=true"),
         ("cut_toxic", [], r"set find_toxic_spans\.enabled=true"),
-        ("evaluate_curation", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
+        (
+            "evaluate_curation",
+            ['ingest.sources=[{kind="text", name="a", path="a"}]'],
+            "is of the kind town",
+        ),
         ("no_stage", [], "choose one of: ingest"),
         ("audit_bbq", [], "it needs files of yours; set audit_bbq.items"),
         ("trace", [], "every audit has its own"),
     ],
 )
-def test_a_stage_that_is_not_there_stops_nothing(tmp_path, until, overrides, words):
+def test_a_run_cannot_stop_after_a_skipped_stage(tmp_path, until, overrides, words):
     with pytest.raises(UsageError, match=words):
         resolve_flow_arguments("smoke", overrides, until, store=str(tmp_path))
 
@@ -216,7 +221,7 @@ def actions(config, section="select_scored"):
 
 
 def test_the_default_action_over_toxicity_depends_on_the_scorer():
-    """The embedded scorer finds words: it scores harmless mentions of gay people as toxic."""
+    """The embedded scorer reacts to words: it scores harmless mentions of gay people as toxic."""
     assert actions(load_config(OWN)) == {"toxicity": "tag", "contamination": "remove"}
     neural = ["score_toxicity.scorer.kind=detoxify"]
     assert actions(load_config(OWN, neural)) == {"toxicity": "remove", "contamination": "remove"}
@@ -225,7 +230,7 @@ def test_the_default_action_over_toxicity_depends_on_the_scorer():
     assert actions(load_config(OWN, cascade))["toxicity"] == "remove"  # Detoxify decides
 
 
-def test_a_rule_over_toxicity_without_an_action_has_the_default_of_the_scorer():
+def test_a_toxicity_rule_without_an_action_gets_the_default_of_the_scorer():
     rules = "select_scored.rules={toxicity = {lt = 0.5}, rude = {signal = 'insult', lt = 0.9}}"
     assert actions(load_config(OWN, [rules])) == {"toxicity": "tag", "rude": "tag"}
     neural = load_config(OWN, [rules, "score_toxicity.scorer.kind=detoxify"])
@@ -236,14 +241,14 @@ def test_a_rule_over_toxicity_without_an_action_has_the_default_of_the_scorer():
 
 @pytest.mark.parametrize("kind", ["linear", "detoxify"])
 @pytest.mark.parametrize("action", ["remove", "tag"])
-def test_an_action_that_the_config_names_is_kept(action, kind):
+def test_a_configured_action_is_kept(action, kind):
     rules = f"select_scored.rules={{toxicity = {{lt = 0.8, action = '{action}'}}}}"
     config = load_config(OWN, [rules, f"score_toxicity.scorer.kind={kind}"])
     assert actions(config) == {"toxicity": action}
     assert actions(load_config(config.model_dump(mode="json"))) == {"toxicity": action}
 
 
-def test_the_demo_asks_for_removal_and_smoke_for_the_default():
+def test_the_demo_removes_and_smoke_uses_the_default_action():
     assert load_config("demo").score_toxicity.scorer.kind == "linear"
     assert actions(load_config("demo")) == {"toxicity": "remove", "contamination": "remove"}
     assert actions(load_config("smoke")) == {"toxicity": "tag", "contamination": "remove"}

@@ -1,4 +1,4 @@
-"""What is wrong with a config is told in the words of its file, whatever stands there."""
+"""Errors about a config use the keys of its file, for any value."""
 
 import re
 from functools import reduce
@@ -17,7 +17,7 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
     [
         (
             "select.rules=5",
-            "select.rules: must be tables [….rules.NAME], one a rule, or a list of "
+            "select.rules: must be one table [….rules.NAME] per rule, or a list of "
             "rules (given: 5)",
         ),
         (
@@ -31,7 +31,7 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
             "ingest.sources.0.document_share: must be a number (given: nan)",
         ),
         ("ingest.sources=3", "ingest.sources: must be a list, in brackets (given: 3)"),
-        ("ingest.sources=[{}]", "ingest.sources.0: has no kind, which says what it is"),
+        ("ingest.sources=[{}]", "ingest.sources.0: needs a key kind that names its type"),
         ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'jsonl', "),
         ("find_repeats.enabled=7", "find_repeats.enabled: must be true or false (given: 7)"),
         (
@@ -45,16 +45,16 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         (
             "select.rules.toxicity.lt=0.5",
             "select.rules.toxicity: there is no signal 'toxicity'; "
-            "there are: language, language_probability, word_count, ",
+            "the signals are: language, language_probability, word_count, ",
         ),
         (
             "select.rules.language.ge=1",
             "select.rules.language: signal 'language' is of type string: give it any_of or none_of",
         ),
-        ("select.rules.dialects.any_of=['a']", "list<item: string>: no rule looks at lists"),
+        ("select.rules.dialects.any_of=['a']", "list<item: string>: rules do not apply to lists"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words):
+def test_a_wrong_value_is_reported_with_its_key_and_expected_type(overrides, words):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [overrides])
     assert words in str(error.value)
@@ -68,7 +68,7 @@ def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words)
         (f'[pack]\nname = "x"\n{SOURCES}', "name: is missing; "),
     ],
 )
-def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_path, text, words):
+def test_a_root_key_inside_a_table_is_reported_with_its_place(tmp_path, text, words):
     (tmp_path / "my.toml").write_text(text)
     with pytest.raises(UsageError, match=r"above the first \[table\]") as error:
         load_config(str(tmp_path / "my.toml"))
@@ -88,7 +88,7 @@ def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_p
         ("redact_spans.xyzzy=1", "redact_spans.xyzzy: there is no such key"),
     ],
 )
-def test_a_key_typed_wrongly_is_told_with_the_one_that_may_have_been_meant(override, words):
+def test_a_mistyped_key_is_reported_with_a_suggestion(override, words):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [override])
     assert str(error.value).endswith(words)
@@ -108,7 +108,7 @@ def keys(tree, path=()):
 OURS = re.compile("Input|instance|tuple|dictionary|Field|<class")
 
 
-def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
+def test_no_wrong_value_shows_an_internal_error():
     base = load_config("smoke").model_dump(mode="json")
     refused = 0
     for *way, key in [*keys(base)]:
@@ -117,7 +117,7 @@ def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
         for wrong in (3, float("nan"), "x", [], [3], {"a": 3}, [{"name": ["x"]}]):
             node[key] = wrong
             try:
-                load_config(base)  # it changes nothing of it
+                load_config(base)  # the config stays the same
             except UsageError as error:
                 refused += 1
                 assert not OURS.search(str(error)), (way, key, str(error))

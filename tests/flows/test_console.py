@@ -1,4 +1,4 @@
-"""What a run shows where its output is piped: no bar, a line every half minute."""
+"""Progress of a run on a pipe: no bar, but a line every half minute."""
 
 import io
 
@@ -9,7 +9,7 @@ from hallmark.tasks.contract import Event
 
 
 class Piped:
-    """A view on a pipe, with a clock that stands where the test puts it."""
+    """A progress display on a pipe, with a clock that the test sets."""
 
     def __init__(self, **console):
         self.now, self.file = 1000.0, io.StringIO()
@@ -26,27 +26,29 @@ class Piped:
         return self.file.getvalue().splitlines()
 
 
-def test_a_long_stage_says_every_half_minute_how_far_it_is():
+def test_a_long_stage_reports_its_progress_every_half_minute():
     piped = Piped()
     piped.tell("start")
     for second in range(1, 101):
         piped.tell("progress", second, 4000, "loss [3.1], 1,200 tokens/s", after=1.0)
     assert piped.lines == [
-        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s so far, about "
-        f"{4000 - n:,} s left, loss [3.1], 1,200 tokens/s"
+        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s elapsed, about "
+        f"{4000 - n:,} s remaining, loss [3.1], 1,200 tokens/s"
         for n in (30, 60, 90)
     ]
 
 
-def test_what_was_done_before_does_not_shorten_the_time_that_is_left():
+def test_resumed_work_does_not_shorten_the_remaining_time():
     piped = Piped()
     piped.tell("start")
     piped.tell("progress", 300, 400, after=10.0)  # resumed: ten seconds to load
     piped.tell("progress", 320, 400, after=40.0)
-    assert piped.lines == ["  pretrain             320 of 400 (80%), 50 s so far, about 160 s left"]
+    assert piped.lines == [
+        "  pretrain             320 of 400 (80%), 50 s elapsed, about 160 s remaining"
+    ]
 
 
-def test_each_stage_has_its_own_half_minute():
+def test_each_stage_starts_a_new_half_minute():
     piped = Piped()
     piped.tell("start")
     piped.tell("progress", 1, 3, after=29.0)
@@ -54,11 +56,11 @@ def test_each_stage_has_its_own_half_minute():
     piped.tell("progress", 1, 3, after=29.0)
     assert not piped.lines
     piped.tell("progress", 5, after=1.0)  # of how many it does not know
-    assert piped.lines == ["  pretrain             5, 30 s so far"]
+    assert piped.lines == ["  pretrain             5, 30 s elapsed"]
 
 
-def test_a_stage_that_says_nothing_is_spoken_for():
-    """A step that takes minutes, a stage of one part: what was heard last is said again."""
+def test_a_silent_stage_is_reported_too():
+    """The last event of a long step, or of a stage with one part, is repeated."""
     piped = Piped()
     piped.tell("start")
     for _ in range(13):
@@ -71,14 +73,14 @@ def test_a_stage_that_says_nothing_is_spoken_for():
     for _ in range(20):
         piped.tell("silence", after=5.0)
     assert piped.lines == [
-        "  pretrain             30 s so far",
-        "  pretrain             60 s so far",
-        "  pretrain             1 of 4 (25%), 90 s so far",
-        "  pretrain             1 of 4 (25%), 120 s so far",
+        "  pretrain             30 s elapsed",
+        "  pretrain             60 s elapsed",
+        "  pretrain             1 of 4 (25%), 90 s elapsed",
+        "  pretrain             1 of 4 (25%), 120 s elapsed",
     ]
 
 
-def test_a_terminal_has_its_bar_instead():
+def test_a_terminal_shows_a_progress_bar_instead():
     piped = Piped(force_terminal=True)
     piped.tell("start")
     piped.tell("progress", 1, 3, after=100.0)
@@ -87,7 +89,7 @@ def test_a_terminal_has_its_bar_instead():
 
 
 class Left:
-    """Stands for an artifact."""
+    """Imitates an artifact."""
 
     def __init__(self, files=(), **rows):
         self.manifest = {"files": dict.fromkeys(files)}
@@ -99,8 +101,8 @@ class Rows:
         self.row_count = rows
 
 
-def test_stages_of_one_step_are_one_line():
-    """With what they left together; of those that come from the store no second counts."""
+def test_stages_of_one_step_share_a_line():
+    """The line sums their rows; cached stages add no seconds."""
     piped = Piped()
     with piped.view:
         for kind, label, step, seconds, left in (
@@ -119,7 +121,7 @@ def test_stages_of_one_step_are_one_line():
     assert piped.lines[2:] == ["✓ respond                cached   responses 5"]
 
 
-def test_a_step_is_told_before_the_next_one_works():
+def test_a_step_is_printed_before_the_next_one_starts():
     piped = Piped()
     piped.view(Event("done", "bias_ask", Left(items=1), 1.0, phase="ask"))
     piped.view(Event("start", "toxicity_ask", phase="ask"))

@@ -1,4 +1,4 @@
-"""What a served deployment refuses of a request, before its first stage."""
+"""A served deployment refuses requests before the first stage."""
 
 import json
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ path = "notes"
 
 
 def text_settings(kind: Any, way: tuple[str, ...] = (), marked: bool = False):
-    """(key, whether it names a file) of each setting of text in a config, by its type."""
+    """Yield (key, whether it names a file) of each text setting of a config, by its type."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
             own = any(isinstance(each, ExternalMarker) for each in field.metadata)
@@ -109,8 +109,8 @@ def text_settings(kind: Any, way: tuple[str, ...] = (), marked: bool = False):
             yield from text_settings(inner, way, own)
 
 
-def test_every_setting_of_text_is_known_to_name_a_file_or_not():
-    """A new one must be ``Path``, ``ExternalPath`` or ``External`` if it does, else stand above."""
+def test_every_text_setting_is_classified_as_path_or_not():
+    """A new path setting must be ``Path``, ``ExternalPath`` or ``External``."""
     unmarked = {key for key, marked in text_settings(Config) if not marked}
     assert {key.split(".")[-1] for key in unmarked} - NO_PATHS - {
         "sources",
@@ -133,7 +133,7 @@ def test_every_setting_of_text_is_known_to_name_a_file_or_not():
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A served folder with a config, and what lies outside of it."""
+    """A served folder with a config, and files outside of it."""
     home, outside = tmp_path / "home", tmp_path / "outside"
     for folder in (home / "notes", home / "model", outside / "model"):
         folder.mkdir(parents=True)
@@ -217,7 +217,11 @@ def test_an_override_that_leads_outside_is_refused(place, setting):
             with pytest.raises(UsageError) as error:
                 resolve_flow_arguments("my.toml", [given])
             said = str(error.value)
-            assert said.startswith(f"{setting}: ") and "--root PATH" in said and "\n" not in said
+            assert (
+                said.startswith(f"{setting}: ")
+                and "--allowed-root PATH" in said
+                and "\n" not in said
+            )
             assert str(place / "home") in said
     assert not (outside / "store").exists() and not (place / "home" / "store").exists()
 
@@ -252,7 +256,7 @@ def test_an_inline_config_is_bounded_as_a_file_is(place):
         resolve_flow_arguments(tree, [])
 
 
-def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
+def test_paths_inside_the_roots_and_bundled_configs_are_allowed(place):
     assert resolve_flow_arguments("my.toml", []).store.root_folder == place / "home" / "store"
     assert (
         resolve_flow_arguments("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name
@@ -265,7 +269,7 @@ def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
         resolve_flow_arguments(None, [], checkpoint="nothing@3")
 
 
-def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_that_are_named(place):
+def test_the_roots_of_serve_are_config_folder_store_and_named_roots(place):
     home, outside = str(place / "home"), str(place / "outside")
     found = deployments.collect_allowed_roots(
         "my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"]
@@ -273,26 +277,26 @@ def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_tha
     assert found.folders == (home, f"{outside}/store", f"{home}/notes")
     assert found.uris == ("s3://bucket",)
     assert deployments.collect_allowed_roots("demo", "store", []).folders == (f"{home}/store",)
-    with pytest.raises(UsageError, match="--root nowhere: there is no such folder"):
+    with pytest.raises(UsageError, match="--allowed-root nowhere: there is no such folder"):
         deployments.collect_allowed_roots("demo", "store", ["nowhere"])
 
 
-def test_a_store_that_cannot_be_a_root_is_named_as_the_store(place, monkeypatch):
-    """Nobody named it with --root: it comes from --store, a config or the environment."""
+def test_a_store_that_cannot_be_a_root_is_reported_as_the_store(place, monkeypatch):
+    """It was not named with --allowed-root, but by --store, a config or the environment."""
     azure = "abfss://container@account.dfs.core.windows.net/my store"
     assert deployments.collect_allowed_roots("my.toml", azure, []).uris == (azure,)
     wrong = "s3://user:word@bucket/store"
     with pytest.raises(UsageError, match=f"^store: '{wrong}' is not a URI such as s3://"):
         deployments.collect_allowed_roots("my.toml", wrong, ["s3://bucket"])
-    with pytest.raises(UsageError, match=f"^--root '{wrong}' is not a URI such as s3://"):
+    with pytest.raises(UsageError, match=f"^--allowed-root '{wrong}' is not a URI such as s3://"):
         deployments.collect_allowed_roots("my.toml", "store", [wrong])
     monkeypatch.setenv("HALLMARK_STORE", wrong)
     with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
         resolve_flow_arguments("demo", [])
 
 
-def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session):
-    """Its links lead outside, and no source reads them; one that a source reads is refused."""
+def test_a_project_with_a_virtual_environment_can_be_a_corpus(place, session):
+    """Its links lead outside, but no source reads them; a link that a source reads is refused."""
     notes = place / "home" / "notes"
     (notes / ".venv" / "bin").mkdir(parents=True)
     (notes / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
@@ -308,7 +312,7 @@ def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session)
 
 
 def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any] = "demo") -> None:
-    """Of a flow what counts here."""
+    """The part of a flow that matters here."""
 
 
 @pytest.mark.parametrize(
@@ -319,7 +323,10 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
             "no parameter 'checkpont' (did you mean checkpoint?); it takes "
             "checkpoint, only, config",
         ),
-        ({"checkpoint": "x", "zzz": 1}, "no parameter 'zzz'; it takes checkpoint, only, config"),
+        (
+            {"checkpoint": "x", "zzz": 1},
+            "no parameter 'zzz'; its parameters are checkpoint, only, config",
+        ),
         ({}, "checkpoint: is missing"),
         ({"checkpoint": 3}, "checkpoint: must be text, in quotes (given: 3)"),
         ({"checkpoint": "x", "only": "bias"}, "only: "),
@@ -327,13 +334,13 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
         ({"checkpoint": "x", "config": [1]}, "config: "),
     ],
 )
-def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
+def test_wrong_parameters_are_reported_in_one_sentence(parameters, said):
     with pytest.raises(UsageError) as error:
         check_request_parameters("f", flow, parameters)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_right_parameters_are_let_through():
+def test_correct_parameters_are_accepted():
     check_request_parameters(
         "f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}}
     )

@@ -1,4 +1,4 @@
-"""What the examination of a checkpoint finds of its making."""
+"""The audit of a checkpoint finds the artifacts of its training."""
 
 import shutil
 
@@ -24,7 +24,7 @@ from tests.tasks.small_corpus import split_corpus
 
 @stage(name="learned")
 def learned(tokenizer: Artifact, config: EmptyConfig, context: StageContext) -> None:
-    """Like ``pretrain``, it has its tokenizer among its inputs."""
+    """Like ``pretrain``, it has a tokenizer among its inputs."""
 
 
 @pytest.fixture
@@ -33,17 +33,17 @@ def store(tmp_path):
         yield session.store
 
 
-def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
+def test_the_tokenizer_is_the_one_of_the_training(store, tmp_path):
     made = train_tokenizer(split_corpus(40), None, TokenizerConfig(vocab_size=300))
     pretrained = learned(made, EmptyConfig())
     found = find_lineage_input(pretrained, "tokenizer", "train_tokenizer")
     assert found is not None and found.name == made.name
     shutil.rmtree(store.root_folder / "artifacts" / "train_tokenizer")
-    # The rest can be audited without it.
+    # All other audits work without it.
     assert find_lineage_input(pretrained, "tokenizer", "train_tokenizer") is None
 
 
-def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
+def test_failures_are_recorded_but_usage_errors_are_raised(caplog):
     failed = {}
     with capture_failure(failed, "bias"):
         raise HallmarkError("the model gives no number")
@@ -56,7 +56,7 @@ def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
     assert [*failed] == ["bias"]
 
 
-def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path):
+def test_continued_and_external_checkpoints_have_no_tokenizer_artifact(store, tmp_path):
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tokenizer.json").write_text("{}")
     begun = learned(folder_to_artifact(tmp_path / "start", "checkpoint"))

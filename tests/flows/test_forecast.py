@@ -1,4 +1,4 @@
-"""A dry run says what a run then does, makes and fails of, and leaves nothing behind."""
+"""A dry run predicts stages, results and failures of a run, and writes nothing."""
 
 import gzip
 import json
@@ -55,14 +55,14 @@ WORDS = COMMON.split()
 
 @pytest.fixture
 def absent(tmp_path, monkeypatch) -> Path:
-    """Where a store would be."""
+    """The location of a store that does not exist."""
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     return tmp_path / "store"
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    """It is asked what they tell, not how well they tell it."""
+    """Tests here check the content of the report, not its format."""
     monkeypatch.setattr(training_costs, "TRIAL_SECONDS", 1.5)
 
 
@@ -72,7 +72,7 @@ def texts(count, words, seed=0):
 
 
 def config_of(folder: Path, rows: list[str], more: str = "") -> str:
-    """A user's config over a jsonl file of these texts."""
+    """Write a config with a JSON Lines source of these texts."""
     path = folder / "letters.jsonl"
     path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     file = folder / "mine.toml"
@@ -90,7 +90,7 @@ def states(report):
 
 
 @pytest.mark.slow
-def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
+def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     report = forecast_run("smoke")
     assert not absent.exists()
     assert report["sample"]["is_complete"] and not report["will_fail"]
@@ -133,8 +133,8 @@ FILES = {
 
 
 @pytest.mark.parametrize("setting", FILES)
-def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypatch, setting):
-    """What they lack is said by the dry run, and by the run before it trains."""
+def test_files_of_audits_are_checked_before_the_training(absent, tmp_path, monkeypatch, setting):
+    """Problems are reported by the dry run, and by the run before it trains."""
     monkeypatch.chdir(tmp_path)
     Path("pairs.jsonl").write_text('{"stereo": ""}\n')
     Path("labelled.jsonl").write_text('{"text": "Words", "label": 1}\n')
@@ -158,7 +158,7 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_sample_of_smoke_comes_near_it(smoke, absent):
+def test_estimates_from_a_sample_of_smoke_are_close(smoke, absent):
     report = forecast_run("smoke", last_stage="pack", max_sample_bytes=200_000)
     assert not report["sample"]["is_complete"] and report["training"] is None
     run = open_run(smoke.first, str(smoke.store))
@@ -173,7 +173,7 @@ def test_a_sample_of_smoke_comes_near_it(smoke, absent):
 
 
 @pytest.mark.slow
-def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
+def test_after_a_run_every_stage_is_cached_and_nothing_is_written(smoke):
     before = listing(smoke.store)
     report = smoke.json("run", "smoke", "--dry-run")
     assert listing(smoke.store) == before
@@ -189,7 +189,7 @@ def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
     assert report["corpus"]["tokens"]["is_exact"] and report["training"]["epochs"]["is_exact"]
     later = smoke.json("run", "smoke", "--dry-run", "--set", "audit_bias.seed=77")
     would = {label for label, state in states(later).items() if state == "run"}
-    # What will be asked is not known before, so neither whether somebody must be asked again.
+    # Requests are unknown before the run, and so is whether responses are cached.
     assert would == {
         "bias_build_requests",
         "bias_respond",
@@ -205,7 +205,7 @@ def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
         "run",
         "smoke",
         "--dry-run",
-        "--start",
+        "--start-checkpoint",
         f"{smoke.first}@0",
         "--set",
         "pretrain.train.steps=7",
@@ -242,16 +242,16 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
         "plant_canaries.enabled=false",
     ):
         assert words in fails
-    # What would fail behind it is said, too.
+    # Later failures are reported, too.
     assert "WILL FAIL: the split 'validation' is empty" in said
     assert "fewer than a batch of 32" in said and "train_tokenizer.vocab_size" in said
     assert not absent.exists()
 
 
-def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
+def test_an_unreachable_hub_is_reported_without_failure(absent):
     report = forecast_run("hub")
     assert states(report)["ingest"] == "unknown" and not report["will_fail"]
-    assert "without the hub" in report["stages"][0]["reason"]
+    assert "without access to the Hugging Face hub" in report["stages"][0]["reason"]
     assert set(states(report).values()) == {"unknown", "run"}
     assert report["corpus"]["documents"]["value"] is None
     training = report["training"]
@@ -264,7 +264,7 @@ def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
         assert any("device is cuda" in warning["message"] for warning in report["warnings"])
 
 
-def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
+def test_a_missing_source_is_a_certain_failure(absent, tmp_path):
     config = config_of(tmp_path, ["a"])
     (tmp_path / "letters.jsonl").unlink()
     report = forecast_run(config)
@@ -273,7 +273,7 @@ def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
     assert states(report)["model_card"] == "blocked"
 
 
-def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tmp_path):
+def test_quarantined_records_are_counted_before_and_after_the_run(absent, tmp_path):
     config = config_of(tmp_path, ["A letter of some words.", "Another letter."], SMALL)
     with (tmp_path / "letters.jsonl").open("a") as file:
         file.write('{"text": 3}\n{"text"\n')
@@ -282,7 +282,7 @@ def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tm
     assert (source["documents"]["value"], source["quarantined"]) == (2, 2)
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
     text = render_forecast(report)
-    assert "to quarantine, as they cannot be read: 2; the first: letters.jsonl, line 3: " in text
+    assert "unreadable records for the quarantine: 2; the first: letters.jsonl, line 3: " in text
     store = tmp_path / "store"
     settings = load_config(config)
     with open_session(Session(Store(store), last_stage="ingest")), pytest.raises(LastStageReached):
@@ -297,7 +297,7 @@ SMALL = (
 
 
 def run_to_pack(config: str, store: Path) -> list[str]:
-    """The labels of the stages that a run would not have found."""
+    """Return the labels of the stages that would not be cached."""
     made: list[str] = []
 
     def listen(event):
@@ -311,7 +311,7 @@ def run_to_pack(config: str, store: Path) -> list[str]:
     return made
 
 
-def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
+def test_a_renamed_file_reruns_the_forecast_stages(absent, tmp_path):
     config = config_of(tmp_path, texts(60, 40), SMALL)
     run_to_pack(config, absent)
     (tmp_path / "letters.jsonl").rename(tmp_path / "renamed.jsonl")
@@ -319,12 +319,12 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
     report = forecast_run(config, last_stage="pack")
     would = [label for label, state in states(report).items() if state == "run"]
     assert would == ["ingest"]
-    assert "outside: letters" in report["stages"][0]["reason"]
+    assert "external input: letters" in report["stages"][0]["reason"]
     assert listing(absent) == before
     assert run_to_pack(config, absent) == would
 
 
-def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
+def test_too_few_passages_are_expected_from_a_sample(absent, tmp_path):
     planted = "[plant_canaries]\nenabled = true\n"
     config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)], planted)
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
@@ -343,10 +343,10 @@ def test_a_cascade_is_not_judged_by_a_sample(absent, tmp_path):
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
     assert not report["sample"]["is_complete"] and not report["will_fail"]
     assert not any("cascade is refused" in warning["message"] for warning in report["warnings"])
-    assert any("whether the cascade of score_toxicity is refused" in n for n in report["notes"])
+    assert any("without the cascade of score_toxicity" in n for n in report["notes"])
 
 
-def test_the_shares_of_files_that_were_read(tmp_path):
+def test_the_read_share_of_each_kind_of_file_is_estimated(tmp_path):
     rows = texts(3000, 30)
     lines = "".join(json.dumps({"text": row}) + "\n" for row in rows).encode()
     (tmp_path / "a.jsonl").write_bytes(lines)
@@ -375,7 +375,7 @@ def test_the_shares_of_files_that_were_read(tmp_path):
     )
 
 
-def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
+def test_many_small_files_are_read_up_to_the_budget(tmp_path):
     for number in range(3000):
         (tmp_path / f"{number:04d}.txt").write_text(f"This is number {number} of the small ones.")
     source = {"kind": "text", "name": "small", "path": str(tmp_path / "*.txt")}
@@ -386,10 +386,10 @@ def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
     read = [
         json.loads(line)["text"].split()[3] for line in sample.source_samples["small"].file.open()
     ]
-    assert {int(number) // 500 for number in read} == set(range(6))  # from all over them
+    assert {int(number) // 500 for number in read} == set(range(6))  # evenly spaced
 
 
-def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
+def test_the_fixed_time_of_a_stage_is_not_scaled(tmp_path, monkeypatch):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts(3000, 30))
     (tmp_path / "a.jsonl").write_text(lines)
     config = tmp_path / "x.toml"
@@ -412,7 +412,7 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
     assert read["few-1"] == read["few-2"] == 4 < read["sample"] == report["sample"]["documents"]
 
 
-def test_a_time_that_lacks_stages_is_the_least_and_names_them():
+def test_an_incomplete_total_time_is_a_minimum_and_names_missing_stages():
     row = {
         "label": "ingest",
         "state": "run",
@@ -429,17 +429,17 @@ def test_a_time_that_lacks_stages_is_the_least_and_names_them():
         }
     )
     assert said.endswith(
-        "time in all: at least about 40.0 s\n  measured\n  not in it: audit_bias, of whose time "
-        "neither the sample nor an earlier run in this store tells"
+        "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; neither "
+        "the sample nor an earlier run in this store shows their time"
     )
     said = _render_stages(
         {"stages": [row], "seconds": {"value": 40.0, "stages_without_estimate": []}}
     )
-    assert said.endswith("time in all: about 40.0 s\n  measured")
+    assert said.endswith("total time: about 40.0 s\n  measured")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
+def test_the_estimated_optimizer_memory_matches_its_state(optimizer):
     config = TrainConfig(optimizer=optimizer)
     model = Transformer(ModelConfig(vocab_size=50, context=16, d_model=32, n_layers=2, n_heads=2))
     logits(model, torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
@@ -464,7 +464,7 @@ def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
     }
 
 
-def test_what_is_wanting_is_named_with_the_setting_to_change():
+def test_each_shortage_is_named_with_the_setting_to_change():
     config = load_config("demo")
     names = ("documents", "train", "validation", "holdout", "train_rows", "passages")
     exact = {name: Estimate(0, True) for name in names}
@@ -483,15 +483,15 @@ def test_what_is_wanting_is_named_with_the_setting_to_change():
     assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
 
 
-def test_copies_of_one_text_leave_nothing_to_measure_on_and_no_model_is_trained(absent, tmp_path):
-    # Wherever its hash puts the text.
+def test_copies_of_one_text_leave_no_validation_text_and_train_no_model(absent, tmp_path):
+    # Whichever split its hash assigns.
     trained = "[split]\nvalidation_share = 0.001\nholdout_share = 0.001\n"
     config = config_of(tmp_path, texts(1, 400) * 9, SMALL + trained)
     report = forecast_run(config)
     fails = [warning["message"] for warning in report["warnings"] if warning["is_certain"]]
     assert report["will_fail"] and any("raise split.validation_share" in says for says in fails)
     with pytest.raises(
-        HallmarkError, match=r"would fail behind the training: .* split\.validation_share"
+        HallmarkError, match=r"would fail after the training: .* split\.validation_share"
     ):
         pipeline.fn(config)
     assert (absent / "artifacts/plant_canaries").exists() and not (

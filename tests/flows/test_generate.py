@@ -1,4 +1,4 @@
-"""What the command line lets a checkpoint write, against the model asked directly."""
+"""`hallmark generate` agrees with calling the model directly."""
 
 import math
 
@@ -40,7 +40,7 @@ SENTINELS = ["<|sentinel_0|>", "<|sentinel_1|>"]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A checkpoint of each kind; none of them in a store."""
+    """A checkpoint of each kind, outside a store."""
     kinds = {
         "decoder": ([], None, {}),
         "prefix": ([], "prefix", {"positions": "rope"}),
@@ -55,7 +55,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def hallmark(tmp_path):
-    """The command line over a store that is not there, and must not be made."""
+    """The command line with a store that does not exist and must not be created."""
     yield Hallmark(tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -65,8 +65,10 @@ def by_method(report):
 
 
 @pytest.mark.parametrize("kind", ["decoder", "prefix"])
-def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind):
-    report = hallmark.json("generate", str(folders[kind]), PROMPT, "--tokens", "9", "--seed", "4")
+def test_every_method_generates_the_text_of_its_decoder(hallmark, folders, kind):
+    report = hallmark.json(
+        "generate", str(folders[kind]), PROMPT, "--max-new-tokens", "9", "--seed", "4"
+    )
     model, subject = load_checkpoint(folders[kind]), open_audited_model(folders[kind], "cpu")
     prompt = subject.prepend_bos_id(subject.encode(PROMPT))
     assert report["prompt_tokens"] == len(prompt) and report["precision"] == "fp32"
@@ -98,7 +100,7 @@ def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind
 
 @torch.no_grad()
 def behind(model, batch, given):
-    """log p of each token behind the first ``given``: the whole text at once."""
+    """Compute log p of each token after the first ``given`` in one pass."""
     prefix = torch.tensor([given]) if model.objective == "prefix" else None
     read = Batch(batch.ids[:, :-1], prefix=prefix, source=batch.source)
     log_p = model.compute_logits(model(read))[0].log_softmax(-1)
@@ -107,12 +109,12 @@ def behind(model, batch, given):
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
-def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, architecture):
-    """For the target of a source; neither of them needs sentinels, whose names are plain text."""
+def test_a_model_of_pairs_gets_the_prompt_as_source(hallmark, tmp_path, architecture):
+    """Names of sentinels are plain text in source and target."""
     objective = "prefix" if architecture == "decoder" else "seq2seq"
     folder = make_own(tmp_path, [], objective, pairs=True, architecture=architecture)
     text = f"{PROMPT} <|sentinel_0|>"
-    report = hallmark.json("generate", str(folder), text, "--tokens", "9")
+    report = hallmark.json("generate", str(folder), text, "--max-new-tokens", "9")
     model, subject = load_checkpoint(folder), open_audited_model(folder, "cpu", allow_pairs=True)
     source = subject.encode(text)
     prompt, sources = ([0, *source, 0], None) if architecture == "decoder" else ([0], [source])
@@ -129,8 +131,8 @@ def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, archite
     [(PROMPT, True), ("The nurse <|sentinel_0|> that she <|sentinel_1|> late.", False)],
 )
 def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, prompt, begins):
-    """A text goes on behind a sentinel, or the sentinels in it are what is written."""
-    report = hallmark.json("generate", str(folders["both"]), prompt, "--tokens", "7")
+    """The model continues the text, or fills its sentinels."""
+    report = hallmark.json("generate", str(folders["both"]), prompt, "--max-new-tokens", "7")
     model, subject = load_checkpoint(folders["both"]), open_audited_model(folders["both"], "cpu")
     first, second = map(subject.get_special_token_id, SENTINELS)
     if begins:
@@ -152,7 +154,7 @@ def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, pr
         assert row["log_prob"] == pytest.approx(sum(behind(model, batch, len(start))), abs=1e-3)
 
 
-def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
+def test_a_masked_model_fills_masks(hallmark, folders):
     prompt = "The nurse said <|mask|> she would <|mask|> late."
     report = hallmark.json("generate", str(folders["encoder"]), prompt)
     model, subject = (
@@ -174,9 +176,9 @@ def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
     assert "mask 1, token" in said and "mask 2, token" in said and "probability" in said
 
 
-def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, bert_folder):  # noqa: F811
+def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, bert_folder):  # noqa: F811
     transformers = pytest.importorskip("transformers")
-    found = by_method(hallmark.json("generate", str(gpt2_folder), PROMPT, "--tokens", "8"))
+    found = by_method(hallmark.json("generate", str(gpt2_folder), PROMPT, "--max-new-tokens", "8"))
     theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2_folder).eval()
     subject = open_audited_model(gpt2_folder, "cpu")
     ids = torch.tensor([subject.prepend_bos_id(subject.encode(PROMPT))])
@@ -202,30 +204,37 @@ def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, b
     ("kind", "arguments", "code", "words"),
     [
         ("decoder", [" \n"], 2, "the prompt is empty; give the beginning of a text"),
-        ("decoder", ["word " * 60], 2, "must fit the context of 48; shorten it or lower --tokens"),
-        ("decoder", [PROMPT, "--tokens", "48"], 2, "shorten it or lower --tokens"),
-        ("decoder", [PROMPT, "--tokens", "0"], 2, "at least one must be written"),
+        (
+            "decoder",
+            ["word " * 60],
+            2,
+            "exceeds the context of 48; shorten it or lower --max-new-tokens",
+        ),
+        ("decoder", [PROMPT, "--max-new-tokens", "48"], 2, "shorten it or lower --max-new-tokens"),
+        ("decoder", [PROMPT, "--max-new-tokens", "0"], 2, "it must be at least 1"),
         ("decoder", [PROMPT, "--top-p", "0"], 2, "top_p must be above 0"),
-        ("decoder", [PROMPT, "--width", "0"], 2, "width must be at least 1, not 0"),
-        ("both", ["word " * 60], 2, "must fit the context of 48"),
+        ("decoder", [PROMPT, "--beam-width", "0"], 2, "width must be at least 1, not 0"),
+        ("both", ["word " * 60], 2, "exceeds the context of 48"),
         ("both", ["a <|sentinel_7|> b"], 2, "has no token <|sentinel_7|>"),
-        ("encoder", [PROMPT], 2, "put <|mask|> where a word is to be found"),
+        ("encoder", [PROMPT], 2, "write <|mask|> in place of a missing word"),
         ("encoder", ["word <|mask|>" * 40], 2, "more than the context of 48; shorten it"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence(hallmark, folders, kind, arguments, code, words):
+def test_unsuitable_prompts_are_refused_in_one_sentence(
+    hallmark, folders, kind, arguments, code, words
+):
     error = hallmark("generate", str(folders[kind]), *arguments, code=code).stderr
     assert words in error and len(error.strip().splitlines()) == 1
 
 
-def test_there_must_be_a_checkpoint(hallmark, tmp_path):
+def test_a_checkpoint_is_required(hallmark, tmp_path):
     assert "there is no store at" in hallmark("generate", "latest", PROMPT, code=2).stderr
     (tmp_path / "empty").mkdir()
     error = hallmark("generate", str(tmp_path / "empty"), PROMPT, code=2).stderr
-    assert "the folder is empty; a checkpoint holds config.json" in error
+    assert "the folder is empty; a checkpoint consists of config.json" in error
 
 
-def test_damaged_weights_are_named_and_nothing_is_written(hallmark, folders, tmp_path):
+def test_damaged_weights_are_named_and_nothing_is_generated(hallmark, folders, tmp_path):
     import shutil
 
     from safetensors.torch import load_file, save_file
@@ -239,7 +248,7 @@ def test_damaged_weights_are_named_and_nothing_is_written(hallmark, folders, tmp
     assert "not numbers (NaN)" in done.stderr and not done.stdout
 
 
-def test_names_of_special_tokens_stand_for_them_and_take_the_space_before(folders):
+def test_names_of_special_tokens_are_encoded_without_the_space_before(folders):
     subject = open_audited_model(folders["encoder"], "cpu")
     names = {"<|mask|>": subject.mask_id}
     alone = [subject.mask_id]
@@ -252,7 +261,7 @@ def test_names_of_special_tokens_stand_for_them_and_take_the_space_before(folder
     assert _encode_with_special_tokens(subject, "a <|mask|>", {}) == subject.encode("a <|mask|>")
 
 
-def test_masked_texts_are_shown_as_the_pages_show_them(folders):
+def test_texts_are_redacted_as_on_pages(folders):
     shown = _make_context_redactor(
         ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
     )
@@ -260,12 +269,12 @@ def test_masked_texts_are_shown_as_the_pages_show_them(folders):
     assert shown("\u202eabc", "") == "‹U+202E›abc"
     assert "jane" not in shown("Write to jane.doe@example.com now.", "")
     assert "█" in shown("you fucking bitch, go to hell", "")
-    # What only stands there together with the prompt.
-    assert shown("ple.com now", "Write to jane.doe@exam").startswith("[not shown: borders on")
+    # Sensitive only together with the prompt.
+    assert shown("ple.com now", "Write to jane.doe@exam").startswith("[not shown: adjoins")
     assert shown(" is hers", "jane.doe@example.com") == " is hers"
 
 
-def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
+def test_a_prompt_is_redacted_if_an_output_completes_a_sensitive_text(folders):
     shown = _make_context_redactor(
         ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
     )
@@ -275,29 +284,31 @@ def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
     assert hidden.startswith(WITHHELD_PREFIX)
     assert _select_most_redacted([prompt, hidden, prompt]) == hidden
     assert _select_most_redacted([prompt, prompt]) == prompt
-    # What the prompt begins need not be finished: the text may be cut off by its token limit.
+    # The token limit may cut off a text that the prompt begins.
     assert shown("e@corp.ex", prompt).startswith(WITHHELD_PREFIX)
     assert "jane" not in shown("Write to jane.roe@corp.ex", "")
 
 
-def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
+def test_candidates_inside_redacted_text_are_withheld(hallmark, folders):
     asked = ("generate", str(folders["encoder"]))
-    open_ = hallmark.json(*asked, "He ate the cake <|mask|> the fork", "--masked")["masks"][0]
+    open_ = hallmark.json(*asked, "He ate the cake <|mask|> the fork", "--redact")["masks"][0]
     assert all("token_id" in found for found in open_["candidates"])
-    secret = hallmark.json(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked")
+    secret = hallmark.json(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--redact")
     assert {found["token"] for found in secret["masks"][0]["candidates"]} == {f"{WITHHELD_PREFIX}]"}
     assert not any("token_id" in found for found in secret["masks"][0]["candidates"])
     assert "jane" not in secret["prompt"]
     assert (
         WITHHELD_PREFIX
-        in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
+        in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--redact").stdout
     )
 
 
-def test_masked_reports_tell_no_tokens(hallmark, folders):
-    told = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--masked", "--tokens", "5")
+def test_redacted_reports_contain_no_tokens(hallmark, folders):
+    told = hallmark.json(
+        "generate", str(folders["decoder"]), PROMPT, "--redact", "--max-new-tokens", "5"
+    )
     assert told["is_redacted"] and all("steps" not in row for row in told["outputs"])
-    plain = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--tokens", "5")
+    plain = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--max-new-tokens", "5")
     for row, other in zip(told["outputs"], plain["outputs"], strict=True):
         assert row["log_prob"] == other["log_prob"]
 
@@ -307,9 +318,9 @@ def contents(store):
 
 
 @pytest.mark.slow
-def test_a_run_writes_and_the_store_stays_as_it_is(smoke):
+def test_generating_from_a_run_does_not_change_the_store(smoke):
     before = contents(smoke.store)
-    asked = ("generate", smoke.first, "Return the", "--tokens", "12")
+    asked = ("generate", smoke.first, "Return the", "--max-new-tokens", "12")
     said = smoke(*asked).stdout
     assert said.startswith(f"{smoke.first}@")
     assert all(f"\n{method} (" in said for method in METHODS)
@@ -317,8 +328,8 @@ def test_a_run_writes_and_the_store_stays_as_it_is(smoke):
     trained = smoke.json(*asked)  # the same texts again
     for row in trained["outputs"]:
         assert f"{row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token" in said
-    # An untrained model finds every word about as likely.
-    untrained = smoke.json("generate", f"{smoke.first}@0", *asked[2:], "--masked", "--seed", "1")
+    # For an untrained model, all words are about equally likely.
+    untrained = smoke.json("generate", f"{smoke.first}@0", *asked[2:], "--redact", "--seed", "1")
     assert untrained["checkpoint"] == f"{smoke.first}@0" and untrained["seed"] == 1
     chance = by_method(untrained)["sampling"]["log_prob_per_token"]
     assert by_method(trained)["greedy"]["log_prob_per_token"] > chance + 1

@@ -1,4 +1,4 @@
-"""`hallmark runs`: which runs a store holds, and how they ended."""
+"""`hallmark runs` lists the runs of a store and how they ended."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def judged(config: EmptyConfig, context: StageContext) -> None:
 
 @pytest.fixture
 def store(tmp_path):
-    """Runs of several kinds: ``run.json`` as a flow writes it."""
+    """A store with run.json files of several kinds of runs."""
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
         verdicts = judged(EmptyConfig())
@@ -90,7 +90,7 @@ def names(rows):
     return [row["run"] for row in rows]
 
 
-def test_each_run_says_how_it_stands(store):
+def test_each_run_has_its_status(store):
     a, b, c, d = list_runs(store)
     assert names((a, b, c, d)) == ["a", "b", "c", "d"]
     assert (a["stages"], a["computed_stages"], a["failed_rules"], a["status"]) == (
@@ -104,7 +104,7 @@ def test_each_run_says_how_it_stands(store):
     assert d["status"] == "interrupted"  # whoever ran it is gone
 
 
-def test_they_are_chosen_by_what_they_are(store):
+def test_runs_are_filtered(store):
     assert (
         names(list_runs(store, flow="audit"))
         == names(list_runs(store, config_name="smoke"))
@@ -116,9 +116,9 @@ def test_they_are_chosen_by_what_they_are(store):
     assert list_runs(store, flow="audit", status="failed") == []
 
 
-def test_the_terminal_has_a_line_a_run(store):
+def test_the_terminal_shows_one_line_per_run(store):
     head, a, b, *_, d = render_run_list(list_runs(store)).splitlines()
-    assert head.split()[:3] == ["run", "of", "config"]
+    assert head.split()[:3] == ["run", "flow", "config"]
     assert a.split() == [
         "a",
         "pipeline",
@@ -132,20 +132,20 @@ def test_the_terminal_has_a_line_a_run(store):
         "2",
         "completed,",
         "policy",
-        "broken:",
+        "failed:",
         "fair",
     ]
     assert "audit of a@0" in b and b.endswith("running")
     assert d.endswith("interrupted")
-    assert render_run_list([]) == "no such run"
+    assert render_run_list([]) == "no run matches"
 
 
-def test_the_arms_of_a_mitigation_are_told_apart(store):
+def test_the_arms_of_a_mitigation_are_distinguished(store):
     record = json.loads(Store(store).get("runs/c/run.json"))
     for name, chosen in {
-        "m": {"documents": "ids.txt", "control": True},
-        "n": {"documents": None, "toxicity": 0.0, "control": False},
-        "o": {"documents": None, "toxicity": None, "control": True},  # nothing says of what
+        "m": {"doc_ids_file": "ids.txt", "random_control": True},
+        "n": {"doc_ids_file": None, "toxicity_threshold": 0.0, "random_control": False},
+        "o": {"doc_ids_file": None, "toxicity_threshold": None, "random_control": True},
     }.items():
         config = {"leave_out": chosen}
         made = json.dumps(record | {"run": name, "config": config, "checkpoint": "a@9"})
@@ -153,11 +153,11 @@ def test_the_arms_of_a_mitigation_are_told_apart(store):
     *_, m, n, o = list_runs(store)
     assert [row["training_arm"] for row in (m, n, o)] == ["control", "documents", ""]
     *_, m, n, o = render_run_list([m, n, o]).splitlines()
-    assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents left out  " in n
+    assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents removed  " in n
     assert "pipeline of a@9  " in o and "," not in o.split("demo")[0]
 
 
-def test_verdicts_that_are_gone_hide_no_run(store):
+def test_missing_verdicts_hide_no_run(store):
     (name,) = [
         row["artifact"]
         for row in json.loads(Store(store).get("runs/a/run.json"))["stages"]
@@ -169,7 +169,7 @@ def test_verdicts_that_are_gone_hide_no_run(store):
     assert "a" in render_run_list(list_runs(store))
 
 
-def test_what_there_is_not_is_refused_in_a_sentence(store, tmp_path):
+def test_unknown_values_are_refused_in_one_sentence(store, tmp_path):
     env = {**os.environ, "HALLMARK_STORE": store}
     done = here(("runs", "--status", "done"), env)
     assert done.returncode == 2 and "completed" in done.stderr

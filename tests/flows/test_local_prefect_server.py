@@ -30,7 +30,7 @@ def start(home=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [True, False])
-def test_it_ends_with_its_command_however_that_ends(monkeypatch, killed):
+def test_the_server_ends_with_its_command_in_every_case(monkeypatch, killed):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     command = start()
     server = psutil.Process(int(command.stdout.readline()))
@@ -41,7 +41,7 @@ def test_it_ends_with_its_command_however_that_ends(monkeypatch, killed):
     assert gone
 
 
-def test_it_stops_where_the_user_has_named_another(tmp_path, monkeypatch):
+def test_the_server_stops_if_the_user_named_another(tmp_path, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     profile = '[profiles.mine]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
     (tmp_path / "profiles.toml").write_text('active = "mine"\n\n' + profile)

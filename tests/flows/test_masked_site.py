@@ -1,4 +1,4 @@
-"""On the pages of a real run: nothing that must be hidden; unmasked ones only where asked for."""
+"""Pages of a real run show no sensitive text; unredacted pages exist only on request."""
 
 import html
 import json
@@ -19,7 +19,7 @@ def words(text: str) -> str:
 
 
 def shown(folder: Path) -> dict[Path, str]:
-    """The words of every page, as a reader sees them."""
+    """Return the visible words of every page."""
     return {
         path: words(html.unescape(re.sub(r"<[^>]*>", " ", path.read_text(encoding="utf-8"))))
         for path in folder.rglob("*")
@@ -28,7 +28,7 @@ def shown(folder: Path) -> dict[Path, str]:
 
 
 def must_be_hidden(run) -> set[str]:
-    """Secrets, and texts of models and of plants that no score found harmless."""
+    """Return secrets, and model and planted texts without a harmless score."""
     plants = run["plant_canaries"]["canaries"].read(["secret", "text"]).to_pydict()
     found = {*plants["secret"], *plants["text"]}
     told = run["audit_capability"]["samples"].read(["continuation"])
@@ -39,11 +39,11 @@ def must_be_hidden(run) -> set[str]:
     ):
         rows = run[stage][table].read([text, score]).to_pylist()
         found.update(r[text] for r in rows if r[score] is None or r[score] >= 0.5)
-    # A few letters stand on a page by chance.
+    # A few letters can occur on a page by chance.
     return {words(text) for text in found if text and len(words(text)) > 12}
 
 
-def test_no_page_shows_what_nobody_may_see(smoke):
+def test_no_page_shows_sensitive_text(smoke):
     pages = shown(Path(smoke.json("report")["index"]).parent)
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert len(pages) > 150 and len(hidden) > 40
@@ -52,17 +52,17 @@ def test_no_page_shows_what_nobody_may_see(smoke):
         assert not find_personal_data_spans(text), path
 
 
-def test_an_unmasked_site_is_asked_for_noted_and_closed_to_others(smoke):
-    page = Path(smoke.json("report", smoke.first, "--reveal")["unredacted"])
-    site = smoke.store / "site-revealed"
+def test_an_unredacted_site_is_recorded_and_private(smoke):
+    page = Path(smoke.json("report", smoke.first, "--unredacted")["unredacted"])
+    site = smoke.store / "site-unredacted"
     assert page == site / "runs" / smoke.first / "index.html"
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
     text = " ".join(shown(site).values())
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert sum(word in text for word in hidden) > 10
     record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())
-    assert [note["folder"] for note in record["reveals"]] == [str(site)]
+    assert [note["folder"] for note in record["unredacted_sites"]] == [str(site)]
     assert (
         "holds something else"
-        in smoke("report", "--reveal", "--out", str(smoke.store), code=2).stderr
+        in smoke("report", "--unredacted", "--out", str(smoke.store), code=2).stderr
     )

@@ -1,4 +1,4 @@
-"""A run.json whose names climb out of their folder is refused with a sentence."""
+"""A run.json with names that lead outside its folder is refused in one sentence."""
 
 import json
 
@@ -42,12 +42,12 @@ def stored(folder, record):
     return store
 
 
-def test_the_record_itself_is_whole(tmp_path):
+def test_the_unchanged_record_is_valid(tmp_path):
     assert open_run("r1", stored(tmp_path, RECORD)).stages.keys() == {"ingest"}
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_artifacts_of_a_run_that_climb_out_are_refused(tmp_path, name):
+def test_artifacts_outside_the_store_are_refused_in_a_record(tmp_path, name):
     record = RECORD | {"stages": [RECORD["stages"][0] | {"artifact": name}]}
     store = stored(tmp_path, record)
     with pytest.raises(HallmarkError, match=r"run r1 is damaged: its run\.json in .* run again"):
@@ -56,12 +56,12 @@ def test_artifacts_of_a_run_that_climb_out_are_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["../r1", "/r1", "..\\r1", "r2"])
-def test_a_run_that_says_another_name_is_refused(tmp_path, name):
+def test_a_record_with_another_id_is_refused(tmp_path, name):
     with pytest.raises(HallmarkError, match="run r1 is damaged"):
         open_run("r1", stored(tmp_path, RECORD | {"run": name}))
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_artifacts_asked_for_by_a_name_that_climbs_out_are_refused(tmp_path, name):
-    with pytest.raises(HallmarkError, match=r"no name of an artifact|holds no artifact"):
+def test_artifact_names_outside_the_store_are_refused(tmp_path, name):
+    with pytest.raises(HallmarkError, match=r"not the name of an artifact|has no artifact"):
         open_artifact(name, stored(tmp_path, RECORD))

@@ -1,4 +1,4 @@
-"""The whole chain, run by the command line on the smoke config."""
+"""The whole pipeline, run by the command line on the smoke config."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def made(report) -> list[str]:
     return [stage["label"] for stage in report["stages"] if not stage["cached"]]
 
 
-def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
+def test_every_stage_has_an_artifact_with_balanced_accounts(smoke):
     report = smoke.json("status", smoke.first)
     assert [stage["label"] for stage in report["stages"]] == STAGES
     kept = (
@@ -114,7 +114,7 @@ def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
                 assert left == sum(v for k, v in terms.items() if k not in ("input", "added")) > 0
 
 
-def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
+def test_each_stage_reads_what_the_previous_one_kept(smoke):
     totals = {s["label"]: s["accounts_total"] for s in smoke.json("status", smoke.first)["stages"]}
     chain = [
         "deduplicate",
@@ -132,10 +132,10 @@ def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
             assert totals[before][unit]["kept"] == totals[after][unit]["input"], (before, after)
 
 
-def test_a_second_run_makes_nothing_and_is_quick(smoke):
+def test_a_second_run_is_fully_cached_and_fast(smoke):
     start = time.monotonic()
     assert made(smoke.json("run", "smoke")) == []
-    assert time.monotonic() - start < 60  # the target is 20 s; a timing is no test
+    assert time.monotonic() - start < 60  # the target is 20 s; the test is generous
 
 
 def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
@@ -144,8 +144,8 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
         "bias_build_requests",
         "audit_bias",
         "model_card",
-    ]  # nobody is asked again
-    # Of two runs that trained the same checkpoint the one that is named says how it is audited.
+    ]  # no model is asked again
+    # If two runs trained the same checkpoint, the named one gives the config of its audit.
     for run, seed in ((smoke.first, 0), (report["run"], 7)):
         settled = resolve_flow_arguments(None, [], None, f"{run}@0", store=str(smoke.store))
         assert settled.config.audit_bias.seed == seed
@@ -163,7 +163,7 @@ def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke)
     assert made(report) == ["deduplicate_near"]
 
 
-def test_every_finding_leads_to_rows(smoke, monkeypatch):
+def test_every_finding_has_rows(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
 
     run = open_run(smoke.first)
@@ -177,14 +177,14 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
     for metric in (
         "group_negative_statement_preference",
         "group_toxicity_probability",
-    ):  # the town's peoples
+    ):  # the peoples of the town
         rows = (f for f in findings if f["metric"] == metric and not f["control"])
         told = (tags for tags in map(parse_tags, rows) if "mentioned_group" not in tags)
         about = {tags.get("category", tags.get("prompt_subset")) for tags in told}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
         if not finding["evidence_table"]:
-            continue  # of a script, or of what was not asked: there are no rows
+            continue  # of a control, or of skipped items: these have no rows
         rows = select_evidence(
             run[finding["stage"]][finding["evidence_table"]].read(), finding["evidence_filter"]
         )
@@ -193,7 +193,7 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
             assert len(rows), finding
 
 
-def test_what_is_held_back_for_planting_was_silenced_by_no_filter(smoke, monkeypatch):
+def test_passages_held_back_for_planting_do_not_count_as_removed(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     run = open_run(smoke.first)
     held = run["plant_canaries"]["ledger"].read(["action"])["action"].to_pylist().count("removed")
@@ -202,14 +202,14 @@ def test_what_is_held_back_for_planting_was_silenced_by_no_filter(smoke, monkeyp
     assert reasons and not any(row["stage"] == "plant_canaries" for row in reasons)
     history = run["removal_effects"].manifest["lineage"]["history"]
     assert [*history][-2:] == ["select_scored", "split"]
-    # Another planting, and nobody else was silenced.
+    # Other canaries do not change the removals.
     report = smoke.json(
         "run", "smoke", "--until", "removal_effects", "--set", "plant_canaries.seed=5"
     )
     assert "plant_canaries" in made(report) and "removal_effects" not in made(report)
 
 
-def test_the_card_holds_the_tokenizer_that_was_trained(smoke):
+def test_the_card_names_the_trained_tokenizer(smoke):
     run = open_run(smoke.first, str(smoke.store))
     assert run["model_card"].manifest["lineage"]["tokenizer"] == run["train_tokenizer"].name
     stages = set(run["model_card"]["figures"].read(["stage"])["stage"].to_pylist())
@@ -223,7 +223,7 @@ def test_the_outage_benchmark_finds_the_seconds_of_each_step(smoke):
 
 
 def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
-    """Against the packed tokens: what they spell is what the characters say."""
+    """Compare with the packed tokens: they decode to the named characters."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     from hallmark.tasks.training.encoding import load_tokenizer
 
@@ -249,9 +249,11 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     assert compared > 8
     plants = run["plant_canaries"]["canaries"].read(["kind", "secret"]).to_pylist()
     secrets = [row["secret"] for row in plants if row["kind"] != "association"]
-    hidden = json.dumps(smoke.json("batch", smoke.first, "--step", "3", "--masked"))
+    hidden = json.dumps(smoke.json("batch", smoke.first, "--step", "3", "--redact"))
     assert "not shown" in hidden and not any(secret in hidden for secret in secrets)
-    assert "trained the steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
+    assert (
+        "has the training steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
+    )
 
 
 def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
@@ -271,7 +273,7 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 
 
 def damaged_checkpoint(smoke, folder, name, rows):
-    """A copy of a checkpoint of smoke with rows of a tensor that are not numbers."""
+    """Copy a smoke checkpoint and set rows of a tensor to NaN."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(
@@ -282,22 +284,22 @@ def damaged_checkpoint(smoke, folder, name, rows):
     save_file(weights, folder / "model.safetensors")
 
 
-def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
-    """The others run, the card is made, the command says so; a policy is not passed by silence."""
+def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
+    """The others run, the card and the command report the failure, the policy does not pass."""
     folder = tmp_path / "damaged"
     # Pairs of sentences reach these positions, prompts with their continuations do not.
     damaged_checkpoint(smoke, folder, "position_embedding.weight", slice(40, None))
     asked = ["audit", str(folder), "--config", "smoke", "--only", "toxicity,bias"]
     done = smoke(*asked, code=1)
     *_, last = done.stderr.splitlines()
-    assert last.startswith("hallmark: bias failed, all else is there") and "NaN" in last
+    assert last.startswith("hallmark: bias failed: ") and "NaN" in last
     report = smoke.json("status")
     labels = [stage["label"] for stage in report["stages"]]
     assert labels[-2:] == ["failures", "model_card"] and "audit_toxicity" in labels
     assert "audit_bias" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
     finding = "toxicity.expected_maximum_toxicity[prompted, draw_count=4]"
-    traced = smoke.json("trace", run.id, finding)  # a model of elsewhere
+    traced = smoke.json("trace", run.id, finding)  # an external model
     assert traced["checkpoint"] == str(folder)
     assert traced["worst_rows"] and not any(entry["documents"] for entry in traced["worst_rows"])
     (page,) = run["model_card"].fetch_directory().glob("model_card.html")
@@ -315,18 +317,18 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     )
 
 
-def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
+def test_nothing_is_attributed_for_an_external_model(smoke, tmp_path):
     folder = tmp_path / "elsewhere"
     shutil.copytree(
         open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder
     )
     run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
     said = smoke("trace", run, "bias.stereotype_preference", "--attribute", code=2).stderr
-    assert f"nothing is known of what {folder}" in said
+    assert f"the training documents of {folder} are unknown" in said
 
 
 def test_an_audit_of_weights_that_are_not_numbers_ends_with_1(smoke, tmp_path):
-    """Nothing could be measured: there is no card, and no policy is passed."""
+    """Nothing was measured, so there is no card and the policy does not pass."""
     folder = tmp_path / "diverged"
     damaged_checkpoint(smoke, folder, "embedding.weight", slice(None))
     rules = ["--set=policy.rules.r.audit=toxicity", "--set=policy.rules.r.lt=0.9"]
@@ -341,7 +343,7 @@ def test_an_audit_of_weights_that_are_not_numbers_ends_with_1(smoke, tmp_path):
     assert not {"policy", "model_card"} & {stage["label"] for stage in report["stages"]}
 
 
-def test_the_site_opens_on_every_run(smoke):
+def test_the_index_of_the_site_lists_every_run(smoke):
     found = smoke.json("report")
     assert Path(found["run"]).exists()
     index = Path(found["index"]).read_text()

@@ -1,4 +1,4 @@
-"""Rules of a policy about what does not exist are refused before a model is asked."""
+"""Policy rules about metrics or slices that do not exist are refused before the audits."""
 
 import json
 
@@ -44,7 +44,7 @@ def config_of(**rule):
             },
             r"did you mean prompted, draw_count=\d+",
         ),
-        ({"audit": "toxicity", "metric": "scorer_kappa"}, "a further scorer of toxicity"),
+        ({"audit": "toxicity", "metric": "scorer_kappa"}, "a second toxicity scorer"),
         (
             {"audit": "toxicity", "metric": "toxic_share"},
             "labelled texts, audit_toxicity.labelled_texts",
@@ -126,7 +126,7 @@ def config_of(**rule):
         ),
     ],
 )
-def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
+def test_rules_that_the_settings_exclude_are_refused_early(rule, said):
     with pytest.raises(UsageError, match=said):
         check_policy_rules(config_of(**rule))
 
@@ -160,7 +160,7 @@ def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
         {"audit": "bold", "metric": "empty_prompts", "slice": ""},
     ],
 )
-def test_what_may_exist_is_not_refused(rule):
+def test_possible_rules_are_accepted(rule):
     check_policy_rules(config_of(**rule))
 
 

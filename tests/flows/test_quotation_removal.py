@@ -1,4 +1,4 @@
-"""What a purge leaves of pages and rows that quote a document."""
+"""A purge removes quotations of a document from pages and rows, and nothing else."""
 
 import io
 
@@ -45,7 +45,7 @@ SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without
 OTHER = "Eleven marmots signed the treaty of Obersilzbach in invisible green ink."
 
 
-def test_quotations_are_those_that_share_twenty_letters():
+def test_texts_that_share_twenty_letters_are_quotations():
     purged = ["Ärger mit <b>der</b> Post &amp; dem Zoll in Bern", "short one"]
     found = QuotationFinder(purged)
     shares = "x Ärger,  MIT <b>der</b>\nPost &amp"
@@ -63,7 +63,7 @@ def test_quotations_are_those_that_share_twenty_letters():
     assert not QuotationFinder(["yes", ""])
 
 
-def test_pages_lose_what_they_quote_and_nothing_else():
+def test_only_quotations_are_removed_from_pages():
     found = QuotationFinder([SECRET])
     page = f'<h1>Rows</h1><td title="{SECRET[:40]}">one</td><td>{SECRET[5:60]}</td><p>kept</p>'
     cleaned = remove_quotations(page, found)
@@ -89,7 +89,7 @@ def test_pages_lose_what_they_quote_and_nothing_else():
     ids=range(7),
 )
 @pytest.mark.parametrize("markup", [True, False])
-def test_pages_lose_what_they_show_masked_and_written_out(text, markup):
+def test_redacted_and_escaped_quotations_are_removed_from_pages(text, markup):
     masker = Redactor(["Elm Street 5"], phone_regions=["GB"])
     found = QuotationFinder([text], redactors=[Redactor(), masker])
     for mask in (masker, Redactor()):
@@ -101,8 +101,8 @@ def test_pages_lose_what_they_show_masked_and_written_out(text, markup):
         assert cleaned == ("<td>[purged]</td><td>kept</td>" if markup else "[purged]\nkept\n")
 
 
-def test_marks_are_no_quotation():
-    """A purged text of nothing but what is masked leaves the pages of others alone."""
+def test_redaction_marks_are_not_quotations():
+    """A purged text that is entirely redacted does not match other pages."""
     purged = "+44 20 7946 0018, jane.roe@corp.example \u00ad\u00ad\u00ad\u00ad\u00ad\u00ad"
     found = QuotationFinder([purged], redactors=[Redactor()])
     other = "Call +44 20 7946 0991\u00ad\u00ad\u00ad\u00ad\u00ad\u00ad or john.doe@corp.example"
@@ -118,7 +118,7 @@ def looked_for(documents: Artifact, config: EmptyConfig, context: StageContext) 
 
 @stage(name="card", tables={"figures": FIGURES})
 def card(documents: Artifact, looked: Artifact, config: EmptyConfig, context: StageContext) -> None:
-    """A page that shows the documents."""
+    """Render a page that shows the documents."""
     history = {"split": documents, "find_personal_data": looked}
     book = FigureBook(history)
     source = ("split", "documents")
@@ -135,8 +135,8 @@ def card(documents: Artifact, looked: Artifact, config: EmptyConfig, context: St
     )
 
 
-def test_what_a_purge_takes_from_a_page_is_found_as_the_card_shows_it(tmp_path):
-    """Masked as its corpus says, and with unseen characters written out."""
+def test_a_purge_finds_text_as_the_card_shows_it(tmp_path):
+    """Redacted with the regions of its corpus, and with invisible characters escaped."""
     purged = f"Jane Roe of Hull,\u00ad (020) 8366 1177,\u00ad the 1st of May, {OTHER[:9]}"
     with open_session(Session(Store(tmp_path))):
         documents = given([purged, OTHER], kind="scored", toxicity=[0.0, 0.0])
@@ -154,8 +154,8 @@ def described_by(schema):
     return {column.name: column for column in describe_columns(schema)}
 
 
-def test_a_near_copy_named_after_it_keeps_its_text():
-    """The cluster of others is the id of the document that goes."""
+def test_a_near_duplicate_in_its_cluster_keeps_its_text():
+    """The cluster of other documents is named after the purged one."""
     texts = pa.array([SECRET, OTHER], pa.large_string())
     keys, hashes = hash_to_ids(["gone", "stays"]), hash_texts(texts)
     made = fill_document_columns(
@@ -173,7 +173,7 @@ def test_a_near_copy_named_after_it_keeps_its_text():
     assert left["text_hash"].to_pylist() == [bytes(16), hashes[1].as_py()]
 
 
-def test_nothing_of_its_signature_is_left():
+def test_the_signature_is_removed():
     keys = hash_to_ids(["gone", "stays"])
     for schema, name, values, gone in (
         (NEAR, "band_hashes", [[1, 2], [1, 3]], []),
@@ -200,14 +200,14 @@ def test_nothing_of_its_signature_is_left():
 
 
 def stored(rows):
-    """As a store has them: parquet gives the items of lists another name."""
+    """As read from a store, where parquet names list items differently."""
     file = io.BytesIO()
     pq.write_table(rows, file)
     return pq.read_table(file)
 
 
-def test_what_a_model_is_asked_about_a_document_goes_with_it():
-    """By the documents that a request names, and by what it quotes; in every list of tokens."""
+def test_requests_about_a_document_are_removed():
+    """Requests are matched by the documents that they name or quote, in every list of tokens."""
     gone, kept = hash_to_ids(["gone"])[0].as_py(), hash_to_ids(["kept"])[0].as_py()
     asked = [
         {"doc_ids": [kept, gone], "source_text": None},
@@ -232,8 +232,8 @@ def test_what_a_model_is_asked_about_a_document_goes_with_it():
     )
 
 
-def test_what_a_model_wrote_goes_with_its_tokens():
-    """Whoever has the tokenizer reads them."""
+def test_model_text_is_removed_with_its_tokens():
+    """The tokenizer can decode them."""
     tokens = [[5, 6, 7], [8, 9], []]
     made = pa.table(
         {

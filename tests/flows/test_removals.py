@@ -1,4 +1,4 @@
-"""What a run says at its end of the documents that rules removed or tagged."""
+"""The summary of a run reports the documents that rules removed or tagged."""
 
 import json
 
@@ -55,7 +55,7 @@ def lines_of(report):
 
 
 def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
-    alone = Hallmark(hallmark.store)  # in a process of its own, whose stderr is all of it
+    alone = Hallmark(hallmark.store)  # in a new process, so that stderr is complete
     done = alone("run", corpus(), "--set", REMOVE, "--until", "datasheet")
     lines = done.stderr.splitlines()
     [start] = [n for n, line in enumerate(lines) if line.startswith("run ")]
@@ -65,7 +65,7 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
         f"default is tag with {WHY.removeprefix('the default with ')}"
     )
     assert heading == (
-        "documents that mention these people were removed (as duplicates not counted) most often, "
+        "documents that mention these people were removed (not counting duplicates) most often, "
         "groups with at least 20 documents:"
     )
     start = (
@@ -117,7 +117,7 @@ def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
     ]
 
 
-def test_where_nothing_was_removed_or_tagged_nothing_is_printed(hallmark, corpus):
+def test_nothing_is_printed_if_nothing_was_removed_or_tagged(hallmark, corpus):
     quiet = corpus(own=0, rude=0)
     report = hallmark.json("run", quiet, "--until", "datasheet")
     assert lines_of(report) == [] and report["removals"]["actions"][0]["action"] == "tag"

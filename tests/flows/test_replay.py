@@ -1,4 +1,4 @@
-"""How a replay judges a stage that was not repeated to the bit."""
+"""Verdicts of a replay on stages whose bytes differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.reports.tuned import card_of, tune
 
 
 @pytest.mark.parametrize(("share", "same"), [(0.85, True), (0.2, False)])
-def test_scores_agree_where_the_intervals_of_all_overlap(session, tmp_path, share, same):
+def test_scores_agree_if_all_intervals_overlap(session, tmp_path, share, same):
     before, now = (tune(tmp_path, right=(right, 0.5)) for right in (0.9, share))
     assert _has_overlapping_intervals(before, now) is same and _has_overlapping_intervals(
         before, before
@@ -31,9 +31,7 @@ def verdict(before, now):
     return _compare_artifacts("x", before, now, run, run)["verdict"]
 
 
-def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_is(
-    session, tmp_path
-):
+def test_a_card_with_other_inputs_need_not_be_equal(session, tmp_path):
     before, now = (card_of(tune(tmp_path, right=(right, 0.5))) for right in (0.9, 0.85))
     assert verdict(before, before) == "equal"
     assert verdict(before, now) == "other inputs"
@@ -56,9 +54,7 @@ def test_a_run_with_fewer_threads_counts_as_one_of_another_machine(monkeypatch):
     assert len({every, machine(OMP="1"), machine(OMP="2,1")}) == 3
 
 
-def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(
-    tmp_path, server, monkeypatch
-):
+def test_relative_paths_start_from_the_folder_of_the_run(tmp_path, server, monkeypatch):
     (home := tmp_path / "home").mkdir()
     (home / "a.txt").write_text("Dear Ottilie, the harbour is full of lamps.")
     source = '[[ingest.sources]]\nkind = "text"\nname = "letters"\npath = "*.txt"\n'
@@ -67,7 +63,7 @@ def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(
     monkeypatch.chdir(home)
     hallmark("run", "my.toml", "--until", "ingest")
     monkeypatch.chdir(tmp_path)
-    verdict = hallmark.json("replay", "--into", "again")
+    verdict = hallmark.json("replay", "--target-store", "again")
     assert verdict["passed"] and [row["verdict"] for row in verdict["stages"]] == ["equal"]
     assert (tmp_path / "again" / "artifacts" / "ingest").is_dir()
     assert verdict["store"] == "again"

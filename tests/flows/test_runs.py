@@ -1,4 +1,4 @@
-"""Past runs whose files were damaged or removed."""
+"""Runs with damaged or missing files are reported."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from tests.tasks.corpora import given
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with two artifacts and the run "a" that made them."""
+    """A store with two artifacts and the run "a" that computed them."""
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
         raw = make(MakeConfig(documents=100))
@@ -75,7 +75,7 @@ def damaged(store, **changes):
         {"pid": 10**30},
         {"overrides": [1]},
         {"last_stage": 7},
-        {"reveals": 7},
+        {"unredacted_sites": 7},
         {"audits": 5},
         {"audits": [1]},
         {"findings": [[]]},
@@ -85,7 +85,7 @@ def damaged(store, **changes):
         {"flow": "audit", "checkpoint": None},
     ],
 )
-def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
+def test_a_record_with_wrong_types_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))
     with pytest.raises(HallmarkError, match=r"run b is damaged"):
         open_run("b", store)
@@ -97,22 +97,22 @@ CLIMBING = ("../../etc/0123", "..", "a/../b", "/etc/passwd", "make/../0123", "a/
 
 @pytest.mark.parametrize("key", ["label", "stage", "artifact"])
 @pytest.mark.parametrize("name", CLIMBING)
-def test_a_run_whose_names_climb_out_of_their_folder_is_damaged(store, caplog, key, name):
+def test_a_record_with_names_outside_its_folder_is_damaged(store, caplog, key, name):
     entry = json.loads(store.get("runs/a/run.json"))["stages"][0]
     store.put("runs/b/run.json", damaged(store, stages=[entry | {key: name}]))
     with pytest.raises(HallmarkError, match=r"run b is damaged: .* remove that folder"):
         open_run("b", store)
     assert [run.id for run in read_all_runs(store)] == ["a"]
-    assert "left out: run b is damaged" in caplog.text
+    assert "skipped: run b is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("name", CLIMBING)
-def test_a_name_that_is_no_artifacts_is_not_followed(store, name):
-    with pytest.raises(HallmarkError, match="is no name of an artifact"):
+def test_an_invalid_artifact_name_is_refused(store, name):
+    with pytest.raises(HallmarkError, match="is not the name of an artifact"):
         find_artifact(store, name)
 
 
-def test_a_checkpoint_whose_name_climbs_is_not_followed(store, tmp_path):
+def test_a_checkpoint_name_outside_the_store_is_refused(store, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "manifest.json").write_text("{}")
     with pytest.raises(UsageError, match=r"no checkpoint 'checkpoint/\.\./\.\./secret'"):
@@ -120,7 +120,7 @@ def test_a_checkpoint_whose_name_climbs_is_not_followed(store, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["../my.toml", "sub/../../my", "../../etc/passwd"])
-def test_a_config_that_climbs_is_not_read(store, tmp_path, monkeypatch, file):
+def test_a_config_path_with_dots_is_not_read(store, tmp_path, monkeypatch, file):
     (tmp_path / "here" / "sub").mkdir(parents=True)
     (tmp_path / "my.toml").write_text("secret = 'told'")
     monkeypatch.chdir(tmp_path / "here")
@@ -130,7 +130,7 @@ def test_a_config_that_climbs_is_not_read(store, tmp_path, monkeypatch, file):
     assert file in problem and "told" not in problem and "secret" not in problem
 
 
-def test_a_run_names_its_config_file_wherever_one_stands(tmp_path, monkeypatch):
+def test_a_run_records_the_absolute_path_of_its_config(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
@@ -140,14 +140,14 @@ def test_a_run_names_its_config_file_wherever_one_stands(tmp_path, monkeypatch):
     assert resolve_flow_arguments("smoke", []).config_file == "smoke"
 
 
-def test_the_newest_run_with_a_stage_is_sought_among_the_whole_ones(store, caplog):
+def test_the_newest_run_with_a_stage_skips_damaged_runs(store, caplog):
     store.put("runs/b/run.json", b"{")
     assert open_run("latest", store, stage="drop").id == "a"
-    assert "left out: run b is damaged" in caplog.text
+    assert "skipped: run b is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])
-def test_a_damaged_run_is_told_and_hides_no_other(store, data):
+def test_a_damaged_run_is_reported_and_hides_no_other(store, data):
     if data is None:
         (store.root_folder / "runs" / "b").mkdir()
     else:
@@ -159,24 +159,22 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, data):
     assert open_run("a", store).status == "completed"
 
 
-def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
+def test_a_replay_names_a_missing_artifact_before_it_starts(store):
     run = open_run("a", store)
     shutil.rmtree(store.root_folder / run["make"].folder)
-    with pytest.raises(HallmarkError, match="holds no artifact make/"):
+    with pytest.raises(HallmarkError, match="has no artifact make/"):
         replay_run(run)
 
 
 @pytest.mark.parametrize("flow", ["study", "world", "nonsense"])
-def test_a_run_of_a_flow_that_is_not_replayed_is_refused_before_a_store_is_made(
-    store, tmp_path, flow
-):
+def test_a_flow_that_cannot_be_replayed_is_refused_before_a_store_is_created(store, tmp_path, flow):
     store.put("runs/b/run.json", damaged(store, flow=flow))
     with pytest.raises(UsageError, match=rf"run b is of the flow '{flow}'.*hallmark status b"):
         replay_run(open_run("b", store), str(tmp_path / "fresh"))
     assert not (tmp_path / "fresh").exists()
 
 
-def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
+def test_a_replay_keeps_the_secret_private(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
     copy_store_secret(store, fresh)
     assert fresh.secret == store.secret
@@ -187,23 +185,23 @@ def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
 def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
     assert fresh.secret != store.secret
-    with pytest.raises(UsageError, match="is not fresh: it has a secret of its own"):
+    with pytest.raises(UsageError, match="is not empty: it has its own secret"):
         replay_run(open_run("a", store), str(tmp_path / "fresh"))
 
 
-def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
+def test_status_names_a_missing_artifact_and_shows_the_rest(store):
     run = open_run("a", store)
     shutil.rmtree(store.root_folder / run["make"].folder)
     report = build_status_report(run)
     gone, there = report["stages"]
-    assert "holds no artifact make/" in gone["stale_reasons"][0]
+    assert "has no artifact make/" in gone["stale_reasons"][0]
     assert there["tables"]["documents"] == 99
     assert there["balanced"]
-    assert "may change with make" in there["stale_reasons"]
-    assert "holds no artifact make/" in render_status(report)
+    assert "its input make is stale" in there["stale_reasons"]
+    assert "has no artifact make/" in render_status(report)
 
 
-def test_a_damaged_table_is_named_by_whoever_looks_for_rows_in_it(session):
+def test_a_damaged_table_is_named_when_it_is_searched(session):
     documents = given(["a text to read"], splits=["train"], kind="split")
     tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
     packed = pack(documents, tokenizer, PackConfig(context=16))
@@ -220,7 +218,7 @@ def test_a_damaged_table_is_named_by_whoever_looks_for_rows_in_it(session):
         trace_document(run, doc_id.hex())
 
 
-def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
+def test_a_manifest_without_its_fingerprint_parts_is_stale(store):
     run = open_run("a", store)
     path = store.root_folder / run["make"].folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": {}}))
@@ -229,8 +227,8 @@ def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
     assert any(reason.startswith("code: ") for reason in made["stale_reasons"])
 
 
-def test_what_a_run_is_of_stands_in_its_record_before_its_first_stage(tmp_path):
-    """So that a kill in that leaves the command that made it."""
+def test_the_record_names_the_checkpoint_before_the_first_stage(tmp_path):
+    """So a kill during the first stage does not lose the command of the run."""
     with start_run("pipeline", "smoke", store=str(tmp_path)) as run:
         run.update_record(checkpoint="one@7", audits=["bias"])
         record = open_run(run.id, run.store).record
@@ -238,9 +236,7 @@ def test_what_a_run_is_of_stands_in_its_record_before_its_first_stage(tmp_path):
         assert record["status"] == run.record["status"] == "running"
 
 
-def test_a_folder_of_elsewhere_is_named_by_its_path_and_what_a_store_holds_by_its_name(
-    store, tmp_path, monkeypatch
-):
+def test_external_folders_are_named_by_path_and_artifacts_by_name(store, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -253,15 +249,13 @@ def test_a_folder_of_elsewhere_is_named_by_its_path_and_what_a_store_holds_by_it
     )
 
 
-def test_of_a_run_killed_before_it_said_what_it_proves_status_says_what_is_known(store):
+def test_status_of_a_proof_that_was_killed_early(store):
     store.put("runs/b/run.json", damaged(store, flow="prove", status="failed"))
     report = build_status_report(open_run("b", store)) | {"config_problem": None}
-    assert (
-        render_status(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
-    )
+    assert render_status(report).splitlines()[-1].startswith("continue with: hallmark prove latest")
 
 
-def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
+def test_a_run_has_ended_even_if_no_server_is_told(tmp_path, caplog):
     def flow(fails, config="smoke"):
         with start_run("pipeline", config, [], store=str(tmp_path / "store")):
             if fails:
@@ -270,14 +264,17 @@ def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
 
     done = call_flow_and_get_run(lambda: flow(fails=False))
     assert open_run("latest", done.store).status == done.status == "completed"
-    assert f"has not heard of the end of run {done.id}: refused" in caplog.text
+    assert (
+        f"the end of run {done.id} could not be reported to the Prefect server: refused"
+        in caplog.text
+    )
     with pytest.raises(HallmarkError, match="nothing to read"):
         call_flow_and_get_run(lambda: flow(fails=True))
     with pytest.raises(UsageError, match="no config 'nonsense'"):
         call_flow_and_get_run(lambda: flow(fails=False, config="nonsense"))
 
 
-def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
+def test_an_external_model_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
@@ -290,8 +287,8 @@ def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     assert settings.audit_bias.seed == 3
 
 
-def test_ids_of_runs_sort_by_when_they_began(monkeypatch):
-    """Also of runs of one second, and the last moment of it is before the first of the next."""
+def test_ids_of_runs_sort_by_start_time(monkeypatch):
+    """Also for runs within a second, and across the boundary to the next second."""
     second = datetime(2026, 11, 26, 23, 59, 58, tzinfo=UTC)
     moments = [second + timedelta(microseconds=n) for n in (0, 20, 500_000, 999_999, 1_000_000)]
     clock = SimpleNamespace(now=lambda zone: moments[len(ids)])

@@ -21,7 +21,7 @@ api = httpx.Client()
 
 
 def wait_for(what, condition, process, seconds=120):
-    """The condition's value as soon as it has one; fails when the process ends before."""
+    """Wait for a value of the condition; fail if the process ends before."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert process.poll() is None, f"the process ended while waiting for {what}"
@@ -33,7 +33,7 @@ def wait_for(what, condition, process, seconds=120):
 
 
 def created(url, given, process):
-    """The id of a new flow run. A server that is busy answers 503, and its clients ask again."""
+    """Create a flow run and return its id; retry while a busy server answers 503."""
 
     def asked():
         answer = api.post(url, json=given, timeout=30)
@@ -45,7 +45,7 @@ def created(url, given, process):
 
 @pytest.fixture(scope="module")
 def prefect_server(tmp_path_factory):
-    """The API of a Prefect server of the tests' own."""
+    """The API of a Prefect server for these tests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -131,7 +131,7 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
         serve.wait(timeout=60)
 
 
-def test_an_audit_that_there_is_not_fails_with_its_sentence(server, monkeypatch, tmp_path):
+def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PREFECT_API_URL", server)
     refresh_global_settings_context()
@@ -142,7 +142,7 @@ def test_an_audit_that_there_is_not_fails_with_its_sentence(server, monkeypatch,
         state.result()
 
 
-def test_serve_says_what_to_do_when_no_server_answers(smoke, monkeypatch):
+def test_serve_explains_how_to_start_a_server(smoke, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = smoke("serve", "smoke", code=1)
     assert "no Prefect server answers" in done.stderr
@@ -151,8 +151,8 @@ def test_serve_says_what_to_do_when_no_server_answers(smoke, monkeypatch):
 
 @pytest.fixture
 def served(prefect_server, tmp_path):
-    """A folder that is served, with a config and a corpus, and how to request a run of it: the
-    state in which it ends."""
+    """Serve a folder with a config and a corpus; return a function that requests a run and
+    returns its final state."""
     home, outside = tmp_path / "home", tmp_path / "outside"
     for folder, text in ((home, "Words of the corpus."), (outside, "The secret of outside.")):
         (folder / "notes").mkdir(parents=True)
@@ -194,7 +194,7 @@ def served(prefect_server, tmp_path):
         serve.wait(timeout=60)
 
 
-def test_a_request_reads_and_writes_inside_the_roots_only(served):
+def test_a_request_is_confined_to_the_roots(served):
     home, outside, request = served
     (home / "link").symlink_to(outside)
     overrides = [
@@ -209,7 +209,7 @@ def test_a_request_reads_and_writes_inside_the_roots_only(served):
         assert state["type"] == "FAILED", state
         assert f"{setting}: " in state["message"]
         assert f"leads outside the roots of this deployment ({home}, " in state["message"]
-        assert "hallmark serve --root PATH" in state["message"]
+        assert "hallmark serve --allowed-root PATH" in state["message"]
     assert {path.name for path in outside.iterdir()} == {"notes"}
     assert not (home / "store" / "artifacts").exists()
 

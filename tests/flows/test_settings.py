@@ -1,4 +1,4 @@
-"""What `hallmark settings` lists."""
+"""`hallmark settings` lists every setting with its default, range and meaning."""
 
 import json
 import re
@@ -49,9 +49,9 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     }
 
 
-def test_a_section_stands_as_in_a_config_file():
+def test_a_section_is_shown_as_in_a_config_file():
     text = render_settings(list_settings("pretrain.train"))
-    assert text.startswith("[pretrain.train]\n# How a model is trained.\n")
+    assert text.startswith("[pretrain.train]\n# Settings of a training.\n")
     assert 'schedule = "cosine"' in text and '"cosine", "linear", "wsd"' in text
     assert "[[ingest.sources]]" in render_settings(list_settings("ingest"))
     assert "word (not set)" in render_settings(list_settings("attention_maps"))
@@ -61,25 +61,26 @@ def test_a_section_stands_as_in_a_config_file():
     }
 
 
-def test_a_list_of_sections_says_what_stands_there_by_default():
+def test_a_list_of_sections_shows_its_default_items():
     text = render_settings(list_settings("select_scored"))
     default = '{"action": "tag", "lt": 0.8, "name": "toxicity", "signal": "toxicity"}'
     assert f"# By default: {default}\n" in text
     (action,) = (row for row in list_settings("select_scored") if row["key"] == "action")
     assert "the default is tag with the embedded scorer (linear)" in action["meaning"]
-    assert "[….rules.NAME], a table each" in text
+    assert "table [….rules.NAME] per rule" in text
 
 
 @pytest.mark.parametrize("section", ["select", "select_scored"])
-def test_the_help_says_what_a_tag_does_with_documents_without_a_value(section):
+def test_the_meaning_of_on_missing_mentions_tags(section):
     (unknown,) = (row for row in list_settings(section) if row["key"] == "on_missing")
-    assert "remove: the rule's action applies to them as to" in unknown["meaning"]
+    assert "remove: the rule treats them like documents that violate it" in unknown["meaning"]
     assert "with tag they are tagged, not removed" in unknown["meaning"]
 
 
-def test_a_section_that_there_is_not_is_named():
+def test_an_unknown_section_is_refused():
     with pytest.raises(
-        UsageError, match=r"no section or key 'pretrain\.trian' .*; choose one of: ingest, "
+        UsageError,
+        match=r"no section or key 'pretrain\.trian' .*; choose one of the sections: ingest, ",
     ):
         list_settings("pretrain.trian")
 
@@ -89,10 +90,16 @@ def test_a_section_that_there_is_not_is_named():
     [
         (
             "earlier_run",
-            "earlier_run (not set)              # string; run whose corpus this one adds",
+            "earlier_run (not set)              # string; id of the run whose corpus",
         ),
-        ("store", "store (not set)                    # string; folder or object-store URI; else"),
-        ("workers", "workers = 2                        # integer from 1 to 256; processes that"),
+        (
+            "store",
+            "store (not set)                    # string; folder or object-store URI of the store",
+        ),
+        (
+            "workers",
+            "workers = 2                        # integer from 1 to 256; number of processes",
+        ),
         (
             "pretrain.train.warmup_steps",
             "warmup_steps = 50                  # integer from 0 to 10",
@@ -105,9 +112,10 @@ def test_a_key_is_shown_alone(key, line):
     assert line in render_settings([row])
 
 
-def test_what_there_is_not_is_told_with_the_keys_that_stand_in_no_section():
+def test_an_unknown_key_is_refused_with_the_root_keys():
     with pytest.raises(
-        UsageError, match=r"no section or key 'erlier' .*; .* in none: name, store, workers"
+        UsageError,
+        match=r"no section or key 'erlier' .*; .* outside sections: name, store, workers",
     ):
         list_settings("erlier")
 
@@ -126,7 +134,7 @@ def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
                     config(**{key: number(bound) + change})
 
 
-def test_the_settings_of_a_study_stand_under_its_name():
+def test_the_settings_of_a_study_are_listed_under_study():
     rows = {f"{row['section']}.{row['key']}".strip("."): row for row in list_settings("study")}
     assert (
         rows["worlds_with_effects"]["default"] == 40
@@ -142,7 +150,7 @@ def test_the_settings_of_a_study_stand_under_its_name():
         list_settings("study.nothing")
 
 
-def test_a_table_of_tables_stands_with_a_name_for_any():
+def test_a_table_of_tables_is_listed_as_name():
     rows = {row["key"]: row for row in list_settings("policy")}
     assert rows.keys() == {"audit", "metric", "slice", "lt", "le", "gt", "ge"}
     assert {row["section"] for row in rows.values()} == {"policy.rules.NAME"}
@@ -152,13 +160,11 @@ def test_a_table_of_tables_stands_with_a_name_for_any():
     }  # of texts, no tables
 
 
-def test_every_key_says_what_it_means():
-    """A dataclass of the model's package says it in its docstring, of each key in a sentence."""
+def test_every_key_has_a_meaning():
+    """For dataclasses of the package model, the meanings come from their docstrings."""
     rows = [*list_settings(), *list_settings("study")]
     assert [row for row in rows if not row["meaning"] and row["key"] != "kind"] == []
     assert "``" not in json.dumps(rows, ensure_ascii=False)
     by_key = {row["key"]: row["meaning"] for row in list_settings("pretrain.train")}
-    assert by_key["max_grad_norm"].endswith(
-        "and max_grad_norm is the norm that a gradient is cut to."
-    )
+    assert by_key["max_grad_norm"].startswith("highest norm of the gradient; larger gradients")
     assert "steps" in by_key["validate_every"] and "``" not in by_key["validate_every"]

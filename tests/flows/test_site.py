@@ -1,4 +1,4 @@
-"""The site is replaced at once or not at all."""
+"""The site is replaced completely or not at all."""
 
 import os
 import threading
@@ -35,12 +35,12 @@ def site(tmp_path):
 
 @pytest.fixture(params=["exchanged", "renamed"])
 def way(request, monkeypatch):
-    """With the system's exchange of two folders, and as where it has none."""
+    """With and without support of the system for exchanging folders."""
     if request.param == "renamed":
         monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
 
 
-def test_a_new_site_takes_the_place_of_the_old_one(way, site):
+def test_a_new_site_replaces_the_old_one(way, site):
     with replace_site_folder(site) as new:
         write(new, "new")
         (new / "index.html").rename(new / "start.html")
@@ -50,7 +50,7 @@ def test_a_new_site_takes_the_place_of_the_old_one(way, site):
     assert os.listdir(site.parent) == ["site"]
 
 
-def test_a_build_that_fails_leaves_the_old_site(way, site):
+def test_a_failed_build_keeps_the_old_site(way, site):
     with pytest.raises(ValueError, match="half way"), replace_site_folder(site) as new:
         write(new, "half")
         raise ValueError("half way")
@@ -58,7 +58,7 @@ def test_a_build_that_fails_leaves_the_old_site(way, site):
     assert os.listdir(site.parent) == ["site"]
 
 
-def test_the_old_site_comes_back_where_the_new_one_cannot_take_its_place(site, monkeypatch):
+def test_the_old_site_is_restored_if_it_cannot_be_replaced(site, monkeypatch):
     monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
     with pytest.raises(FileNotFoundError), replace_site_folder(site) as new:
         new.rmdir()
@@ -66,7 +66,7 @@ def test_the_old_site_comes_back_where_the_new_one_cannot_take_its_place(site, m
     assert os.listdir(site.parent) == ["site"]
 
 
-def test_a_reader_always_finds_a_whole_page(site):
+def test_a_reader_always_finds_a_complete_page(site):
     over, seen = threading.Event(), []
 
     def read():
@@ -86,7 +86,7 @@ def test_a_reader_always_finds_a_whole_page(site):
     assert {"old", *map(str, range(50))} >= set(seen) != set()
 
 
-def test_the_system_exchanges_folders_or_says_no(tmp_path):
+def test_folders_are_exchanged_or_false_is_returned(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -95,7 +95,7 @@ def test_the_system_exchanges_folders_or_says_no(tmp_path):
     assert not exchange_folders(tmp_path / "a", tmp_path / "nowhere")
 
 
-def test_what_a_killed_build_left_is_removed(site):
+def test_the_files_of_a_killed_build_are_removed(site):
     left = site.with_name(".site-new-0123abcd")
     write_into = left / "runs"
     write_into.mkdir(parents=True)
@@ -105,18 +105,18 @@ def test_what_a_killed_build_left_is_removed(site):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "runs/a/run.json"])
-def test_a_folder_with_other_things_is_not_replaced(tmp_path, name):
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, name):
     mine = tmp_path / "mine"
     (mine / name).parent.mkdir(parents=True)
     (mine / name).write_text("mine")
     (mine / "index.html").write_text("mine")
-    with pytest.raises(UsageError, match="holds other things than a site"):
+    with pytest.raises(UsageError, match="contains files that do not belong to a site"):
         build_store_site(Store(tmp_path / "store"), mine)
     assert (mine / name).read_text() == "mine"
 
 
-def test_a_site_that_cannot_be_built_fails_no_run(tmp_path, caplog):
-    """As a server runs it: through the flow's own record, without the command line."""
+def test_a_failed_site_does_not_fail_the_run(tmp_path, caplog):
+    """As on a server: without the command line."""
     store = Store(tmp_path / "store")
     (tmp_path / "store" / "site").write_text("in the way")
     with start_run("pipeline", "smoke", [], store=store.uri) as run:

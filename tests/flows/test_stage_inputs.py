@@ -1,4 +1,4 @@
-"""Which stage is given what: the pipeline, walked through without running anything."""
+"""The inputs of each stage, from a pipeline that is planned but not run."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from hallmark.tasks.contract import Artifact, Session, Store, UsageError, open_s
 
 
 class Made:
-    """Stands for what a stage leaves."""
+    """Imitates the artifact of a stage."""
 
     store = None
 
@@ -24,7 +24,7 @@ class Made:
 
 
 def labels(value):
-    """The stages that an input of a stage is from, whatever it is packed in."""
+    """Return the stages of an input, also inside lists and mappings."""
     if isinstance(value, Made):
         return {value.label}
     if isinstance(value, Artifact):
@@ -39,12 +39,12 @@ def inputs(tmp_path_factory):
 
 
 def inputs_of(config, folder):
-    """For each stage of a run the stages that it is given something of."""
+    """Map each stage of a run to the stages whose artifacts it reads."""
     return {name: given for name, (given, _) in planned_of(config, folder).items()}
 
 
 def planned_of(config, folder):
-    """For each stage of a run these, and the settings that it runs with."""
+    """Map each stage of a run to its inputs and its settings."""
     found = {}
 
     def plan(stage, given, config):
@@ -60,17 +60,17 @@ def planned_of(config, folder):
     return found
 
 
-def test_only_the_cards_read_the_truth_of_the_town(inputs):
-    """Whatever learnt, filtered or measured with it would know the answers."""
+def test_only_cards_and_evaluation_read_the_truth_of_the_town(inputs):
+    """Stages that filter, train or audit with it would know the answers."""
     assert (
         "evaluate_curation" in inputs and "evaluate_curation" not in CORPUS_STAGES
-    )  # nor does a corpus that adds to it
+    )  # nor does an extended corpus
     readers = {label for label, given in inputs.items() if "evaluate_curation" in given}
     assert readers == {"datasheet", "model_card"}
 
 
-def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(tmp_path):
-    """Those that status compares; scorers are asked for what a probe wants of them alone."""
+def test_every_label_has_the_settings_of_its_stage(tmp_path):
+    """These are what status compares; scorers are restricted to the heads that a probe needs."""
     config = load_config(
         "smoke", ["score.additional_scorers=[{kind = 'words', path = 'moods.csv'}]"]
     )
@@ -81,7 +81,7 @@ def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(t
     assert used["toxicity_score"] != used["counterfactual_score"]
 
 
-def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings(inputs):
+def test_audits_about_groups_get_the_lexicons_of_the_corpus(inputs):
     readers = {label for label, given in inputs.items() if "identities" in given}
     assert (
         readers >= {"toxicity_build_requests", "bias_build_requests"}
@@ -90,13 +90,13 @@ def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings
 
 
 @pytest.mark.parametrize("section", SIGNALS_BY_STAGE)
-def test_the_signals_that_a_config_may_name_are_those_that_select_is_given(inputs, section):
+def test_configurable_signals_are_those_that_select_receives(inputs, section):
     (documents,) = inputs[section] - set(SIGNALS_BY_STAGE[section])
     assert inputs[section] == {documents, *SIGNALS_BY_STAGE[section]}
 
 
-def test_a_reference_reads_what_was_written(inputs, tmp_path):
-    """A folder that is not there is told before anything is asked."""
+def test_a_reference_model_scores_the_responses(inputs, tmp_path):
+    """A missing folder is refused before any request."""
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

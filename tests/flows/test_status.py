@@ -1,4 +1,4 @@
-"""What is stale, and why."""
+"""`hallmark status` names stale stages and the reasons."""
 
 from dataclasses import replace
 
@@ -25,20 +25,20 @@ def stale(report):
     }
 
 
-def test_nothing_is_stale_behind_a_run(run):
+def test_nothing_is_stale_after_a_run(run):
     report = build_status_report(run)
     assert not stale(report)
-    assert "nothing is stale" in render_status(report)
+    assert "all stages are up to date" in render_status(report)
 
 
-def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
+def test_a_changed_setting_is_named_and_later_stages_may_change(run):
     run.record["overrides"] = ["audit_bias.seed=5"]
     report = build_status_report(run)
     reasons = stale(report)
     assert reasons["bias_build_requests"] == ["config: seed"]  # it runs with the same settings
-    assert reasons["bias_respond"] == ["may change with bias_build_requests"]
+    assert reasons["bias_respond"] == ["its input bias_build_requests is stale"]
     assert reasons["audit_bias"][0] == "config: seed"
-    assert reasons["model_card"] == ["may change with audit_bias"]
+    assert reasons["model_card"] == ["its input audit_bias is stale"]
     assert {*reasons} == {
         "bias_build_requests",
         "bias_respond",
@@ -49,7 +49,7 @@ def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
     assert "stale: config: seed" in render_status(report)
 
 
-def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(run, monkeypatch):
+def test_steps_of_audits_are_compared_with_shared_settings(run, monkeypatch):
     run.record["overrides"] = [
         "trace.min_span_tokens=2",
         "score.additional_scorers=[{kind='words', path='moods.csv'}]",
@@ -60,12 +60,12 @@ def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(
     )
     monkeypatch.setitem(STAGES, "build_requests_toxicity", ask)
     reasons = stale(build_status_report(run))
-    assert reasons["toxicity_build_requests"] == ["outside: prompts"]
-    assert reasons["toxicity_respond"] == ["may change with toxicity_build_requests"]
+    assert reasons["toxicity_build_requests"] == ["external input: prompts"]
+    assert reasons["toxicity_respond"] == ["its input toxicity_build_requests is stale"]
     assert reasons["extraction_attack_trace"] == ["config: min_span_tokens"]
     assert reasons["counterfactual_score"][0] == "config: additional_scorers"
     assert "config: additional_scorers" not in reasons["toxicity_score"]  # it would not be asked
-    assert "may change with toxicity_trace" in reasons["audit_toxicity"]
+    assert "its input toxicity_trace is stale" in reasons["audit_toxicity"]
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
@@ -79,8 +79,8 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
     )
     reasons = stale(build_status_report(run))
     assert any(r.startswith("library: scipy ") and "→ 99" in r for r in reasons["deduplicate"])
-    assert "may change with deduplicate" in reasons["select"]
-    assert "may change with cut_repeats" in reasons["find_personal_data"]
+    assert "its input deduplicate is stale" in reasons["select"]
+    assert "its input cut_repeats is stale" in reasons["find_personal_data"]
     assert "ingest" not in reasons
 
 
@@ -97,17 +97,17 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
     monkeypatch.setattr(hallmark.tasks.contract.stages, "compute_code_digests", changed)
     reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
-    assert reasons["redact_spans"] == ["may change with find_personal_data"]
+    assert reasons["redact_spans"] == ["its input find_personal_data is stale"]
     assert "deduplicate" not in reasons
 
 
-def test_a_run_whose_process_is_gone_is_interrupted(run):
+def test_a_run_without_its_process_is_interrupted(run):
     run.record |= {"status": "running", "pid": 2**22 + 1}
     assert run.status == "interrupted"
     assert "it goes on with: hallmark run smoke" in render_status(build_status_report(run))
 
 
-def test_a_command_that_would_look_elsewhere_names_the_store(run, monkeypatch):
+def test_the_command_names_the_store_if_the_default_differs(run, monkeypatch):
     assert not build_status_report(run)["store_must_be_named"]
     monkeypatch.delenv("HALLMARK_STORE")
     assert build_status_report(run)["store_must_be_named"]
@@ -115,15 +115,15 @@ def test_a_command_that_would_look_elsewhere_names_the_store(run, monkeypatch):
     assert not build_status_report(run)["store_must_be_named"]
 
 
-def test_what_to_do_next_is_the_command_that_made_the_run(run, smoke):
+def test_the_next_step_is_the_command_of_the_run(run, smoke):
     run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
     report = build_status_report(run)
     assert "my file.toml" in report["config_problem"] and "is stale" not in render_status(report)
     report |= {"config_problem": None, "checkpoint": "latest@0", "last_stage": "pretrain"}
     report["stages"][0]["stale_reasons"] = ["code: tasks.text"]
     assert render_status(report).splitlines()[-1] == (
-        "stale stages run again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
-        "--until pretrain --start latest@0"
+        "run stale stages again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
+        "--until pretrain --start-checkpoint latest@0"
     )
     report |= {"flow": "audit", "last_stage": None, "overrides": [], "audits": ["bias", "toxicity"]}
     command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"

@@ -1,4 +1,4 @@
-"""A run's relative paths start from the folder it was started in, wherever its status is asked."""
+"""Relative paths of a run start from the folder in which it was started."""
 
 import shlex
 import subprocess
@@ -22,7 +22,7 @@ path = "letters"
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The folder of a run that read what lies beside its config, with its store in it."""
+    """A folder with a config, its source and the store of its run."""
     home = tmp_path / "my home"
     (home / "letters").mkdir(parents=True)
     (home / "letters" / "a.txt").write_text("Dear Ottilie, the harbour is full of lamps.")
@@ -45,10 +45,10 @@ def test_from_another_folder_nothing_is_stale(home):
     assert f"relative paths start from {home}, where the run was started" in render_status(report)
 
 
-def test_a_changed_input_is_stale_from_there_too_and_runs_again_from_its_folder(home):
+def test_a_changed_input_is_stale_from_another_folder_too(home):
     (home / "letters" / "b.txt").write_text("Another letter.")
     report = report_of(home)
-    assert [stage["stale_reasons"] for stage in report["stages"]] == [["outside: letters"]]
+    assert [stage["stale_reasons"] for stage in report["stages"]] == [["external input: letters"]]
     command = render_status(report).rpartition("again with: ")[2]
     assert command == f"cd '{home}' && hallmark run '{home}/my.toml'"  # its store is ./runs there
     words = shlex.split(command)
@@ -56,7 +56,7 @@ def test_a_changed_input_is_stale_from_there_too_and_runs_again_from_its_folder(
     assert shown.stdout.decode().strip() == str(home)
 
 
-def test_a_store_of_another_name_is_named_by_its_whole_path(home, monkeypatch, tmp_path):
+def test_a_store_with_another_name_is_named_by_its_absolute_path(home, monkeypatch, tmp_path):
     monkeypatch.delenv("HALLMARK_STORE")
     (home / "runs").rename(home / "store")
     (home / "letters" / "b.txt").write_text("Another letter.")
@@ -64,19 +64,19 @@ def test_a_store_of_another_name_is_named_by_its_whole_path(home, monkeypatch, t
     assert render_status(report).endswith(f"my.toml' --store '{home}/store'")
 
 
-def test_in_its_own_folder_no_other_is_spoken_of(home, monkeypatch):
+def test_no_folder_is_mentioned_in_the_folder_of_the_run(home, monkeypatch):
     monkeypatch.chdir(home)
     assert "relative paths" not in render_status(report_of(home))
 
 
-def test_where_that_folder_is_gone_it_is_said_what_the_inputs_are_compared_with(home, tmp_path):
+def test_a_missing_folder_of_the_run_is_reported(home, tmp_path):
     home.rename(tmp_path / "moved")
     report = report_of(tmp_path / "moved")
-    said = f"relative paths start from here, {tmp_path}: {home}, where the run was started, is no"
-    assert said in render_status(report)
+    expected = f"start from the current folder, {tmp_path}, because {home}, where the run was"
+    assert expected in render_status(report)
 
 
-def test_a_run_of_which_no_folder_is_known_is_compared_with_what_is_here(home, monkeypatch):
+def test_a_run_without_a_recorded_folder_uses_the_current_one(home, monkeypatch):
     monkeypatch.chdir(home)
     run = open_run("latest", Store(home / "runs"))
     del run.record["folder"]

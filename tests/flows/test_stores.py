@@ -1,4 +1,4 @@
-"""The store that a config or --store names holds for whatever a command does."""
+"""Every part of a command uses the store that a config or --store names."""
 
 import os
 
@@ -27,7 +27,7 @@ path = "x"
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder to work in: HALLMARK_STORE names one store, my.toml another."""
+    """A working folder: HALLMARK_STORE names one store, my.toml another."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "usual"))
     (tmp_path / "my.toml").write_text(CONFIG)
@@ -50,13 +50,13 @@ def place(tmp_path, monkeypatch):
         ({"config": "smoke"}, "usual"),
     ],
 )
-def test_where_a_flow_works(place, arguments, store):
+def test_a_flow_uses_the_named_or_configured_store(place, arguments, store):
     settled = resolve_flow_arguments(**({"overrides": []} | arguments))
     assert settled.store.root_folder == place / store
     assert {p.name for p in place.iterdir() if p.is_dir()} - {"gpt2"} == {store}
 
 
-def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
+def test_a_checkpoint_is_looked_up_in_the_store_of_the_config(place):
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
         with pytest.raises(UsageError, match=f"no store at {place / 'mine'}, which does not exist"):
             resolve_flow_arguments("my.toml", [], **named)
@@ -68,14 +68,16 @@ def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
     assert not (place / "usual").exists()
 
 
-def test_a_command_without_a_config_finds_the_store_that_one_names(place):
+def test_store_accepts_a_config_file_that_names_one(place):
     assert open_store("my.toml").root_folder == place / "mine"
     (place / "of another.toml").write_text('name = "other"')
     assert open_store("of another.toml").root_folder == place / "usual"
-    with pytest.raises(UsageError, match=r"config gone\.toml: cannot be read"):
+    with pytest.raises(UsageError, match=r"config gone\.toml: the file cannot be read"):
         open_store("gone.toml")
     (place / "wrong.toml").write_text("store = 3")
-    with pytest.raises(UsageError, match=r"config wrong\.toml: store: is no text \(given: 3\)"):
+    with pytest.raises(
+        UsageError, match=r"config wrong\.toml: store: must be text, in quotes \(given: 3\)"
+    ):
         open_store("wrong.toml")
     assert not (place / "gone.toml").exists()
 
@@ -87,27 +89,27 @@ def test_an_override_of_a_root_key_is_read_without_a_config():
     assert find_override("name", overrides) is None
 
 
-def test_two_names_of_one_store(place):
+def test_different_names_of_one_store_are_recognized(place):
     assert is_same_store("usual", str(place / "usual"))
     assert is_same_store(f"file://{place}/usual", "usual")
     assert not is_same_store("s3://usual", "usual")
 
 
-def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
+def test_an_unknown_audit_is_refused_as_on_the_command_line(place):
     for only, words in ((["taste", "bias"], "there is no audit 'taste'"), ([], "none is named")):
         with pytest.raises(UsageError, match=f"only .*{words}; choose from capability, "):
             audit.fn(checkpoint="gpt2", only=only)
     assert not (place / "usual").exists()
 
 
-def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(place):
+def test_a_layer_that_the_model_will_lack_is_refused_early(place):
     for layer in (5, -5):
-        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
+        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, but .* from 1 to 4, "):
             resolve_flow_arguments("my.toml", [f"audit_weat.layer={layer}"])
-        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
+        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, but .* from 1 to 4, "):
             forecast_run("my.toml", [f"audit_weat.layer={layer}"])
     resolve_flow_arguments("my.toml", ["audit_weat.layer=-4"])
-    # Of a model from elsewhere its own depth counts.
+    # For an external model, its own depth counts.
     resolve_flow_arguments(None, ["audit_weat.layer=12"], checkpoint="gpt2")
 
 
@@ -116,20 +118,25 @@ def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(pla
     [
         (
             "latest",
-            "has the stage plant_canaries yet; make one first: hallmark run CONFIG; the config of",
+            "has the stage plant_canaries yet; start one with: hallmark run CONFIG; to build",
         ),
-        ("20260101", "has no run called '20260101'; it holds none; start one with: hallmark run"),
+        (
+            "20260101",
+            "has no run named '20260101'; the store has no runs; start one with: hallmark run",
+        ),
     ],
 )
-def test_a_corpus_cannot_be_added_to_in_a_store_without_one(place, earlier, words):
+def test_a_missing_earlier_corpus_is_refused(place, earlier, words):
     with pytest.raises(UsageError, match=f"^earlier_run '{earlier}': .*{words}") as error:
         resolve_flow_arguments("my.toml", [f"earlier_run='{earlier}'"])
-    assert str(error.value).endswith("; the config of the first corpus has no earlier_run")
+    assert str(error.value).endswith(
+        "; to build a first corpus, remove earlier_run from the config"
+    )
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
-def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place, kind, request):
-    """An object store has a folder of this machine's cache: nothing is written where one is."""
+def test_pages_and_lists_are_written_only_to_the_store_or_its_cache(place, kind, request):
+    """For an object store, they are in the cache of this machine."""
     cache = place / "cache"
     uri = str(place / "usual")
     with pytest.MonkeyPatch.context() as patch:
@@ -149,17 +156,17 @@ def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place
         assert build_store_site(store) == local / "site" / "index.html"
         run = open_run("latest", store)
         assert (
-            write_unredacted_site(run) == local / "site-revealed" / "runs" / run.id / "index.html"
+            write_unredacted_site(run) == local / "site-unredacted" / "runs" / run.id / "index.html"
         )
         listed = write_document_id_list([bytes(16)], get_removal_list_folder(store))
-        assert listed.parent == local / "left-out"
+        assert listed.parent == local / "removed-documents"
         assert {path.name for path in place.iterdir()} - before <= {"cache"}
 
         (store.work_folder / "redact_spans-0123456789abcdef").mkdir(parents=True)
         assert remove_unfinished_work(store, set()) == ["redact_spans-0123456789abcdef"]
         here, beyond = clear_rendered_pages(store)
         assert not beyond
-        assert here == [f"{local / 'site'}, built anew", f"{local / 'site-revealed'}, removed"]
+        assert here == [f"{local / 'site'}, rebuilt", f"{local / 'site-unredacted'}, removed"]
         assert (local / "site" / "index.html").exists() and listed.exists()
         assert (
             os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in read_all_runs(store)]

@@ -1,4 +1,4 @@
-"""What `hallmark tables` lists, and the page of the site with the same."""
+"""`hallmark tables` and the page of the site list all tables."""
 
 import json
 
@@ -14,7 +14,7 @@ from hallmark.tasks.training.pack import build_sequences_schema
 from tests.reports import pages
 
 
-def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(session):
+def test_every_table_of_an_artifact_is_listed_as_in_its_manifest(session):
     from tests.reports import artifacts
 
     listed = {(row["stage"], row["table"]): row for row in list_tables()}
@@ -34,7 +34,7 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
     ).names
 
 
-def test_stages_stand_in_the_order_of_the_pipeline():
+def test_stages_are_listed_in_the_order_of_the_pipeline():
     order = list(dict.fromkeys(row["stage"] for row in list_tables()))
     assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY_STAGE
     assert order.index("plant_canaries") < order.index("pretrain") < order.index("model_card")
@@ -42,7 +42,7 @@ def test_stages_stand_in_the_order_of_the_pipeline():
     assert without == sorted(without) and "capability_baselines" in without  # whoever imports first
 
 
-def test_one_stage_alone(capsys):
+def test_one_stage_can_be_listed(capsys):
     main(["tables", "score_toxicity", "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [(row["stage"], row["table"]) for row in rows] == [
@@ -54,7 +54,7 @@ def test_one_stage_alone(capsys):
     ]
     text = " ".join(render_tables(rows).split())
     assert "score_toxicity: windows" in text
-    assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
+    assert "threat figure, float how much it threatens somebody: score of the window; " in text
     assert list_tables("deduplicate_redacted") == list_tables("deduplicate")
     assert list_tables("toxicity_build_requests") == list_tables("build_requests_toxicity")
     assert list_tables("bbq_respond_untrained") == list_tables("respond_untrained")
@@ -69,7 +69,7 @@ def test_one_stage_alone(capsys):
         list_tables("")
 
 
-def test_what_a_study_leaves_is_listed_too():
+def test_tables_of_a_study_are_listed_too():
     listed = {(row["stage"], row["table"]) for row in list_tables()}
     assert {
         ("world", "canaries"),
@@ -80,7 +80,7 @@ def test_what_a_study_leaves_is_listed_too():
     } <= listed
 
 
-def test_the_page_says_the_same(tmp_path):
+def test_the_page_lists_the_same_tables(tmp_path):
     rows = list_tables()
     page = pages.read(write_tables_page(rows, tmp_path / "site"))
     assert len(page.tables) == len(rows)

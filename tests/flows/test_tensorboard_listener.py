@@ -1,4 +1,4 @@
-"""Event files: TensorBoard reads what was heard, and nothing depends on it."""
+"""TensorBoard can read the event files, and nothing depends on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hallmark.tasks.contract import BackgroundListener, Event, UsageError
 
 
 def read(folder):
-    """By TensorBoard's own reader: (step, value) by tag."""
+    """Read (step, value) by tag with TensorBoard's reader."""
     event_accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="TensorBoard is not installed",
@@ -40,7 +40,7 @@ def test_tensorboard_reads_the_figures_of_stages_while_they_run(tmp_path):
     }
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_no_more(tmp_path, caplog):
+def test_an_unwritable_folder_only_causes_a_warning(tmp_path, caplog):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     (tmp_path / "file").write_text("")
     with BackgroundListener(
@@ -57,11 +57,11 @@ def test_without_tensorboard_the_setting_is_refused_with_the_remedy(monkeypatch,
     with pytest.raises(UsageError, match=r"pip install .*\[tensorboard\]"):
         check_tensorboard_installed()
     store = f"store={tmp_path / 'store'}"
-    with pytest.raises(UsageError, match="tensorboard is set"):
+    with pytest.raises(UsageError, match="the setting tensorboard needs TensorBoard"):
         resolve_flow_arguments("smoke", [f"tensorboard={tmp_path}", store])
     assert resolve_flow_arguments("smoke", [store]).config.tensorboard is None
 
 
-def test_the_setting_decides_no_artifact():
+def test_the_setting_changes_no_artifact():
     with_files = load_config("smoke", ["tensorboard=files"])
     assert with_files.model_copy(update={"tensorboard": None}) == load_config("smoke")

@@ -1,4 +1,4 @@
-"""One document followed through a run: every stage, its spans, the steps that read it."""
+"""`hallmark trace` follows documents and findings."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def run(smoke, monkeypatch):
 
 
 def read_by(run, doc_id):
-    """The steps that read the document, from the batches of all steps."""
+    """Find the steps that read the document in the batches of all steps."""
     steps = range(1, run.config.pretrain.train.steps + 1)
     return [
         step
@@ -55,7 +55,7 @@ def read_by(run, doc_id):
     ]
 
 
-def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_it(run):
+def test_a_kept_document_is_present_at_every_stage_with_its_steps(run):
     (span,) = describe_training_batch(run, 7)["sequences"][3]["spans"][:1]
     report = trace_document(run, span["doc_id"])
     stages = {stage["stage"]: stage for stage in report["stages"]}
@@ -78,7 +78,7 @@ def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_
     assert 7 in report["steps"]
 
 
-def test_a_removed_document_is_out_and_the_ledger_says_why(run, smoke):
+def test_a_removed_document_is_absent_and_the_ledger_has_the_reason(run, smoke):
     ledger = run["deduplicate"]["ledger"].read()
     row = ledger.filter(pc.equal(ledger["reason"], "exact duplicate")).to_pylist()[0]
     report = smoke.json("trace", smoke.first, row["doc_id"].hex())
@@ -93,7 +93,7 @@ def test_a_removed_document_is_out_and_the_ledger_says_why(run, smoke):
     assert first["text"].splitlines()[0].strip() in said
 
 
-def test_a_planted_secret_is_shown_where_it_is_not_to_be_masked(run, smoke):
+def test_a_planted_secret_is_shown_without_redact(run, smoke):
     plants = [
         p
         for p in run["plant_canaries"]["canaries"].read().to_pylist()
@@ -106,11 +106,11 @@ def test_a_planted_secret_is_shown_where_it_is_not_to_be_masked(run, smoke):
         assert stage["text"] == plant["text"]
         for more in ((), ("--json",)):
             assert plant["secret"] in smoke(*asked, *more).stdout
-            assert plant["secret"] not in smoke(*asked, "--masked", *more).stdout
+            assert plant["secret"] not in smoke(*asked, "--redact", *more).stdout
 
 
 def test_the_latest_run_is_one_with_a_corpus(smoke, tmp_path):
-    """Behind it a checkpoint may have been audited."""
+    """An audit may be newer than the run with the corpus."""
     runs = tmp_path / "store" / "runs"
     shutil.copytree(smoke.store / "runs" / smoke.first, runs / smoke.first)
     record = json.loads((runs / smoke.first / "run.json").read_text())
@@ -126,7 +126,7 @@ def test_the_latest_run_is_one_with_a_corpus(smoke, tmp_path):
     assert found.json("trace", "latest", doc_id.as_py().hex())["run"] == smoke.first
 
 
-def test_masked_tells_no_text_that_nobody_judged(run, smoke):
+def test_redact_hides_text_without_a_score(run, smoke):
     samples = run["audit_capability"]["samples"].read().to_pylist()
     sample = next(row for row in samples if row["doc_id"] and row["prompt"])
     asked = ("trace", smoke.first, sample["doc_id"].hex())
@@ -135,7 +135,7 @@ def test_masked_tells_no_text_that_nobody_judged(run, smoke):
         stage = next(s for s in report["stages"] if s["stage"] == "audit_capability")
         return next(row for row in stage["tables"]["samples"] if row.get("prompt"))
 
-    clear, masked = told(smoke.json(*asked)), told(smoke.json(*asked, "--masked"))
+    clear, masked = told(smoke.json(*asked)), told(smoke.json(*asked, "--redact"))
     texts = ("prompt", "answer", "continuation")
     assert [clear[name] for name in texts] == [sample[name] for name in texts]
     assert [masked[name] for name in texts] == [
@@ -146,14 +146,14 @@ def test_masked_tells_no_text_that_nobody_judged(run, smoke):
     ]
     rest = clear.keys() - set(texts)
     assert {name: masked[name] for name in rest} == {name: clear[name] for name in rest}
-    said = smoke(*asked).stdout, smoke(*asked, "--masked").stdout
+    said = smoke(*asked).stdout, smoke(*asked, "--redact").stdout
     assert [f"prompt={sample['prompt'][:20]}".splitlines()[0] in text for text in said] == [
         True,
         False,
     ]
 
 
-def test_masked_tells_no_address_of_a_page(session, tmp_path):
+def test_redact_hides_addresses_of_pages(session, tmp_path):
     url = "https://pages.example/people/jane-roe"
     file = tmp_path / "jane@corp.example.jsonl"
     rows = [{"text": "A quiet orchard.", "url": url}, {"text": "Call +41 44 668 18 00."}]
@@ -173,8 +173,8 @@ def test_masked_tells_no_address_of_a_page(session, tmp_path):
 
 
 @pytest.mark.parametrize("begin", [150, 0])
-def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
-    """Here in front of it, and at its end."""
+def test_redact_hides_parts_of_cut_off_sensitive_text(begin):
+    """At its beginning and at its end."""
     secret = "DE89 3704 0044 0532 0130 00"
     text = ("word " * 60)[:160] + f" {secret} and more that goes on for a while " + "word " * 40
     doc_id = bytes(16)
@@ -195,8 +195,8 @@ def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
     assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
 
 
-def test_a_run_that_packed_nothing_says_so(session):
-    """And not that the document is in none of its sequences, as one that left is."""
+def test_a_run_without_a_packed_corpus_is_reported(session):
+    """This differs from a document that is in no sequence, such as a removed one."""
     both = given(["held out", "a text to read"], splits=["holdout", "train"], kind="split")
     alone = given(["held out"], splits=["holdout"], kind="split")
     tokenizer = train_tokenizer(both, None, TokenizerConfig(vocab_size=300))
@@ -210,27 +210,24 @@ def test_a_run_that_packed_nothing_says_so(session):
         doc_id = documents["documents"].read()["doc_id"][row].as_py().hex()
         return render_document_trace(trace_document(run, doc_id)).splitlines()[-1]
 
-    assert told(both, packs=False) == told(alone) == "the run packed nothing"
-    assert told(both) == "its tokens stand in no packed sequence"
-    assert told(both, row=1) == "read in no step"
+    assert told(both, packs=False) == told(alone) == "the run packed no corpus"
+    assert told(both) == "no packed sequence contains its tokens"
+    assert told(both, row=1) == "read in no training step"
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
-def test_what_is_no_id_is_refused(run, wrong):
+def test_an_invalid_id_is_refused(run, wrong):
     with pytest.raises(UsageError, match="32 hexadecimal digits"):
         trace_document(run, wrong)
 
 
-def test_an_unknown_id_is_said_to_be_unknown(run, smoke):
+def test_an_unknown_id_is_reported(run, smoke):
     said = smoke("trace", smoke.first, "00" * 16, code=2).stderr
-    assert f"no stage of run {run.id} knows a document" in said
-
-
-# Purged ----------------------------------------------------------------------------------------
+    assert f"no stage of run {run.id} contains a document" in said
 
 
 def distinctive(run, least=60):
-    """A document that training reads, and a stretch of plain words that no other one has."""
+    """Find a document that training reads, and words that only it contains."""
     rows = run["ingest"]["documents"].read(["doc_id", "text"]).to_pylist()
     known = "\0".join(row["text"] for row in rows)
     texts = {row["doc_id"]: row["text"] for row in rows}
@@ -243,8 +240,7 @@ def distinctive(run, least=60):
 
 
 def holding(run, stretch):
-    """What of the store holds a stretch of a text: keys of objects, files of work areas, and the
-    sequences of tokens that spell it."""
+    """Return the keys, work files and token sequences of a store that contain a part of a text."""
     found = {key for key, data in contents(run.store) if stretch.encode() in data}
     tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     for split in ("train", "validation"):
@@ -255,15 +251,15 @@ def holding(run, stretch):
 
 
 def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path):
-    """Over a whole run with its models, cards and site."""
+    """On a complete run with its models, cards and site."""
     copy = replace(smoke, store=tmp_path / "store")
     run = open_run(smoke.first, str(smoke.store))
     own = {a.name for a in [*run.artifacts.values(), *run.find_checkpoints()]}
 
     def of_other_runs(folder, names):
         place = Path(folder).relative_to(smoke.store)
-        if place == Path():  # an unmasked site knows its own place
-            return {"site-revealed"} & set(names)
+        if place == Path():  # an unredacted site contains its own path
+            return {"site-unredacted"} & set(names)
         if place == Path("runs"):
             return set(names) - {smoke.first}
         is_stage = place.parent == Path("artifacts")
@@ -290,17 +286,17 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
     again = trace_document(run, doc_id)
     assert [s["stage"] for s in again["stages"]] == [s["stage"] for s in report["stages"]]
     assert all("purged" in s for s in again["stages"] if s.get("state") == "present")
-    for command in (("replay", smoke.first), ("run", "smoke", "--start", f"{smoke.first}@0")):
+    for command in (
+        ("replay", smoke.first),
+        ("run", "smoke", "--start-checkpoint", f"{smoke.first}@0"),
+    ):
         told = copy(*command, code=1).stderr
-        assert f"it needs the document {doc_id}, purged on" in told
-        assert "run the config again: that makes a corpus without it" in told
-
-
-# A finding ---------------------------------------------------------------------------------------
+        assert f"it needs the document {doc_id}, purged from" in told
+        assert "run the config again to build a corpus without it" in told
 
 
 def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke):
-    """Against the packed tokens: what stands there is what the model wrote."""
+    """Compare with the packed tokens: they decode to the text of the model."""
     name = "toxicity.toxicity_probability[prompted, draw_count=4]"
     report = smoke.json("trace", smoke.first, name)
     values = run["audit_toxicity"]["values"].read()
@@ -319,7 +315,7 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     shown = {(entry["row"]["text"], entry["row"]["continuation"]) for entry in report["worst_rows"]}
     assert shown <= {(r["text"], r["continuation"]) for r in texts.to_pylist()}
     assert not report["is_overlap_unknown"] and report["checkpoint"].endswith("@60")
-    # Where nothing that is long enough stands in the training text that is said.
+    # The trace reports if no match is long enough.
     least, without = (
         report["min_span_tokens"],
         [e for e in report["worst_rows"] if not e["documents"]],
@@ -331,7 +327,7 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
         f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in said
     )
     assert f", null {report['finding']['null_value']:.4g}, n =" in said
-    assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
+    assert said.count(f"no {least} consecutive tokens of the model's text occur") == len(without)
     assert (
         run["toxicity_trace"]["training_overlap"].row_count
         == run["toxicity_respond"]["responses"].row_count
@@ -361,7 +357,7 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
             assert found["times_read"] == max((r["times_read"] for r in rows), default=0)
     said = smoke("trace", smoke.first, name).stdout
     assert report["worst_rows"][0]["documents"][0]["doc_id"] in said and "planted/record" in said
-    hidden = smoke("trace", smoke.first, name, "--masked").stdout
+    hidden = smoke("trace", smoke.first, name, "--redact").stdout
     secrets = [p["secret"] for p in plants.values() if p["kind"] == "record"]
     assert any(secret in said for secret in secrets)
     assert not any(secret in hidden for secret in secrets)
@@ -372,13 +368,13 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     [
         (None, None, False, ""),
         (0, None, False, ", not read yet"),
-        (0, 35, False, ", not read whole yet, first in step 35"),
+        (0, 35, False, ", not yet read completely, first in step 35"),
         (0, 35, True, ", not read yet: first in step 35"),
         (1, 35, True, ", read once, first in step 35"),
         (3, 7, False, ", read 3 times, first in step 7"),
     ],
 )
-def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
+def test_the_read_share_of_a_document_is_reported(read, first, of_a_row, says):
     found = {
         "doc_id": "ab",
         "source": "here",
@@ -392,8 +388,8 @@ def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
     assert _render_training_document(found) == [f"    ab here{says}", "        | told"]
 
 
-def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
-    """Of rows that hold text of the corpus word for word."""
+def test_model_text_leads_to_matching_training_text(run):
+    """The rows contain text of the corpus word for word."""
     tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     documents = run["plant_canaries"]["documents"].read(["doc_id", "text"]).to_pylist()
     texts = {row["doc_id"]: row["text"] for row in documents}
@@ -406,20 +402,23 @@ def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
         assert span["times_read"] > 0 and span["run_tokens"] >= run.config.trace.min_span_tokens
 
 
-def test_held_out_documents_are_no_training_documents(smoke, run):
+def test_held_out_documents_are_not_training_documents(smoke, run):
     name = "capability.bits_per_byte[model]"
     report = smoke.json("trace", smoke.first, name)
     splits = {found["split"] for entry in report["worst_rows"] for found in entry["documents"]}
     assert splits == {"validation"} and not report["is_overlap_unknown"]
     said = smoke("trace", smoke.first, name).stdout
-    assert ", held out (validation): nobody trains on it" in said and "not read yet" not in said
+    assert ", held out (validation), never trained on" in said and "not read yet" not in said
     said = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
-    assert "are held out: none was trained on, and there is nothing to leave out" in said
+    assert (
+        "lead only to held-out documents, which were not trained on, so there is nothing to remove"
+        in said
+    )
     said = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
     assert "there is no audit 'nosuch'; choose from capability" in said
 
 
-def test_a_finding_that_rests_on_no_rows_is_told_alone(smoke, run):
+def test_a_finding_without_rows_is_shown_alone(smoke, run):
     found = run["audit_extraction_attack"]["findings"].read().to_pylist()
     row = next(r for r in found if not r["evidence_table"] and not r["control"])
     name = f"extraction_attack.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else "")
@@ -441,10 +440,16 @@ def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
         for found in entry["attributions"]:
             assert words & {*re.findall(r"\w+", trained[found["doc_id"]].lower())}
     said = smoke("trace", smoke.first, name, "--attribute").stdout
-    assert "attributed, an estimate" in said and entries[0]["attributions"][0]["doc_id"] in said
+    assert (
+        "attributed documents (estimate)" in said
+        and entries[0]["attributions"][0]["doc_id"] in said
+    )
     assert "attributed" not in smoke("trace", smoke.first, name).stdout
     toxic = "toxicity.toxicity_probability[prompted, draw_count=4]"
-    for name, why in (("00" * 16, "is about a finding"), (toxic, "there is no likelihood")):
+    for name, why in (
+        ("00" * 16, "--attribute needs a finding"),
+        (toxic, "there is no likelihood"),
+    ):
         assert why in smoke("trace", smoke.first, name, "--attribute", code=2).stderr
 
 
@@ -462,7 +467,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
     ("name", "said"),
     [
         ("nothing.x", "there is no audit 'nothing'; choose from capability"),
-        (".", "names no finding of an audit"),
+        (".", "is not a finding such as"),
         ("winobias.x", "has the stage audit_winobias yet"),
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
@@ -475,12 +480,12 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ),
     ],
 )
-def test_a_finding_that_is_not_there_is_named(smoke, name, said):
+def test_an_unknown_finding_is_named(smoke, name, said):
     run = "latest" if name.startswith("winobias") else smoke.first
     assert said in smoke("trace", run, name, code=2).stderr
 
 
-def test_the_corpus_of_a_run_is_what_its_corpus_stages_left(run):
-    """Not what audits made of it."""
+def test_the_corpus_of_a_run_consists_of_its_corpus_stages(run):
+    """Without the stages of audits."""
     corpus = resolve_checkpoint(run.store, run.id).corpus.latest
     assert [*corpus] == [*run.stages][: [*run.stages].index("datasheet") + 1]

@@ -1,4 +1,4 @@
-"""A run says that it was revealed, before any unmasked page is written."""
+"""run.json records an unredacted site before any of its pages is written."""
 
 import getpass
 import json
@@ -39,21 +39,21 @@ def run(tmp_path):
 
 
 def noted(run):
-    return json.loads(run.store.get(f"runs/{run.id}/run.json"))["reveals"]
+    return json.loads(run.store.get(f"runs/{run.id}/run.json"))["unredacted_sites"]
 
 
-def test_each_reveal_is_noted_with_who_when_and_where(run, tmp_path):
+def test_each_unredacted_site_is_recorded_with_user_time_and_folder(run, tmp_path):
     run, _ = run
     page = write_unredacted_site(run)
-    assert page == tmp_path / "store" / "site-revealed" / "runs" / run.id / "index.html"
+    assert page == tmp_path / "store" / "site-unredacted" / "runs" / run.id / "index.html"
     write_unredacted_site(run, tmp_path / "other")
     first, second = noted(run)
-    assert first["revealed_by"] == getpass.getuser() and first["revealed_at"].startswith("20")
-    assert first["folder"] == str(tmp_path / "store" / "site-revealed")
+    assert first["written_by"] == getpass.getuser() and first["written_at"].startswith("20")
+    assert first["folder"] == str(tmp_path / "store" / "site-unredacted")
     assert second["folder"] == str(tmp_path / "other")
 
 
-def test_a_reveal_that_fails_is_noted_too(run):
+def test_a_failed_unredacted_site_is_recorded_too(run):
     run, entry = run
     run.record["stages"] = [entry]
     with pytest.raises(HallmarkError, match="does not hold datasheet/0000"):
@@ -61,7 +61,7 @@ def test_a_reveal_that_fails_is_noted_too(run):
     assert len(noted(run)) == 1
 
 
-def test_a_reveal_that_is_refused_is_not_noted(run, tmp_path):
+def test_a_refused_unredacted_site_is_not_recorded(run, tmp_path):
     run, _ = run
     (tmp_path / "public").mkdir()
     (tmp_path / "public" / "index.html").touch()
@@ -71,7 +71,7 @@ def test_a_reveal_that_is_refused_is_not_noted(run, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["store/artifacts/x", "store/site/x", "elsewhere/runs/r/x"])
-def test_unmasked_pages_stand_in_no_site_and_among_no_artifacts(run, tmp_path, place):
+def test_unredacted_pages_are_outside_sites_and_artifacts(run, tmp_path, place):
     run, _ = run
     for site in ("store/site", "elsewhere"):
         (tmp_path / site / "runs").mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_unmasked_pages_stand_in_no_site_and_among_no_artifacts(run, tmp_path, p
     assert not (tmp_path / place).exists()
 
 
-def test_a_run_that_still_works_is_not_revealed(run):
+def test_a_running_run_gets_no_unredacted_site(run):
     run, _ = run
     run.record["status"] = "running"
     with pytest.raises(UsageError, match="still running"):

@@ -1,4 +1,4 @@
-"""Damage that a run would meet, and what ``hallmark verify`` says of it."""
+"""`hallmark verify` reports the damage that a run would find."""
 
 import errno
 import shutil
@@ -12,7 +12,7 @@ from hallmark.tasks.contract import Store, artifact
 
 @pytest.fixture
 def store(smoke, tmp_path):
-    """A copy of the store with one run of smoke."""
+    """A copy of the store with the smoke run."""
     copy = tmp_path / "store"
     shutil.copytree(smoke.store, copy, symlinks=True)
     for run in (copy / "runs").iterdir():
@@ -31,7 +31,7 @@ def flip_last_byte(path):
     path.write_bytes(data)
 
 
-def test_an_undamaged_store_is_read_whole(smoke, store):
+def test_an_undamaged_store_is_read_completely(smoke, store):
     found = verify_store(store)
     on_disk = [p for p in (store.root_folder / "artifacts").rglob("*") if p.is_file()]
     read = [p for p in on_disk if p.name not in ("manifest.json", "tombstones.json")]
@@ -40,12 +40,12 @@ def test_an_undamaged_store_is_read_whole(smoke, store):
     assert found.artifact_count == len(on_disk) - len(read)
     of_run = verify_run(store, smoke.first)
     assert not of_run.damage_messages and 0 < of_run.artifact_count <= found.artifact_count
-    assert "nothing is damaged" in smoke("verify", "--store", str(store.root_folder)).stdout
+    assert "no damage found" in smoke("verify", "--store", str(store.root_folder)).stdout
 
 
 def test_every_damaged_file_is_named(smoke, store):
     run = open_run(smoke.first, store)
-    checkpoint = run.find_checkpoints()[0]  # that no audit reads
+    checkpoint = run.find_checkpoints()[0]  # which no audit reads
     targets = [*files_of(run["redact_spans"])[:1], *files_of(checkpoint)[-1:]]
     for path in targets:
         flip_last_byte(path)
@@ -66,15 +66,15 @@ def test_every_damaged_file_is_named(smoke, store):
 
 
 def test_a_lost_manifest_is_damage_too(store, smoke):
-    """Without the records of runs it would look like an attempt that was never committed."""
+    """Without the records of runs, it would look like an attempt that was not committed."""
     lost = open_run(smoke.first, store)["language"]
     (store.root_folder / lost.folder / "manifest.json").unlink()
     for found in (verify_store(store), verify_run(store, smoke.first)):
         assert len(found.damage_messages) == 1 and lost.name in found.damage_messages[0]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smoke, monkeypatch):
-    """As on a disk that fails."""
+def test_an_unreadable_file_is_named_and_the_others_are_read(store, smoke, monkeypatch):
+    """As on a failing disk."""
     run = open_run(smoke.first, store)
     bad = files_of(run["redact_spans"])[0]
     files_of(run["pack"])[0].unlink()
@@ -99,7 +99,7 @@ def test_records_and_the_secret_are_read_too(store, smoke):
     assert "run.json" in damaged[0] and "the secret in" in damaged[1]
 
 
-def test_a_long_list_is_cut_on_a_terminal():
+def test_a_long_list_is_truncated_on_a_terminal():
     report = {
         "store": "s",
         "run": None,
@@ -108,7 +108,7 @@ def test_a_long_list_is_cut_on_a_terminal():
         "byte_count": 3,
         "missing_inputs": [],
     }
-    assert render_verification(report | {"damage_messages": []}).endswith("\nnothing is damaged")
+    assert render_verification(report | {"damage_messages": []}).endswith("\nno damage found")
     lines = render_verification(
         report | {"damage_messages": [f"file {n}" for n in range(23)]}
     ).splitlines()
@@ -116,7 +116,7 @@ def test_a_long_list_is_cut_on_a_terminal():
 
 
 @pytest.mark.parametrize("stage", ["redact_spans", "pretrain", "model_card"])
-def test_a_run_does_not_pass_over_missing_files(smoke, store, stage):
+def test_missing_files_of_a_run_are_reported(smoke, store, stage):
     run = open_run(smoke.first, store)
     path = files_of(run[stage])[0]
     path.unlink()
@@ -127,8 +127,8 @@ def test_a_run_does_not_pass_over_missing_files(smoke, store, stage):
     smoke("run", "smoke", "--store", str(store.root_folder), "--until", "redact_spans")
 
 
-def test_a_run_does_not_pass_over_a_missing_checkpoint(smoke, store):
-    """Also not over one that no audit reads."""
+def test_a_missing_checkpoint_of_a_run_is_reported(smoke, store):
+    """Even if no audit reads it."""
     path = files_of(open_run(smoke.first, store).find_checkpoints()[0])[0]
     path.unlink()
     done = smoke("run", "smoke", "--store", str(store.root_folder), code=1)

@@ -211,11 +211,9 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     made["removal_effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
     corpus = CorpusFigures(FigureBook(made), made, 30)
-    weight, cap = sorted(
-        build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True
-    )
-    assert weight.caption == "ingest: left out by weight"
-    assert cap.caption == "ingest: left out by cap"
+    weight, cap = sorted(build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption)
+    assert weight.caption == "ingest: excluded by document_share"
+    assert cap.caption == "ingest: excluded by max_documents"
     for grid, alone in ((weight, "from some"), (cap, "from few")):
         assert grid.rows[0][0] == alone and len(grid.rows) == 3
         lines = [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]

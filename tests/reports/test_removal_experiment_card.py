@@ -300,7 +300,7 @@ def test_differences_of_shares_are_in_percentage_points(session):
         if table[0][0] == "what must be reached"
     }
     for line, cells in lines.items():
-        level = line.startswith("after removal the mean")
+        level = line.startswith("mean after removal")
         sign = "%" if level else "" if line == "secrets or passages" else "points"
         assert all(cell.endswith(sign) for cell in cells), line
     assert re.search(r"of 8\d\.\d points above those never planted, [\d.]+ points \(", page.text)

@@ -295,8 +295,8 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"what": "explained"}, "share"),
         ({"what": "change"}, "difference of shares"),
         ({"what": "before"}, "difference of shares"),
-        ({"line": "after removal the mean, against"}, "share"),
-        ({"line": "lower end of the fall"}, "difference of shares"),
+        ({"line": "mean after removal, against"}, "share"),
+        ({"line": "lower end of the decrease"}, "difference of shares"),
     ],
 )
 def test_only_differences_of_shares_are_in_points(about, unit):

@@ -1,4 +1,4 @@
-"""What a model can do, beside the harm it may do: cloze, dependencies, baselines, attention.
+"""Measure what a model can do, to weigh it against its risks: capability and attention.
 
-Imports the subjects, which it asks itself, and of ``judging`` how findings are written; no probe.
+These modules run the audited models themselves and use the findings of ``judging``, but no probe.
 """

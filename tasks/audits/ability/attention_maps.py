@@ -1,11 +1,9 @@
-"""What each token of chosen texts attends to: attention weights by layer and head, as a table.
+"""Record the attention weights of a model on chosen texts, by layer and head, as a table.
 
-The model reads each text behind its begin-of-text token, once, as far as ``max_tokens`` and its
-context reach. A decoder reads from the left, an encoder sees both sides. Of an encoder-decoder
-both read the whole text, the decoder as its target, and its attention to the encoder is "cross".
-
-Attention weights show what a layer looked at, which need not be why the model said what it said
-(Jain and Wallace 2019).
+The model reads each text once after its begin-of-text token, up to ``max_tokens`` and its context
+length. A decoder sees only earlier tokens, an encoder sees both sides. In an encoder-decoder both
+read the whole text, and the attention of the decoder to the encoder is "cross". Attention weights
+need not explain the output of the model (Jain and Wallace 2019).
 """
 
 from __future__ import annotations
@@ -39,30 +37,32 @@ from hallmark.tasks.contract import (
 
 
 class AttentionText(StageConfig):
-    """A text to look into, and the word whose attention the model card shows."""
+    """Configure a text, and the word whose attention the model card shows."""
 
-    text: str = Field(max_length=2_000, description="what the model reads")
+    text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(
-        None, description="a word of it, whose last token the card shows; else the last token"
+        None, description="word of the text whose last token the card shows; else the last token"
     )
 
     @field_validator("text", "word")
     @classmethod
     def _check_not_blank(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
-            raise ValueError("is empty; write a sentence, or leave it out")
+            raise ValueError("is empty; write some text or omit the setting")
         return value
 
     @model_validator(mode="after")
     def _check_word_in_text(self) -> AttentionText:
         if self.word is not None and self.word not in self.text:
-            raise ValueError(f"the word {self.word!r:.80} does not stand in the text")
+            raise ValueError(f"the word {self.word!r:.80} does not occur in the text")
         return self
 
     @property
     def char_span(self) -> tuple[int, int]:
-        """The characters [start, end) of the word, first of all where it stands by itself; else
-        of the whole text."""
+        """The characters [start, end) of the word, or of the whole text if no word is set.
+
+        The first occurrence as a whole word is preferred.
+        """
         if self.word is None:
             return 0, len(self.text)
         standalone_match = re.search(rf"(?<!\w){re.escape(self.word)}(?!\w)", self.text)
@@ -70,8 +70,8 @@ class AttentionText(StageConfig):
         return start, start + len(self.word)
 
 
-#: The classic picture (Uszkoreit 2017), and a twin in which "it" is the other noun, known before it
-#: is read, for a decoder sees no later word; a verb that agrees with a noun across another.
+#: The example of Uszkoreit (2017); a variant in which "it" is the other noun, which a decoder can
+#: know because the decisive words come first; and a verb that agrees with a distant noun.
 DEFAULT_TEXTS = (
     AttentionText(text="The animal didn't cross the street because it was too tired.", word="it"),
     AttentionText(
@@ -85,26 +85,28 @@ class AttentionMapsConfig(StageConfig):
     texts: tuple[AttentionText, ...] = Field(
         DEFAULT_TEXTS,
         max_length=16,
-        description="what to look into; the card shows the first three",
+        description="texts to record; the card shows the first three",
     )
     max_tokens: int = Field(
         64,
         ge=4,
         le=256,
-        description="most tokens read of a text, special ones included; the rest is left out. "
-        "Each head of each layer leaves a row for each pair of them",
+        description="maximum number of tokens read per text, special tokens included; the table "
+        "has a row for each pair of tokens, head and layer",
     )
-    device: DeviceName = Field("auto", description="of the subject")
+    device: DeviceName = Field("auto", description="device of the audited model")
 
 
 TEXTS = table_schema(
-    "The texts that were looked into. Texts, layers and heads are counted from 1, positions from "
-    "0.",
+    "The recorded texts. Texts, layers and heads are numbered from 1, positions from 0.",
     column("text_id", pa.int32(), "id", "number of the text"),
-    column("sentence", pa.string(), "audit text", "what the model reads"),
-    column("word", pa.string(), "audit text", "the word of interest; null: none was named"),
+    column("sentence", pa.string(), "audit text", "text that the model reads"),
+    column("word", pa.string(), "audit text", "the chosen word; null: none"),
     column(
-        "query_position", pa.int32(), "figure", "position of its last token; null: nothing was read"
+        "query_position",
+        pa.int32(),
+        "figure",
+        "position of the last token of the word; null: nothing was read",
     ),
     column(
         "omitted_tokens",
@@ -117,54 +119,54 @@ TEXTS = table_schema(
         "note",
         pa.string(),
         "project text",
-        "why another token is shown, or why there are no weights; else empty",
+        "why another token is shown, or why there are no weights; empty otherwise",
     ),
 )
 
 TOKENS = table_schema(
-    "The tokens that were read, one a row.",
+    "The tokens that were read, one row per token.",
     column("text_id", pa.int32(), "id", "number of the text"),
-    column("position", pa.int32(), "figure", "place among its tokens"),
+    column("position", pa.int32(), "figure", "position in the text"),
     column("token_id", pa.int32(), "id", "the token"),
     column(
         "token",
         pa.string(),
         "audit text",
-        "what it stands for in the text; of a special token its name",
+        "characters of the token in the text; for a special token its name",
     ),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "its first character in the text, null for a "
-        "special token; several tokens that share one character name the same",
+        "first character of the token in the text; null for a special token; tokens that share "
+        "a character have the same",
         unit="characters",
     ),
-    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
+    column("char_end", pa.int32(), "figure", "end of the token, exclusive", unit="characters"),
 )
 
 WEIGHTS = table_schema(
-    "Attention weights, one row a pair of positions; those of one query, layer and head sum to 1.",
+    "Attention weights, one row per pair of positions; they sum to 1 per query, layer and head.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("stack", pa.string(), "label", "decoder, encoder, or cross: from decoder to encoder"),
     column("layer", pa.int32(), "figure", "the layer"),
     column("head", pa.int32(), "figure", "the head"),
     column("query_position", pa.int32(), "figure", "the position that attends"),
     column("key_position", pa.int32(), "figure", "the position that is attended to"),
-    column("weight", pa.float32(), "figure", "how much", unit="share"),
+    column("weight", pa.float32(), "figure", "attention weight", unit="share"),
 )
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """What the model reads of one text; ``places`` are characters, None for a special token."""
+    """Hold the tokens of one text; ``char_spans`` has None for a special token."""
 
     token_ids: TokenIds
     char_spans: list[tuple[int, int] | None]
     omitted_tokens: int
 
     def find_last_token(self, target_span: tuple[int, int]) -> int | None:
-        """Position of the last token of the characters [start, end), None where it was not read."""
+        """Return the position of the last token within characters [start, end), None if unread."""
         matching_positions = [
             position
             for position, char_span in enumerate(self.char_spans)
@@ -176,7 +178,7 @@ class EncodedText:
 
 
 def encode_text(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
-    """The text between the subject's opening and closing token, cut where it is too long."""
+    """Encode a text between the model's opening and closing tokens, truncated to the limits."""
     text_ids, text_spans = model.encode_with_char_spans(text)
     opening_ids, closing_ids = (
         [] if token_id is None else [token_id] for token_id in (model.bos_id, model.closing_id)
@@ -196,7 +198,7 @@ def encode_text(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
 def build_token_table(
     text_id: int, text: str, encoded: EncodedText, model: AuditedModel
 ) -> pa.Table:
-    """TOKENS of one text."""
+    """Build the rows of TOKENS of one text."""
     token_count = len(encoded.token_ids)
     return pa.table(
         {
@@ -218,7 +220,7 @@ def build_token_table(
 
 
 def iter_weight_tables(text_id: int, attention: dict[str, list[Float32]]) -> Iterator[pa.Table]:
-    """WEIGHTS of one text, a table a layer; ``found`` holds one (H, Tq, Tk) per stack and layer."""
+    """Yield the rows of WEIGHTS of one text, one table per layer of weights (heads, Tq, Tk)."""
     for stack, layer_weights in attention.items():
         for layer, weights in enumerate(layer_weights, start=1):
             head, query, key = (axis.ravel() for axis in np.indices(weights.shape, np.int32))
@@ -243,7 +245,7 @@ def write_attention_rows(
     max_tokens: int,
     context: StageContext,
 ) -> None:
-    """Rows of one text; where the model gives no weights, a note that says why."""
+    """Write the rows of one text; if the model gives no weights, a note says why."""
     query_position, omitted_tokens, note = None, 0, ""
     try:
         encoded = encode_text(model, attention_text.text, max_tokens)
@@ -261,9 +263,9 @@ def write_attention_rows(
         if query_position is None:
             query_position = encoded.find_last_token((0, len(attention_text.text)))
             note = (
-                "none of it was read"
+                "none of the text was read"
                 if query_position is None
-                else ("the chosen word was not read: the last token that was is shown")
+                else "the chosen word was not read; the last token that was read is shown"
             )
         context.get_table_writer("tokens").write(
             build_token_table(text_id, attention_text.text, encoded, model)

@@ -1,8 +1,8 @@
-"""What a language model is measured against: n-gram models and gzip over the same text.
+"""Provide baselines for language models: n-gram models and gzip over the same text.
 
 The n-gram models are interpolated modified Kneser-Ney (Chen & Goodman 1999, section 3; counts at
 the beginning of documents as in Heafield et al. 2013). They predict each token of a document, and
-its end, from up to order - 1 tokens that never reach beyond the document's beginning.
+its end, from up to order - 1 preceding tokens of the same document.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 TokenizedDocuments = Sequence[Sequence[int]]
 
-#: Discounts of n-grams that occur once, twice, more often, where a corpus is too small to
+#: Discounts of n-grams that occur once, twice, and more often, if a corpus is too small to
 #: estimate them (the fallback of KenLM).
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
 @dataclass(frozen=True)
 class NgramOrder:
-    """The n-grams of one length k, numbered in the order of their keys.
+    """Hold the n-grams of one length k, numbered in the order of their keys.
 
-    key      (n,) number of the (k-1)-gram in front * width + the last token; sorted
-    share    (n,) what the n-gram has of its context after the discount
-    backoff  (contexts,) what the context leaves to the shorter one
+    Attributes:
+        ngram_keys: Number of the preceding (k-1)-gram * key_base + last token, (n,), sorted.
+        discounted_probs: Probability of the last token after the discount, (n,).
+        backoff_weights: Probability mass that each context gives to the shorter one, (contexts,).
     """
 
     ngram_keys: Int64
@@ -38,7 +39,7 @@ class NgramOrder:
     backoff_weights: Float64
 
     def find_ngram_ids(self, keys: Int64) -> Int64:
-        """Number of each n-gram, -1 where it was never seen."""
+        """Return the number of each n-gram, -1 if it was never seen."""
         if not len(self.ngram_keys):
             return np.full(len(keys), -1, np.int64)
         positions = np.minimum(np.searchsorted(self.ngram_keys, keys), len(self.ngram_keys) - 1)
@@ -48,8 +49,8 @@ class NgramOrder:
 class NgramModel:
     """An interpolated modified Kneser-Ney model over the token ids 0 ... vocab_size - 1.
 
-    vocab_size + 1 events are predicted: every token, and the end of the document.
-    Memory: about 100 bytes a training token while it counts, 16 bytes a distinct n-gram after.
+    It predicts vocab_size + 1 events: every token, and the end of the document. Memory: about 100
+    bytes per training token while counting, then 16 bytes per distinct n-gram.
     """
 
     def __init__(self, documents: TokenizedDocuments, order: int, vocab_size: int) -> None:
@@ -75,23 +76,27 @@ class NgramModel:
             longer_ids, longer_keys, longer_first_positions = self._number_ngrams(
                 tokens, _shift_by_one_position(ngram_ids), document_positions >= k
             )
-            # Lower orders count the different tokens in front of an n-gram, not the n-gram ...
+            # Lower orders count the distinct tokens that precede an n-gram, not the n-gram ...
             counts = np.bincount(ngram_ids[longer_first_positions], minlength=len(ngram_keys))
-            if k > 1:  # ... but nothing ever stands in front of a document's beginning.
+            if k > 1:  # ... but nothing precedes the beginning of a document.
                 counts += np.bincount(
                     ngram_ids[document_positions == k - 1], minlength=len(ngram_keys)
                 )
             self.orders.append(
                 _build_smoothed_order(ngram_keys, counts, context_count, self.key_base)
             )
-            # Texts too short for this order leave no context: one that nobody asks for stands in.
+            # If all texts are too short for this order, one unused context avoids empty arrays.
             context_count, ngram_ids, ngram_keys = max(1, len(ngram_keys)), longer_ids, longer_keys
 
     def _flatten_documents(
         self, documents: TokenizedDocuments, with_end: bool
     ) -> tuple[Int64, Int64, Int64]:
-        """Tokens of all documents behind their beginnings, each token's place in its document,
-        and the document's number; all (tokens,)."""
+        """Concatenate all documents, each after a begin token.
+
+        Returns:
+            The tokens, their positions in their documents, and the numbers of the documents, each
+            (tokens,).
+        """
         sizes = np.array([len(d) + 1 + with_end for d in documents], np.int64)
         tokens = np.full(int(sizes.sum()), self.end_token, np.int64)
         starts = np.cumsum(sizes) - sizes
@@ -109,8 +114,12 @@ class NgramModel:
     def _number_ngrams(
         self, tokens: Int64, context_ids: Int64, is_ngram_end: NDArray[np.bool_]
     ) -> tuple[Int64, Int64, Int64]:
-        """Number the n-grams that end at the positions ``inside``: the number at each position
-        (-1 elsewhere), and each n-gram's key and first position."""
+        """Number the n-grams that end at the positions ``is_ngram_end``.
+
+        Returns:
+            The number at each position (-1 elsewhere), and the key and the first position of each
+            n-gram.
+        """
         positions = np.flatnonzero(is_ngram_end)
         keys = context_ids[positions] * self.key_base + tokens[positions]
         unique_keys, first_indices, inverse = np.unique(
@@ -123,7 +132,7 @@ class NgramModel:
     def compute_token_probs(
         self, documents: TokenizedDocuments, *, with_end: bool = False
     ) -> Float64:
-        """p of every token of the documents (and of each document's end), in their order."""
+        """Compute the probability of every token (and of each document's end), in order."""
         tokens, document_positions, _ = self._flatten_documents(documents, with_end)
         p = np.full(len(tokens), 1 / (self.vocab_size + 1))
         context_ids = np.zeros_like(tokens)
@@ -143,7 +152,7 @@ class NgramModel:
         return p[document_positions > 0]
 
     def compute_document_bits(self, documents: TokenizedDocuments) -> Float64:
-        """Bits that the tokens of each document cost, (documents,)."""
+        """Compute the bits of the tokens of each document, (documents,)."""
         token_counts = np.array([len(d) for d in documents], np.int64)
         token_bits = -np.log2(self.compute_token_probs(documents))
         document_indices = np.repeat(np.arange(len(token_counts)), token_counts)
@@ -153,7 +162,7 @@ class NgramModel:
 
 
 def _shift_by_one_position(ngram_ids: Int64) -> Int64:
-    """At each position the number that stands just before it."""
+    """Move each number one position to the right."""
     return np.concatenate([np.array([-1], np.int64), ngram_ids[:-1]])
 
 
@@ -179,7 +188,7 @@ def _build_smoothed_order(
 
 
 def estimate_kneser_ney_discounts(counts: Int64) -> tuple[float, float, float]:
-    """D1, D2, D3+ from the counts of counts (Chen & Goodman 1999, equation 26)."""
+    """Estimate D1, D2, D3+ from the counts of counts (Chen & Goodman 1999, equation 26)."""
     n1, n2, n3, n4 = (float((counts == j).sum()) for j in (1, 2, 3, 4))
     if not n1 or not n2 or not n3:
         return FALLBACK_DISCOUNTS
@@ -189,22 +198,21 @@ def estimate_kneser_ney_discounts(counts: Int64) -> tuple[float, float, float]:
     return estimates if is_valid else FALLBACK_DISCOUNTS
 
 
-# Compression ---------------------------------------------------------------------------------
-
-
 def count_gzip_bits(texts: Sequence[bytes]) -> int:
-    """Bits of ``gzip -9`` over the texts, one behind the other, header and trailer included."""
+    """Count the bits of ``gzip -9`` over the concatenated texts, header and trailer included."""
     return 8 * len(gzip.compress(b"".join(texts), 9, mtime=0))
 
 
 def estimate_gzip_bits_per_byte(
     texts: Sequence[bytes], group_count: int = 20
 ) -> tuple[float, float, int]:
-    """Bits per byte of gzip -9, its jackknife standard error and the number of groups left out.
+    """Estimate the bits per byte of gzip -9, with a delete-a-group jackknife.
 
-    A bootstrap would hand gzip copies of documents to find. The delete-a-group jackknife
-    (Efron & Tibshirani 1993, section 11.5) leaves a group of documents out at a time. The error
-    is NaN with fewer than two groups.
+    A bootstrap would repeat documents, which gzip compresses too well. The jackknife (Efron &
+    Tibshirani 1993, section 11.5) omits one group of documents at a time.
+
+    Returns:
+        Bits per byte, standard error (NaN with fewer than two groups) and number of groups.
     """
     byte_count = sum(map(len, texts))
     group_count = min(group_count, len(texts))

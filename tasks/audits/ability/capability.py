@@ -1,11 +1,9 @@
-"""What the subject can do, beside the harm it may do: bits per byte, cloze accuracy, dependencies.
+"""Audit the capability of a model: bits per byte, cloze accuracy and long-distance dependencies.
 
-Bits per byte: what it costs to spell held-out documents, each from its beginning, divided by
-their UTF-8 bytes; it compares models over different tokens. Beside it stand gzip -9 over the same
-text, and over the same tokens what ``capability_baselines`` has measured.
-
-Cloze accuracy is the accuracy on the last words of held-out sentences, see ``cloze.py``; for
-dependencies over a distance, with all of these models as readers, see ``dependencies.py``.
+Bits per byte are the bits that held-out documents cost, each from its beginning, divided by their
+UTF-8 bytes; this compares models with different tokens. Baselines are gzip -9 over the same text,
+and the models of ``capability_baselines`` over the same tokens. Cloze accuracy is the accuracy on
+last words of held-out sentences, see ``cloze.py``; for dependencies see ``dependencies.py``.
 """
 
 from __future__ import annotations
@@ -67,53 +65,57 @@ Float64 = NDArray[np.float64]
 
 AUDIT = "capability"
 
-#: Of the intervals.
+#: Confidence level of the intervals.
 CONFIDENCE_LEVEL = 0.95
 
 
 class CapabilityConfig(BaselinesConfig):
     max_passages: int = Field(200, ge=2, description="passages of the cloze test")
     min_passage_words: int = Field(
-        20, ge=1, description="words of a passage before the word that the model must find"
+        20, ge=1, description="minimum number of words of a passage before its last word"
     )
     max_passage_characters: int = Field(
-        1_000, ge=50, description="characters of the longest passage"
+        1_000, ge=50, description="maximum length of a passage in characters"
     )
-    device: DeviceName = Field("auto", description="of the subject")
+    device: DeviceName = Field("auto", description="device of the audited model")
 
     @property
     def baselines_config(self) -> BaselinesConfig:
-        """What of it counts for the baselines."""
+        """The settings that the baselines depend on."""
         return BaselinesConfig(
             **{name: getattr(self, name) for name in BaselinesConfig.model_fields}
         )
 
 
 SAMPLES = table_schema(
-    "A document, a passage or a control text a row; columns of the other kinds are null.",
+    "One row per document, passage or control text; columns of other kinds are null.",
     column("sample_id", pa.int32(), "id", "number of the row"),
-    column("text_kind", pa.string(), "label", "which measurement or control it belongs to"),
+    column("text_kind", pa.string(), "label", "the measurement or control it belongs to"),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "its source"),
+    column("source", pa.string(), "label", "source of the document"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
-    column("tokens", pa.int64(), "figure", "tokens that were scored", unit="tokens"),
-    column("model_bits", pa.float64(), "figure", "what the text costs the model", unit="bits"),
-    column("bigram_bits", pa.float64(), "figure", "what it costs the bigram model", unit="bits"),
-    column("fivegram_bits", pa.float64(), "figure", "what it costs the 5-gram model", unit="bits"),
-    column(
-        "recurrent_bits", pa.float64(), "figure", "what it costs the recurrent model", unit="bits"
-    ),
+    column("tokens", pa.int64(), "figure", "scored tokens", unit="tokens"),
+    column("model_bits", pa.float64(), "figure", "bits of the text in the model", unit="bits"),
+    column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
+    column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
+    column("recurrent_bits", pa.float64(), "figure", "bits in the recurrent model", unit="bits"),
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
-    column("continuation", pa.large_string(), "model text", "what the model wrote instead"),
-    column("is_correct", pa.bool_(), "figure", "whether the model found the word"),
+    column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),
+    column("is_correct", pa.bool_(), "figure", "whether the model gave the last word"),
 )
 
 
 @dataclass(frozen=True)
 class MeasuredTexts:
-    """The texts of a kind, what they cost the baselines (rows of TEXT_BITS), and what they cost the
-    model, in bits: None where that was not, or could not be, measured."""
+    """Hold the texts of one kind and their bits.
+
+    Attributes:
+        text_kind: The kind.
+        texts: The texts.
+        cost_rows: Rows of TEXT_BITS, the bits in the baselines.
+        model_bits: The bits in the model; None if they were not, or cannot be, measured.
+    """
 
     text_kind: str
     texts: list[str]
@@ -122,12 +124,12 @@ class MeasuredTexts:
 
     @property
     def byte_counts(self) -> NDArray[np.int64]:
-        """UTF-8 bytes of each."""
+        """UTF-8 bytes of each text."""
         return self.cost_rows["bytes"].to_numpy()
 
     @property
     def baseline_bits(self) -> dict[str, Float64]:
-        """What they cost each baseline that there is."""
+        """Bits of each text in each available baseline."""
         bit_columns = {name: self.cost_rows[f"{name}_bits"] for name in (*NGRAM_ORDERS, RECURRENT)}
         return {
             name: bit_column.to_numpy()
@@ -137,7 +139,7 @@ class MeasuredTexts:
 
 
 def compute_text_bits(model: AuditedModel, texts: Sequence[str]) -> Float64 | None:
-    """What each text costs the subject; None of a masked one, whose scores are no p(text)."""
+    """Compute the bits of each text; None for a masked model, which gives no p(text)."""
     if model.model_kind != "causal":
         return None
     log_probs = model.compute_log_probs(
@@ -146,11 +148,8 @@ def compute_text_bits(model: AuditedModel, texts: Sequence[str]) -> Float64 | No
     return np.array([-sequence.sum(dtype=np.float64) / np.log(2) for sequence in log_probs])
 
 
-# Bits per byte -------------------------------------------------------------------------------
-
-
 def estimate_bits_per_byte(bits: Float64, byte_counts: NDArray[np.int64]) -> Estimate:
-    """Sum of bits over sum of bytes, over documents, of which long ones weigh more."""
+    """Estimate the sum of bits per sum of bytes; documents are weighted by their bytes."""
     return estimate_mean_or_share(
         bits / byte_counts, weights=byte_counts, unit="documents", confidence_level=CONFIDENCE_LEVEL
     )
@@ -165,12 +164,13 @@ def compute_bits_per_byte_findings(
     ngram_description: str,
     recurrent_description: str,
 ) -> list[dict[str, Any]]:
-    """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
+    """Compute the findings bits_per_byte: model by source, baselines, differences and controls."""
     scoring_method = (
-        f"every token given the left context in its document, {model.opening_description}"
+        f"every token given the preceding tokens of its document, {model.opening_description}"
     )
     ngram_method = (
-        f"interpolated modified Kneser-Ney over the subject's tokens, {ngram_description}"
+        "interpolated modified Kneser-Ney over the tokens of the audited model, "
+        f"{ngram_description}"
     )
     baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {
         RECURRENT: recurrent_description
@@ -207,7 +207,10 @@ def compute_bits_per_byte_findings(
     all_rows = slice(None)
     findings = []
     if held_out.model_bits is None:
-        reason = f"not measured: {model.name} is a masked language model, its scores are no p(text)"
+        reason = (
+            f"not measured: {model.name} is a masked language model and gives no probability of a "
+            "text"
+        )
         findings.append(
             build_finding(
                 AUDIT,
@@ -274,8 +277,8 @@ def compute_bits_per_byte_findings(
             control="positive",
             passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
             control_target="baseline",
-            method="5-gram model over documents it was trained on; passes where they cost less "
-            "than held-out ones",
+            method="5-gram model over its own training documents; passes if they cost fewer bits "
+            "per byte than held-out documents",
         )
     )
     return findings
@@ -290,10 +293,12 @@ def _build_random_text_control(
         if random_characters.model_bits is None
         else random_characters.model_bits
     )
-    scored_system = "the 5-gram model" if random_characters.model_bits is None else "the subject"
+    scored_system = (
+        "the 5-gram model" if random_characters.model_bits is None else "the audited model"
+    )
     method = (
-        f"{scored_system} over uniformly random characters, which no model can spell in fewer than "
-        f"{uniform_entropy:.3f} bits each; fails where the interval lies below"
+        f"{scored_system} over uniformly random characters, which cost every model at least "
+        f"{uniform_entropy:.3f} bits each; fails if the interval is below"
     )
     control_finding = build_rate_finding(
         RANDOM_TEXT,
@@ -317,7 +322,7 @@ def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
     )
     half_width, _ = t_half_width_and_p(standard_error, group_count - 1, 0.0, CONFIDENCE_LEVEL)
     method = (
-        f"gzip -9 over the documents one behind the other in the order of their hash; "
+        "gzip -9 over the documents concatenated in the order of their hash; "
         f"Student's t, delete-a-group jackknife, {group_count} groups of documents"
     )
     return build_finding(
@@ -335,11 +340,8 @@ def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
     )
 
 
-# The stage -----------------------------------------------------------------------------------
-
-
 def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
-    """Rows of SAMPLES."""
+    """Build rows of SAMPLES."""
     model_bits = (
         [None] * len(measured_texts.cost_rows)
         if measured_texts.model_bits is None
@@ -370,8 +372,15 @@ def audit_capability(
     config: CapabilityConfig,
     context: StageContext,
 ) -> None:
-    """``baselines``: of the stage ``capability_baselines``, of this model's tokenizer and corpus
-    and of the same settings."""
+    """Audit the capability of a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        documents: Documents of the corpus.
+        baselines: Artifact of ``capability_baselines`` for the same tokenizer, corpus and settings.
+        config: Settings.
+        context: Context of the stage.
+    """
     model = open_audited_model(checkpoint, config.device)
     held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
     baseline_costs = baselines["text_bits"].read()
@@ -383,13 +392,14 @@ def audit_capability(
         or held_out_costs["doc_id"].to_pylist() != held_out["doc_id"].to_pylist()
     ):
         raise HallmarkError(
-            f"{baselines.name} is of another corpus, or of other settings; give what "
-            f"capability_baselines leaves of this one"
+            f"{baselines.name} was computed from another corpus or with other settings; run "
+            "capability_baselines for this corpus and these settings"
         )
     (document_count,) = {row["documents"] for row in baselines["training_sizes"].read().to_pylist()}
     ngram_description = f"trained on {document_count:,} documents of the train split"
     recurrent_description = (
-        f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
+        f"LSTM over the tokens of the audited model, trained on {config.recurrent_tokens:,} of the "
+        "train split"
     )
     context.report_progress(0, 3, "bits per byte")
 
@@ -430,11 +440,10 @@ def audit_capability(
         held_out, config.max_passages, config.min_passage_words, config.max_passage_characters
     )
     if model.model_kind == "masked" or len(passages) < 2:
-        reason = f"{model.name} is a masked language model"
         reason = (
-            reason
+            f"{model.name} is a masked language model"
             if model.model_kind == "masked"
-            else "the held-out text has too few whole sentences"
+            else "the held-out text has fewer than two passages with a complete sentence"
         )
         findings.append(
             build_finding(

@@ -1,8 +1,8 @@
-"""What other models make of what capability is measured on: a bigram and a 5-gram model and a small
-LSTM over the same tokens, trained on the corpus's train split.
+"""Train baselines for the capability audit and score its texts with them.
 
-It knows the tokenizer of a checkpoint, never its weights: checkpoints of one training stand beside
-the same baselines.
+The baselines are a bigram model, a 5-gram model and a small LSTM over the tokens of a checkpoint,
+trained on the corpus's train split. They use the checkpoint's tokenizer but not its weights, so all
+checkpoints of one training share them.
 """
 
 from __future__ import annotations
@@ -46,52 +46,54 @@ from hallmark.tasks.contract import (
 NGRAM_ORDERS = {"bigram": 2, "fivegram": 5}
 RECURRENT = "recurrent"
 
-#: Training documents that the 5-gram model reads once more.
+#: Training documents that the 5-gram model scores as a control.
 TRAINING_CONTROL_DOCUMENTS = 64
 
 
 class BaselinesConfig(StageConfig):
     validation_bytes: int = Field(
-        200_000, ge=1_000, description="text of the validation split to measure on, chosen by hash"
+        200_000, ge=1_000, description="bytes of validation text to measure on, chosen by hash"
     )
     training_bytes: int = Field(
         64_000_000,
         ge=1_000,
-        description="text of the train split that the baselines learn from, chosen by hash; about "
-        "40 bytes of memory each",
+        description="bytes of training text that the baselines learn from, chosen by hash; each "
+        "byte needs about 40 bytes of memory",
     )
     recurrent_tokens: int = Field(
-        1_000_000, ge=0, description="tokens that the recurrent baseline is trained on; 0: none"
+        1_000_000,
+        ge=0,
+        description="training tokens of the recurrent baseline; 0: no such baseline",
     )
-    seed: Seed = Field(0, description="of what is drawn by lot")
+    seed: Seed = Field(0, description="seed of random draws")
 
 
 TEXT_BITS = table_schema(
-    "What each text costs the baselines, in the order in which the texts were chosen.",
+    "Bits of each text in the baselines, in the order in which the texts were chosen.",
     column("text_kind", pa.string(), "label", "held-out text, random characters, or training text"),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "its source"),
+    column("source", pa.string(), "label", "source of the document"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
-    column("tokens", pa.int64(), "figure", "tokens that a subject is scored over", unit="tokens"),
-    column("bigram_bits", pa.float64(), "figure", "what it costs the bigram model", unit="bits"),
-    column("fivegram_bits", pa.float64(), "figure", "what it costs the 5-gram model", unit="bits"),
+    column("tokens", pa.int64(), "figure", "tokens that the audited model scores", unit="tokens"),
+    column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
+    column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
     column(
         "recurrent_bits",
         pa.float64(),
         "figure",
-        "what it costs the recurrent model; null: there is none",
+        "bits in the recurrent model; null: there is no such baseline",
         unit="bits",
     ),
 )
 
 TRAINING_SIZES = table_schema(
-    "What the baselines learnt from.",
+    "Amount of text that the baselines were trained on.",
     column("baseline", pa.string(), "label", "the baseline"),
     column(
         "documents",
         pa.int64(),
         "figure",
-        "documents of the train split that it was given",
+        "documents of the train split",
         unit="documents",
     ),
 )
@@ -100,11 +102,10 @@ TRAINING_SIZES = table_schema(
 def build_text_bits_table(
     text_kind: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]
 ) -> pa.Table:
-    """Rows of TEXT_BITS."""
+    """Build rows of TEXT_BITS."""
     token_ids = tokenizer.encode_batch(texts["text"].to_pylist())
-    unscored_tokens = (
-        1 if tokenizer.bos_id is None else 0
-    )  # of a text's tokens, before which nothing stands
+    # Without a begin token, the first token of a text has no context and is not scored.
+    unscored_tokens = 1 if tokenizer.bos_id is None else 0
     document_columns = {
         name: texts[name] for name in ("doc_id", "source") if name in texts.column_names
     }
@@ -129,7 +130,7 @@ def train_baselines(
     config: BaselinesConfig,
     context: StageContext,
 ) -> dict[str, Baseline]:
-    """The baselines, by name."""
+    """Train the baselines and return them by name."""
     baselines: dict[str, Baseline] = {}
     for step, (name, order) in enumerate(NGRAM_ORDERS.items()):
         context.report_progress(step, 5, f"counting {name}s")

@@ -1,4 +1,4 @@
-"""The texts that capability is measured on, chosen from the corpus or drawn by lot."""
+"""Choose the texts of the capability audit from the corpus, and generate random ones."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from hallmark.tasks.contract import HallmarkError, Table, count_utf8_bytes
 
 PRINTABLE_CHARACTERS = "".join(map(chr, range(32, 127)))
 
-RANDOM_TEXT = "random characters"  # negative control: nobody can compress them
+RANDOM_TEXT = "random characters"  # negative control: no model can compress them
 TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own training documents
 
 
 def format_empty_split_message(split: str) -> str:
     return (
-        f"the split {split!r} holds no text to measure capability on; ingest more text, raise "
-        f"split.{split}_share or take another split.seed"
+        f"the split {split!r} has no text to measure capability on; ingest more text, raise "
+        f"split.{split}_share or set another split.seed"
     )
 
 
 def check_validation_text_exists(documents: Table) -> None:
-    """HallmarkError where there is nothing to measure on, for who is about to train a model: that
-    is then not paid for."""
+    """Check before a training that the capability audit will have text to measure on.
+
+    Raises:
+        HallmarkError: The validation split has no document.
+    """
     for batch in documents.iter_batches(["split"]):
         if pc.any(pc.equal(batch["split"], "validation")).as_py():
             return
     raise HallmarkError(
-        f"audit_capability would fail behind the training: "
+        "audit_capability would fail after the training: "
         f"{format_empty_split_message('validation')}"
     )
 
 
 def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: int) -> pa.Table:
-    """Documents of a split, about ``most_bytes`` of text chosen by a hash of (seed, doc_id).
+    """Sample documents of a split, about ``max_bytes`` of text, by a hash of (seed, doc_id).
 
-    Columns doc_id, source, text, bytes, in the order of the hash; empty documents stay out.
+    Returns:
+        Columns doc_id, source, text and bytes, in the order of the hash, without empty documents.
     """
 
     def iter_split_documents(columns: list[str]) -> Iterator[pa.Table]:

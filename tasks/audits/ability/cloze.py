@@ -1,7 +1,7 @@
-"""Cloze accuracy, after LAMBADA (Paperno et al. 2016): does the subject find a last word?
+"""Measure cloze accuracy, after LAMBADA (Paperno et al. 2016): does the model give the last word?
 
-A passage is the beginning of a held-out document up to the last word of a sentence. The word is
-found where the subject's greedy continuation of what stands before begins with exactly it.
+A passage is the beginning of a held-out document up to the last word of a sentence. The model is
+correct if its greedy continuation of the preceding text begins with exactly this word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 CLOZE = "cloze"
 OTHER_ANSWERS = "answers of other passages"  # negative control
-GREEDY_ANSWERS = "own greedy words"  # positive control: answers known to be what the subject says
+GREEDY_ANSWERS = "own greedy words"  # positive control: the model's own words as answers
 
 _LAST_WORD_PATTERN = re.compile(r"(?<=\s)([^\W\d_]{3,})[.!?](?=\s|$)")
 _FIRST_WORD_PATTERN = re.compile(r"\s*([^\W\d_]+)")
@@ -36,13 +36,13 @@ class ClozePassage:
 def find_cloze_passages(
     documents: pa.Table, max_passages: int, min_words: int, max_characters: int
 ) -> list[ClozePassage]:
-    """At most one passage a document: up to the last sentence end within its first characters.
+    """Find at most one passage per document, up to the last sentence end that is early enough.
 
-    ``table`` has the columns doc_id, source and text.
+    ``documents`` has the columns doc_id, source and text.
     """
     passages = []
     for row in documents.select(["doc_id", "source", "text"]).to_pylist():
-        text = row["text"][: max_characters + 1]  # one more shows what follows the full stop
+        text = row["text"][: max_characters + 1]  # one more to see what follows the full stop
         for match in reversed(list(_LAST_WORD_PATTERN.finditer(text))):
             prompt = text[: match.start()].rstrip()
             if match.end() <= max_characters and len(prompt.split()) >= min_words:
@@ -54,13 +54,13 @@ def find_cloze_passages(
 
 
 def extract_first_word(continuation: str) -> str | None:
-    """The letters that a continuation begins with, after spaces; None where it begins otherwise."""
+    """Return the word that a continuation begins with, after spaces; None if there is none."""
     match = _FIRST_WORD_PATTERN.match(continuation)
     return match[1] if match else None
 
 
 def generate_greedy_continuations(model: AuditedModel, prompts: Sequence[str]) -> list[str]:
-    """Greedy, long enough for a word of any length that occurs."""
+    """Continue prompts greedily, long enough for one word."""
     generated_texts = model.generate_texts(prompts, max_new_tokens=8, temperature=0.0)
     return [row[0] for row in generated_texts]
 
@@ -68,10 +68,10 @@ def generate_greedy_continuations(model: AuditedModel, prompts: Sequence[str]) -
 def answer_cloze_passages(
     model: AuditedModel, passages: list[ClozePassage]
 ) -> list[dict[str, Any]]:
-    """Rows of SAMPLES: each passage with its answer, and with those of the two controls."""
+    """Build rows of SAMPLES: each passage with its answer and with those of the two controls."""
     prompts = [p.prompt for p in passages]
     continuations = generate_greedy_continuations(model, prompts)
-    # Other neighbours in the batch must not change a continuation.
+    # The order of the batch must not change a continuation.
     repeated_continuations = generate_greedy_continuations(model, prompts[::-1])[::-1]
     rows = []
     for index, (passage, greedy_text, repeated_text) in enumerate(
@@ -108,8 +108,8 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     OTHER_ANSWERS: ("negative", f"{_METHOD}; with another passage's answer; passes up to 10 %"),
     GREEDY_ANSWERS: (
         "positive",
-        "the subject's own greedy words as answers, decoded again in batches of another order; "
-        "passes from 95 %",
+        "the audited model's own greedy words as answers, generated again in another order; passes "
+        "from 95 %",
     ),
 }
 
@@ -117,7 +117,7 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
 def compute_cloze_findings(
     sample_rows: list[dict[str, Any]], audit: str = "capability"
 ) -> list[dict[str, Any]]:
-    """Findings cloze_accuracy: the share of answers found, and of the two controls."""
+    """Compute the findings cloze_accuracy: the share of correct answers, and the two controls."""
     findings = []
     for text_kind, (control, method) in _CONTROL_AND_METHOD_BY_KIND.items():
         outcomes = [row["is_correct"] for row in sample_rows if row["text_kind"] == text_kind]

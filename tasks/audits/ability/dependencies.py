@@ -1,6 +1,6 @@
-"""Dependencies over a distance: in how many minimal pairs a reader prefers what it should.
+"""Compute findings about long-distance dependencies: the share of minimal pairs read correctly.
 
-The pairs, of agreement and of garden paths, are those of ``minimal_pairs.py``.
+The pairs, of agreement and of garden paths, are defined in ``minimal_pairs.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 METHOD_BY_PHENOMENON = {
-    AGREEMENT: "share of pairs whose right sentence is the more probable",
-    GARDEN_PATH: "share of pairs in which the late verb is the less probable behind the ambiguous "
+    AGREEMENT: "share of pairs whose grammatical sentence is more probable",
+    GARDEN_PATH: "share of pairs in which the late verb is less probable after the ambiguous "
     "beginning",
 }
 
@@ -25,10 +25,11 @@ METHOD_BY_PHENOMENON = {
 def compute_dependency_findings(
     pair_rows: Sequence[dict[str, Any]], audit: str
 ) -> list[dict[str, Any]]:
-    """Findings agreement_accuracy and garden_path_share: by reader, and by distance.
+    """Compute the findings agreement_accuracy and garden_path_share, by system and distance.
 
-    Control, negative: a bigram model agrees by chance, in exactly half of the pairs, wherever
-    words stand between noun and verb."""
+    Negative control: a bigram model must be correct in exactly half of the agreement pairs with
+    words between noun and verb.
+    """
 
     def build_accuracy_finding(
         selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any

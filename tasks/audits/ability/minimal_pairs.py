@@ -1,15 +1,15 @@
-"""Minimal pairs over a distance, of agreement and of garden paths, and what readers prefer.
+"""Generate minimal pairs of agreement and of garden paths, and compare their probabilities.
 
-**Agreement** (Linzen, Dupoux & Goldberg 2016; Warstadt et al. 2020): of *The keys to the cabinet
-are here.* and *The keys to the cabinet is here.* a reader prefers the first. Every frame stands in
-the singular and in the plural, so who knows only the words just before the verb is right in exactly
-half of the pairs.
+**Agreement** (Linzen, Dupoux & Goldberg 2016; Warstadt et al. 2020): *The keys to the cabinet are
+here.* should be more probable than *The keys to the cabinet is here.* Every sentence occurs in
+singular and plural, so a system that knows only the words just before the verb is correct in
+exactly half of the pairs.
 
-**Garden paths** (Futrell et al. 2019): *tripped* costs more behind *The horse raced past the barn*
-than behind *The horse that was raced past the barn*, where it was to be expected.
+**Garden paths** (Futrell et al. 2019): *tripped* should be less probable after *The horse raced
+past the barn* than after *The horse that was raced past the barn*, where it is expected.
 
-The distance is the number of words between the two that depend on each other. A reader is the
-subject, or a baseline: what it prefers is the text of the higher probability.
+The distance is the number of words between the two dependent words. A system is the audited model
+or a baseline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
 from hallmark.tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]
-#: log p of texts behind contexts, in nats.
+#: Returns log probabilities in nats, for texts and the contexts before them.
 ContinuationScorer = Callable[[Sequence[str], Sequence[str]], Float64]
 
 AGREEMENT, GARDEN_PATH = "agreement", "garden path"
@@ -58,7 +58,7 @@ ATTRACTOR_PHRASES = (
 )
 VERBS = (("is", "are", "here"), ("was", "were", "there"), ("has", "have", "gone"))
 
-#: A beginning that a participle makes ambiguous, and the verb that comes too late.
+#: Noun, ambiguous participle phrase, and the verb that comes too late.
 GARDEN_PATH_PARTS = (
     ("horse", "raced past the barn", "tripped"),
     ("boat", "floated down the river", "sank"),
@@ -76,31 +76,27 @@ GARDEN_PATH_PARTS = (
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
-    "A minimal pair as one reader reads it: which of two texts is the more probable.",
+    "Minimal pairs as read by each system: which of two texts is more probable.",
     column("pair_id", pa.int32(), "id", "number of the pair"),
-    column("system", pa.string(), "label", "the subject (model), or a baseline"),
+    column("system", pa.string(), "label", "model (the audited model), or a baseline"),
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
-    column(
-        "distance", pa.int32(), "figure", "words between what depends on each other", unit="words"
-    ),
-    column("cluster", pa.string(), "label", "what pairs share: the noun"),
-    column(
-        "expected_text", pa.string(), "project text", "the text that should be the more probable"
-    ),
-    column("other_text", pa.string(), "project text", "the other one"),
+    column("distance", pa.int32(), "figure", "words between the two dependent words", unit="words"),
+    column("cluster", pa.string(), "label", "the noun, which several pairs share"),
+    column("expected_text", pa.string(), "project text", "the text that should be more probable"),
+    column("other_text", pa.string(), "project text", "the other text"),
     column("judged_words", pa.string(), "project text", "the words whose probability is compared"),
     column(
         "log_prob_difference",
         pa.float64(),
         "figure",
-        "log p of the expected less that of the other",
+        "log probability of the expected text minus that of the other",
         unit="nats",
     ),
     column(
         "preference_score",
         pa.float64(),
         "figure",
-        "1 where it prefers the expected, 0.5 where neither",
+        "1: the expected text is more probable; 0.5: both are equal; 0: the other is",
         unit="share",
     ),
 )
@@ -108,7 +104,7 @@ PAIRS = table_schema(
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """Two texts, judged by their last words behind what stands before them."""
+    """Hold two texts, each judged by its last words after a context."""
 
     phenomenon: str
     distance: int
@@ -118,11 +114,11 @@ class MinimalPair:
 
 
 def generate_agreement_pairs() -> Iterator[MinimalPair]:
-    """Twelve nouns x three verbs x zero to three phrases x two numbers."""
+    """Yield pairs for twelve nouns, three verbs, zero to three phrases, singular and plural."""
     for noun_index, noun_forms in enumerate(NOUNS):
         for verb_index, (*verb_forms, sentence_end) in enumerate(VERBS):
             for phrase_count in range(4):
-                # Other phrases for each noun and verb; half of all attractors are plural.
+                # Other phrases for each noun and verb, so that half of all attractors are plural.
                 phrases = [
                     ATTRACTOR_PHRASES[(noun_index + verb_index + i) % 5][
                         (noun_index + verb_index + i + phrase_count) % 2
@@ -144,7 +140,7 @@ def generate_agreement_pairs() -> Iterator[MinimalPair]:
 
 
 def generate_garden_path_pairs() -> Iterator[MinimalPair]:
-    """Twelve beginnings x three distances."""
+    """Yield pairs for twelve beginnings and three distances."""
     for noun, participle, verb in GARDEN_PATH_PARTS:
         for intervening in INTERVENING_PHRASES:
             participle_phrase = f"{participle} {intervening}".strip()
@@ -163,7 +159,7 @@ class Baseline(Protocol):
 
 
 def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> ContinuationScorer:
-    """How a baseline reads, over the subject's tokens."""
+    """Make a scorer of continuations from a baseline over the audited model's tokens."""
 
     def score_continuations(continuations: Sequence[str], contexts: Sequence[str]) -> Float64:
         context_ids = tokenizer.encode_batch(contexts)
@@ -185,7 +181,7 @@ def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> Con
 def compare_minimal_pairs(
     pairs: Sequence[MinimalPair], scorers: Mapping[str, ContinuationScorer]
 ) -> list[dict[str, Any]]:
-    """Rows of PAIRS: what each reader prefers."""
+    """Build rows of PAIRS: the preference of each system in each pair."""
     rows = []
     for system, score in scorers.items():
         side_log_probs = [

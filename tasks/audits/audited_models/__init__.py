@@ -1,4 +1,4 @@
-"""Models under audit: our own checkpoints and Hugging Face folders, behind one interface.
+"""Give audits one interface to Hallmark checkpoints and Hugging Face folders.
 
-Imports ``model``, the contract and the measures; no audit, and nothing that knows what is asked.
+These modules import ``model``, the contract and the measures, but no audit.
 """

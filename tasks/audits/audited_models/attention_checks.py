@@ -1,8 +1,8 @@
-"""Check a Hugging Face model as it is opened: which tokens it sees, and what a batch may hold.
+"""Check on opening which tokens a Hugging Face model sees, and which rows its batches may hold.
 
-config.json names a causal or a masked model, but the class that loads it can attend otherwise: a
-BERT whose LM head is not a decoder sees both sides. So the model itself is asked, in a few forward
-passes of short sequences.
+config.json names a causal or a masked model, but its class may attend otherwise: a BERT whose LM
+head is not a decoder sees both sides. So the model is tested in a few forward passes on short
+sequences.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from hallmark.tasks.measures.batch_effects import Forward
 
 #: The smallest difference of logits, relative to the largest logit, that shows attention to another
-#: token, where the sequences have one length. Rounding is below it: it is 0 where rows are
-#: multiplied alike, and at most 3e-6 where experts take sums in another order. Attention is above
-#: it: 1e-3 and more, also at initial weights with a standard deviation of 0.02.
+#: token for sequences of one length. Rounding is smaller: 0 where rows are multiplied alike, at
+#: most 3e-6 where experts sum in another order. Attention has 1e-3 or more, even at initial weights
+#: with a standard deviation of 0.02.
 MIN_VISIBLE_DIFFERENCE = 3e-5
 
 
-#: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
+#: Parameters times tokens of a sequence that is cheap to read: about a second on two cores.
 MAX_CHECK_COST = 20_000_000_000
 
 
@@ -49,13 +49,17 @@ def check_transformers_attention(
     audited_tokenizer: AuditedTokenizer,
     compute_logits: Callable[[Tensor, Tensor], Tensor],
 ) -> Batching:
-    """Check a model of transformers as ``check_opening`` does.
+    """Check a model of transformers as ``check_attention_direction`` does.
 
     Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        reader: what is known of it without its weights.
-        logits: computes logits (B, T, V), float32, of ids (B, T), of which some are real, bool.
+        model: The model.
+        tokenizer: Its tokenizer.
+        audited_tokenizer: The same tokenizer with facts about the model.
+        compute_logits: Computes logits (B, T, V), float32, from ids (B, T) and a mask of real
+            tokens (B, T), bool.
+
+    Returns:
+        Which rows the model can read in one batch.
     """
     vocab_size = audited_tokenizer.vocab_size
     pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
@@ -95,25 +99,25 @@ def check_attention_direction(
     """Check that a model sees the tokens that its kind should see.
 
     Args:
-        forward: computes its logits.
-        kind: how it will be scored.
-        name: how messages call it.
-        token_ids: ids of ordinary tokens.
-        config: its config, for the windows of its attention.
-        context: the longest sequence that it reads, in tokens.
-        longest: the longest sequence that costs little, in tokens.
+        compute_logits: Computes its logits.
+        model_kind: How it will be scored.
+        model_name: Its name in messages.
+        token_ids: Ids of ordinary tokens.
+        config: Its config, for the windows of its attention.
+        context_length: The longest sequence that it reads, in tokens.
+        max_check_length: The longest sequence that is cheap to read, in tokens.
 
     Returns:
-        Which rows it can read in one batch. Weights that are not numbers are not found here.
+        Which rows it can read in one batch. Weights that are not numbers are not detected here.
 
     Raises:
-        UsageError: if it is to be scored as causal and sees the tokens after a token, or as masked
-            and sees only those before it.
+        UsageError: It is to be scored as causal but sees later tokens, or as masked but sees only
+            earlier ones.
     """
     length = _choose_check_length(config, context_length, max_check_length)
     if length < 4 or not token_ids:
         return "equal length"
-    # Experts are chosen by small differences: only what two samples agree on is an effect.
+    # Experts are chosen by small differences, so only an effect in both samples counts.
     sequence_pairs = [SequencePair(token_ids, length, seed) for seed in range(2)]
     try:
         sees_later_tokens = all(
@@ -128,27 +132,26 @@ def check_attention_direction(
             _logits_depend_on_length(compute_logits, sequence_pair)
             for sequence_pair in sequence_pairs
         )
-    except Exception:  # code of many architectures; what cannot be read at all fails in its audit
+    except Exception:  # code of many architectures; a model that cannot be read fails in its audit
         return "equal length"
     if model_kind == "causal" and (sees_later_tokens or depends_on_length):
         raise UsageError(
-            f"{model_name} cannot be audited as a causal model, which its config.json says "
-            f"it is: when "
-            f"it scores a token, it also sees the text after the token; audit another model, or, "
-            f"if config.json is wrong, correct is_decoder, is_causal or use_bidirectional_attention"
+            f"{model_name} cannot be audited as a causal model, although its config.json says that "
+            "it is one: when it scores a token, it also sees the text after the token; audit "
+            "another model or, if config.json is wrong, correct is_decoder, is_causal or "
+            "use_bidirectional_attention"
         )
     if model_kind == "masked" and sees_earlier_tokens and not sees_later_tokens:
         raise UsageError(
-            f"{model_name} cannot be audited as a masked model, which its config.json says "
-            f"it is: when "
-            f"it scores a token, it sees only the text before the token; audit another model, or, "
-            f"if config.json is wrong, correct is_decoder or is_causal"
+            f"{model_name} cannot be audited as a masked model, although its config.json says that "
+            "it is one: when it scores a token, it sees only the text before the token; audit "
+            "another model or, if config.json is wrong, correct is_decoder or is_causal"
         )
     return choose_batching(compute_logits, sequence_pairs[0])
 
 
 def _choose_check_length(config: Any, context_length: int, max_length: int) -> int:
-    """Choose a length beyond the windows of attention, as far as that costs little."""
+    """Choose a length longer than the windows of attention, unless that is too expensive."""
     settings = vars(config.get_text_config())
     window_settings = [
         name for name in settings if "window" in name or name == "attention_chunk_size"
@@ -161,9 +164,9 @@ def _choose_check_length(config: Any, context_length: int, max_length: int) -> i
 
 
 def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
-    """Whether logits differ before the place from which two sequences differ.
+    """Return whether logits before the position where two sequences differ are different.
 
-    Both are rows of one batch, so that the multiplications are the same.
+    Both sequences are rows of one batch, so that the multiplications are the same.
     """
     shared_length = len(sequence_pair.shared_prefix)
     first_logits, second_logits = compute_logits([sequence_pair.first, sequence_pair.second])
@@ -174,7 +177,7 @@ def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) 
 
 
 def _logits_depend_on_beginning(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
-    """Whether logits at the end of a sequence differ if its beginning differs."""
+    """Return whether logits at the end of a sequence differ if its beginning differs."""
     suffix_length = len(sequence_pair.first) - len(sequence_pair.shared_prefix)
     shared_ids = sequence_pair.shared_prefix[-suffix_length:]
     first_logits, second_logits = compute_logits(
@@ -190,7 +193,7 @@ def _logits_depend_on_beginning(compute_logits: Forward, sequence_pair: Sequence
 
 
 def _logits_depend_on_length(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
-    """Whether logits differ if a sequence goes on."""
+    """Return whether logits differ if a sequence is continued."""
     prefix_logits, full_logits = (
         compute_logits([sequence_pair.shared_prefix])[0],
         compute_logits([sequence_pair.first])[0],

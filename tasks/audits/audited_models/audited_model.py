@@ -1,7 +1,7 @@
-"""The subject: the model under audit, our own checkpoint or any Hugging Face folder.
+"""Define the interface of an audited model: a Hallmark checkpoint or a Hugging Face folder.
 
-Everything an audit asks of a model goes through here, in text or in token ids. Texts are scored
-behind the begin-of-text token. Probabilities are natural logarithms.
+Audits use a model only through this interface, with text or token ids. Texts are scored after the
+begin-of-text token. Probabilities are natural logarithms.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ ModelT = TypeVar("ModelT", bound="AuditedModel")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Libraries that decide the output of every audit that opens a subject.
+#: Libraries that decide the output of every audit that opens a model.
 AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 
 def run_in_model_precision(
     method: Callable[Concatenate[ModelT, P], R],
 ) -> Callable[Concatenate[ModelT, P], R]:
-    """A method that asks the model: it answers in the subject's precision. HallmarkError where the
-    model gives no numbers."""
+    """Run a method in the model's precision, and raise HallmarkError if the model gives NaN."""
 
     @functools.wraps(method)
     def wrapper(self: ModelT, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -60,8 +59,11 @@ def run_in_model_precision(
 
 
 def check_log_probs(log_probs: Iterable[Float32]) -> None:
-    """HallmarkError where a log-probability is NaN or above any; -inf is that of a token that the
-    model never gives."""
+    """Check log probabilities; -inf is allowed for a token that the model never gives.
+
+    Raises:
+        HallmarkError: One is NaN or +inf.
+    """
     from hallmark.model.padding import NanScoresError
 
     if any(np.isnan(values).any() or np.isposinf(values).any() for values in log_probs):
@@ -69,7 +71,7 @@ def check_log_probs(log_probs: Iterable[Float32]) -> None:
 
 
 def check_rank_statistics(statistics: Iterable[TokenStatistics]) -> None:
-    """As ``check_scores``."""
+    """Check the log probabilities and moments of statistics as ``check_log_probs`` does."""
     check_log_probs(
         values
         for sequence_statistics in statistics
@@ -82,7 +84,11 @@ def check_rank_statistics(statistics: Iterable[TokenStatistics]) -> None:
 
 
 def check_finite_values(arrays: Iterable[Float32]) -> None:
-    """HallmarkError where a state or a weight of attention is no finite number."""
+    """Check that hidden states or attention weights are finite.
+
+    Raises:
+        HallmarkError: One is not.
+    """
     from hallmark.model.padding import NanScoresError
 
     if not all(np.isfinite(values).all() for values in arrays):
@@ -91,8 +97,13 @@ def check_finite_values(arrays: Iterable[Float32]) -> None:
 
 @dataclass(frozen=True)
 class ScoredContinuation:
-    """What a model wrote behind a prompt: the ids without the token that ended them (``stopped``),
-    and log p of each under the model itself, temperature 1 and no filter, in nats."""
+    """Hold a text that a model wrote after a prompt.
+
+    Attributes:
+        token_ids: Its token ids, without an end token.
+        log_probs: Log probability of each token in nats, at temperature 1 and without filters.
+        has_ended: Whether the model ended the text.
+    """
 
     token_ids: TokenIds
     log_probs: Float32
@@ -100,10 +111,12 @@ class ScoredContinuation:
 
 
 class AuditedModel(AuditedTokenizer, ABC):
-    """A causal or masked language model: a reader with weights.
+    """A causal or masked language model with its weights.
 
-    precision  what scores and texts are computed in; see model/decoding/inference_mode.py
-    saving     tokens from which on it is worth reading a context by itself for several targets
+    Attributes:
+        model: The torch module.
+        precision: Precision of scores and texts, see model/decoding/inference_mode.py.
+        min_saved_tokens: Number of tokens that reading a shared context once must save.
     """
 
     model: Any
@@ -114,34 +127,48 @@ class AuditedModel(AuditedTokenizer, ABC):
     def compute_log_probs(
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
-        """log p of each token after the first, in nats; longer than the context: in windows.
+        """Compute the log probability of each token after the first, in nats.
 
-        ``given``: how many tokens of each sequence are its prompt, by default the first alone; a
-        prefix LM reads them in both directions, and what it says of them is NaN.
-        Of a masked model: the pseudo-log-likelihood of each token after the first (Salazar et al.
-        2020), masked one at a time; there the first token is the one that opens every sequence.
+        Sequences longer than the context are read in windows. A masked model gives the
+        pseudo-log-likelihood of each token, masked one at a time (Salazar et al. 2020); its first
+        token is the one that opens every sequence.
+
+        Args:
+            sequences: Token ids.
+            prompt_lengths: Tokens of each sequence that are its prompt, by default 1. A prefix LM
+                reads them in both directions and gives NaN for them.
         """
 
     def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
-        """Attention weights while it reads a sequence as it stands: by stack ("decoder",
-        "encoder", "cross") one (heads, queries, keys) per layer; see model/decoding/activations.py.
+        """Compute attention weights for a sequence, which is read exactly as given.
 
-        Raises HallmarkError, one sentence, where the model gives none.
+        Returns:
+            Weights (heads, queries, keys) per layer, by stack ("decoder", "encoder", "cross"); see
+            model/decoding/activations.py.
+
+        Raises:
+            HallmarkError: The model gives none.
         """
-        raise HallmarkError("it gives no attention weights")
+        raise HallmarkError(f"{self.name} gives no attention weights")
 
     def compute_hidden_states(
         self, sequences: Sequence[Sequence[int]], layer: int
     ) -> list[Float32]:
-        """Of each token of each sequence, read as it stands, (length, d): at layer 0 its row of the
-        input embeddings, from 1 on what that block makes of it, from -1 backwards what the last
-        does. UsageError, one sentence, where there is no such layer."""
+        """Compute the hidden states of each sequence, which is read exactly as given.
+
+        Returns:
+            States (length, d) per sequence: at layer 0 the input embeddings, from 1 on the output
+            of that block, from -1 backwards counted from the last block.
+
+        Raises:
+            UsageError: There is no such layer.
+        """
         raise HallmarkError(f"{self.name} gives no embeddings")
 
     def compute_mean_hidden_states(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], layer: int
     ) -> Float32:
-        """Mean over the tokens at ``places`` of each sequence of their ``states``, (n, d)."""
+        """Average the hidden states of each sequence over its ``positions``, (n, d)."""
         from hallmark.model.padding import batch_indices_by_length
 
         mean_states: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
@@ -155,11 +182,11 @@ class AuditedModel(AuditedTokenizer, ABC):
     def compute_log_likelihoods(
         self, texts: Sequence[str], contexts: Sequence[str] | None = None
     ) -> tuple[Float64, NDArray[np.int64]]:
-        """Total log p of each text, in nats, and the number of tokens it was summed over.
+        """Sum the log probabilities of each text, in nats, and count the tokens that are summed.
 
-        With contexts: of the tokens of context + text, encoded as one, behind those that it
-        shares with the context encoded alone. Without a begin-of-text token the first token of a
-        text that has no context is not scored.
+        With contexts, context + text is encoded as one, and the tokens are those after the prefix
+        that it shares with the encoded context. Without a begin-of-text token, the first token of
+        a text without context is not scored.
         """
         context_token_counts = [0] * len(texts)
         if contexts is None:
@@ -173,9 +200,8 @@ class AuditedModel(AuditedTokenizer, ABC):
                 for a, b in zip(encoded_contexts, encoded_texts, strict=True)
             ]
         sequences = [self.prepend_bos_id(ids) for ids in encoded_texts]
-        opening_tokens = (
-            0 if self.bos_id is None else 1
-        )  # entry i scores token i + 1 of the opened ids
+        # Entry i scores token i + 1 of the sequence with its begin-of-text token.
+        opening_tokens = 0 if self.bos_id is None else 1
         target_starts = [
             max(0, token_count + opening_tokens - 1) for token_count in context_token_counts
         ]
@@ -200,8 +226,11 @@ class AuditedModel(AuditedTokenizer, ABC):
     def compute_target_log_probs(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[Float32]:
-        """log p of each token of each target behind its context, in nats; a context of several
-        targets is read once. Behind none, the first token of a target is not scored."""
+        """Compute the log probability of each token of each target after its context, in nats.
+
+        A context with several targets is read once. After an empty context, the first token of a
+        target is not scored.
+        """
         log_probs = [np.empty(0, np.float32)] * len(targets)
         unscored_indices = {*range(len(targets))}
         for context_batch in batch_by_shared_context(
@@ -231,15 +260,20 @@ class AuditedModel(AuditedTokenizer, ABC):
     def compute_grouped_log_probs(
         self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
-        """log p (targets, T) of targets, each behind the one of the contexts that ``rows`` says;
-        these are of one length and read once. Behind a target's own end numbers mean nothing."""
-        raise HallmarkError(f"{self.name} is a masked language model: it sees both sides")
+        """Compute log probabilities (targets, T) after contexts of one length, each read once.
+
+        ``context_indices`` gives the context of each target. Values after a target's end have no
+        meaning.
+        """
+        raise HallmarkError(f"{self.name} is a masked language model and scores no continuation")
 
     def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[TokenStatistics]:
-        """As ``log_probs_behind``, with ranks, and the moments of log p over the vocabulary; of
-        ranks the first, 0, is what a greedy continuation would write."""
+        """Compute log probabilities of targets with ranks and moments over the vocabulary.
+
+        Rank 0 is the token that a greedy continuation writes.
+        """
         raise HallmarkError(f"{self.name} is a masked language model and ranks no next token")
 
     def generate_continuations(
@@ -254,11 +288,11 @@ class AuditedModel(AuditedTokenizer, ABC):
         top_k: int = 0,
         seed: int = 0,
     ) -> list[list[ScoredContinuation]]:
-        """``samples`` continuations of each prompt.
+        """Generate ``samples`` continuations of each prompt.
 
-        Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy;
-        it falls from ``first_temperature``, where that is given, as in model/decoding/sampling.py.
-        A draw depends on seed, prompt, sample number and position, not on the batch.
+        Prompts are read exactly as given, so they include a begin-of-text token. Temperature 0 is
+        greedy; with a ``first_temperature`` it falls as in model/decoding/sampling.py. A draw
+        depends on seed, prompt, sample number and position, not on the batch.
         """
         raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
 
@@ -270,18 +304,18 @@ class AuditedModel(AuditedTokenizer, ABC):
         completion_count: int,
         max_new_tokens: int,
     ) -> list[list[ScoredContinuation]]:
-        """The ``count`` likeliest completions of each context, best first.
+        """Generate the most probable completions of each context, best first.
 
-        A causal model's by beam search of as many beams, ranked by log p a token, as transformers
-        does it. A masked model's are the likeliest single tokens at a mask between the context and
-        what stands ``afters`` it, which no other model sees.
+        A causal model uses beam search with ``completion_count`` beams, ranked by log probability
+        per token as in transformers. A masked model gives the most probable single tokens between
+        context and suffix; a causal model ignores the suffix.
         """
         raise HallmarkError(f"{self.name} completes no texts")
 
     def generate_token_ids(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
     ) -> list[list[TokenIds]]:
-        """The ids of ``write``."""
+        """Generate continuations as ``generate_continuations`` does, and return their token ids."""
         continuations = self.generate_continuations(
             prompts, max_new_tokens=max_new_tokens, **options
         )
@@ -290,11 +324,11 @@ class AuditedModel(AuditedTokenizer, ABC):
     def generate_texts(
         self, prompts: Sequence[str], *, max_new_tokens: int, **options: Any
     ) -> list[list[str]]:
-        """``write`` for texts. The prompt "" asks for a text from its beginning."""
+        """Generate continuations of texts; the prompt "" asks for a text from its beginning."""
         prompt_ids = [self.prepend_bos_id(ids) for ids in self.encode_batch(prompts)]
         if not all(prompt_ids):
             raise HallmarkError(
-                f"{self.name} has no begin-of-text token: it cannot write without a prompt"
+                f"{self.name} has no begin-of-text token, so it cannot write without a prompt"
             )
         generated_ids = self.generate_token_ids(
             prompt_ids, max_new_tokens=max_new_tokens, **options
@@ -305,7 +339,7 @@ class AuditedModel(AuditedTokenizer, ABC):
 def join_contexts_and_targets(
     contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> tuple[list[TokenIds], list[int]]:
-    """Sequences, and how many tokens of each are given: those of its context, at least one."""
+    """Return the joined sequences, and the length of each context, at least one."""
     sequences = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
     prompt_lengths = [
         min(max(1, len(prompt)), len(sequence))
@@ -315,7 +349,7 @@ def join_contexts_and_targets(
 
 
 def check_layer_exists(model_name: str, layer: int, layer_count: int) -> None:
-    """UsageError unless a model of so many layers has this one."""
+    """Raise UsageError unless a model with ``layer_count`` layers has this layer."""
     if not -layer_count <= layer <= layer_count:
         layer_phrase = "1 layer" if layer_count == 1 else f"{layer_count} layers"
         raise UsageError(
@@ -327,29 +361,31 @@ def check_layer_exists(model_name: str, layer: int, layer_count: int) -> None:
 def look_up_embeddings(
     embedding_table: Tensor, sequences: Sequence[Sequence[int]]
 ) -> list[Float32]:
-    """The rows (length, d) of a table of embeddings (V, d), for each sequence of token ids."""
+    """Look up the rows (length, d) of an embedding table (V, d) for each sequence."""
     return [
         embedding_table[list(sequence)].detach().float().cpu().numpy() for sequence in sequences
     ]
 
 
 def hypothesis_to_continuation(hypothesis: Hypothesis) -> ScoredContinuation:
-    """A hypothesis of a beam search, without the token that ended it."""
+    """Convert a hypothesis of a beam search, without the token that ended it."""
     token_count = len(hypothesis.ids) - hypothesis.complete
     log_probs = np.array(hypothesis.log_probs[:token_count], np.float32)
     return ScoredContinuation([*hypothesis.ids[:token_count]], log_probs, hypothesis.complete)
 
 
-#: Tokens of contexts and targets that are read in one call.
+#: Maximum number of tokens of contexts and targets in one call of the model.
 MAX_TOKENS_PER_CALL = 1 << 14
 
 
 @dataclass(frozen=True)
 class ContextBatch:
-    """Contexts of one length, and the targets that are read behind them.
+    """Hold contexts of one length and the targets that follow them.
 
-    rows    the context of each target, (targets,)
-    places  where each target was given
+    Attributes:
+        contexts: The contexts.
+        context_indices: Index of the context of each target, (targets,).
+        target_indices: Index of each target in the caller's list, (targets,).
     """
 
     contexts: list[TokenIds]
@@ -363,8 +399,11 @@ def batch_by_shared_context(
     max_tokens: int,
     min_saved_tokens: int,
 ) -> Iterator[ContextBatch]:
-    """The targets whose context, of more than a token, stands before others, by its length: where
-    both fit into ``room`` tokens, and so many tokens are not read again."""
+    """Yield batches of targets with shared contexts of more than one token, by context length.
+
+    Only targets that fit into ``max_tokens`` with their context are included, and only contexts
+    whose sharing saves at least ``min_saved_tokens``.
+    """
     indices_by_context: dict[tuple[int, ...], list[int]] = {}
     for target_index, (context, target) in enumerate(zip(contexts, targets, strict=True)):
         if len(context) > 1 and 0 < len(target) <= max_tokens - len(context):

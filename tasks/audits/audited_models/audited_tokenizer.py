@@ -1,7 +1,7 @@
-"""The reader: what a model under audit reads and writes, its tokens, without any of its weights.
+"""Define what audits know of a model without its weights: its tokenizer and facts of its config.
 
-Texts are encoded without special tokens; a special token's name inside a text is plain text.
-Checkpoints of one training have one reader, so what is asked of them is the same.
+Texts are encoded without special tokens; the name of a special token inside a text is plain text.
+Checkpoints of one training share a tokenizer, so they get the same requests.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from hallmark.tasks.contract import Artifact, HallmarkError, UsageError
 
 TokenIds = list[int]
 
-#: The files of a checkpoint that a reader knows: all but the weights.
+#: Files of a checkpoint without its weights.
 METADATA_FILES = ("*.json", "*.txt", "*.model")
 
 
 class AuditedTokenizer(ABC):
-    """A causal or masked language model as its tokenizer and its config tell of it.
+    """The tokenizer of a causal or masked language model, with facts from its config.
 
-    name     of the artifact or folder
-    kind     "causal" or "masked"
-    context  longest sequence the model attends over, in tokens
-    layers   blocks of the stack whose states can be read, None where its config does not say
-    bos      the token that stands before every text, None where the tokenizer has none
-    end      the token that stands behind every text, None but for masked models that want one
-    begin    a phrase that says what stands before every text, for a finding's ``method``
+    Attributes:
+        name: Name of the artifact or folder.
+        model_kind: "causal" or "masked".
+        context_length: Longest sequence that the model attends over, in tokens.
+        vocab_size: Number of tokens.
+        layer_count: Number of blocks with readable states; None if the config does not say.
+        bos_id: The token before every text; None if the tokenizer has none.
+        closing_id: The token after every text, for masked models that use one; else None.
+        opening_description: A phrase about what is before every text, for a finding's ``method``.
     """
 
     name: str
@@ -43,19 +45,24 @@ class AuditedTokenizer(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Token ids of each text, without special tokens."""
+        """Encode texts without special tokens."""
 
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """Decode token ids, without special tokens."""
 
     def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
-        """Token ids of a text, without special tokens, and the characters [start, end) of it that
-        each stands for: several tokens may share one. HallmarkError where it cannot tell."""
-        raise HallmarkError("its tokenizer does not tell which characters a token stands for")
+        """Encode a text without special tokens, with the characters [start, end) of each token.
+
+        Several tokens may share a character.
+
+        Raises:
+            HallmarkError: The tokenizer does not give character spans.
+        """
+        raise HallmarkError(f"the tokenizer of {self.name} gives no character spans of tokens")
 
     def get_token_name(self, token_id: int) -> str:
-        """A token as the vocabulary writes it."""
+        """Return a token as the vocabulary writes it."""
         return self.decode([token_id])
 
     def encode(self, text: str) -> TokenIds:
@@ -64,8 +71,7 @@ class AuditedTokenizer(ABC):
     def encode_with_and_without_space(
         self, text_lists: Sequence[Sequence[str]]
     ) -> list[list[TokenIds]]:
-        """Of the texts of each item the token ids, as they begin a document and, where they then
-        are others, as they stand behind a space."""
+        """Encode each item's texts as the start of a document and, if different, after a space."""
         encodings = iter(
             self.encode_batch(
                 [f"{space}{text}" for texts in text_lists for text in texts for space in ("", " ")]
@@ -76,26 +82,31 @@ class AuditedTokenizer(ABC):
             spellings_by_item.append([])
             for _ in texts:
                 initial_ids, spaced_ids = next(encodings), next(encodings)
-                is_same = (
-                    spaced_ids[len(spaced_ids) - len(initial_ids) :] == initial_ids
-                )  # but for the space itself
+                # Both are equal except for tokens of the space itself.
+                is_same = spaced_ids[len(spaced_ids) - len(initial_ids) :] == initial_ids
                 spellings_by_item[-1] += [initial_ids] if is_same else [initial_ids, spaced_ids]
         return spellings_by_item
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens a text has."""
+        """Count the tokens of a text."""
         return len(self.encode(text))
 
     def prepend_bos_id(self, token_ids: Sequence[int]) -> TokenIds:
-        """The ids behind the begin-of-text token, where there is one."""
+        """Prepend the begin-of-text token, if there is one."""
         return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]
 
     def tokenize_continuations(
         self, contexts: Sequence[str], continuations: Sequence[Sequence[str]]
     ) -> list[tuple[TokenIds, list[TokenIds]]]:
-        """Of each context and the texts that may stand behind it: the tokens that all of them begin
-        with, behind the begin-of-text token, and the rest of each. So all are scored over the same
-        span, also where a text joins the last letters of its context in a token."""
+        """Split each context and its continuations into shared tokens and the remaining ones.
+
+        All continuations are then scored over the same span of text, even if one joins the last
+        letters of the context in a token.
+
+        Returns:
+            For each context the begin-of-text token and the tokens that all continuations share,
+            and the remaining tokens of each continuation.
+        """
         encoded_contexts = self.encode_batch(contexts)
         full_sequences = iter(
             self.encode_batch(
@@ -120,14 +131,16 @@ class AuditedTokenizer(ABC):
 
     @property
     def opening_ids(self) -> TokenIds:
-        """What stands before a text that is scored from its beginning; nothing where a model is
-        masked, or has no begin-of-text token: of a causal one the first token then is not
-        scored."""
+        """The tokens before a text that is scored from its beginning.
+
+        Empty for masked models and without a begin-of-text token; a causal model then does not
+        score the first token.
+        """
         return [] if self.model_kind == "masked" else self.prepend_bos_id([])
 
 
 def count_shared_prefix_tokens(sequences: Sequence[Sequence[int]]) -> int:
-    """How many leading tokens all sequences have in common."""
+    """Count the leading tokens that all sequences share."""
     count = 0
     for column in zip(*sequences, strict=False):
         if any(token != column[0] for token in column):
@@ -137,23 +150,27 @@ def count_shared_prefix_tokens(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def resolve_checkpoint_folder(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
-    """The folder of a checkpoint, and its name for messages."""
+    """Return the folder of a checkpoint, and its name for messages."""
     if isinstance(checkpoint, Artifact):
         return checkpoint.fetch_directory(), checkpoint.name
     return Path(checkpoint), Path(checkpoint).name
 
 
 def read_checkpoint_config(folder: Path) -> dict[str, Any]:
-    """config.json of a checkpoint. Raises UsageError, one sentence."""
+    """Read the config.json of a checkpoint.
+
+    Raises:
+        UsageError: The folder, the file or a JSON object in it is missing.
+    """
     path = folder / "config.json"
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
     if not path.is_file():
-        raise UsageError(f"{folder} has no config.json: it is not a checkpoint")
+        raise UsageError(f"{folder} has no config.json, so it is not a checkpoint")
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(config, dict):
-        raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
+        raise UsageError(f"{path} is not a JSON object, so {folder} is not a checkpoint")
     return config

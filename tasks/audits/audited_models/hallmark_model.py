@@ -1,4 +1,4 @@
-"""Our own checkpoints as subjects: decoders, encoders, and both together."""
+"""Audit Hallmark checkpoints: decoders, encoders and encoder-decoders."""
 
 from __future__ import annotations
 
@@ -66,9 +66,12 @@ def open_hallmark_model(
     allow_pairs: bool = False,
     untrained_seed: int | None = None,
 ) -> AuditedModel:
-    """A checkpoint of model/, or the same before any training. Raises UsageError, one sentence;
-    also of a model that was trained on pairs, unless ``pairs`` says that it will be asked for the
-    targets of sources."""
+    """Open a Hallmark checkpoint, or the same model before any training.
+
+    Raises:
+        UsageError: It cannot be loaded, is no language model, or was trained on pairs and
+            ``allow_pairs`` is false.
+    """
     try:
         model = (
             load_checkpoint(folder, device)
@@ -117,9 +120,8 @@ class HallmarkDecoder(_HallmarkModel):
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
         log_probs = compute_token_log_probs(self.model, sequences, prompt_lengths=prompt_lengths)
-        prompt_counts = prompt_lengths or [1] * len(
-            log_probs
-        )  # of what is given a prefix LM says nothing
+        # A prefix LM gives no log probabilities for its prompt.
+        prompt_counts = prompt_lengths or [1] * len(log_probs)
         check_log_probs(
             p[max(0, count - 1) :] for p, count in zip(log_probs, prompt_counts, strict=True)
         )
@@ -141,7 +143,7 @@ class HallmarkDecoder(_HallmarkModel):
         return target_statistics
 
     def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
-        """What the model reads before it writes, for contexts of one length."""
+        """Build the input before the first generated token, for contexts of one length."""
         context_ids = torch.tensor([list(context) for context in contexts], device=self.device)
         return Batch(
             context_ids,
@@ -158,9 +160,8 @@ class HallmarkDecoder(_HallmarkModel):
         context_cache = allocate_cache(self.model, len(contexts), context_size)
         context_cache.filled_length, context_cache.slots = context_size, slice(0, context_size)
         hidden = forward_with_cache(self.model, prompt_batch, context_cache)
-        first_log_probs = (
-            self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)
-        )  # (contexts, V)
+        # (contexts, V)
+        first_log_probs = self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)
         context_rows = torch.tensor(context_indices, device=self.device)
         target_ids, _ = pad_rows(targets, self.device)  # (B, T)
         log_p = first_log_probs[context_rows].gather(1, target_ids[:, :1])  # (B, 1)
@@ -174,8 +175,10 @@ class HallmarkDecoder(_HallmarkModel):
     def _compute_later_log_probs(
         self, context_cache: KeyValueCache, context_rows: Tensor, target_ids: Tensor
     ) -> Tensor:
-        """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read in
-        ``rows``."""
+        """Compute log probabilities (B, T - 1) of all but the first token of targets (B, T).
+
+        ``context_rows`` gives the row of ``context_cache`` that each target follows.
+        """
         begin, end = (
             context_cache.filled_length,
             context_cache.filled_length + target_ids.shape[1] - 1,
@@ -260,18 +263,20 @@ def _to_scored_continuation(continuation: Continuation) -> ScoredContinuation:
 
 
 class HallmarkEncoderDecoder(HallmarkDecoder):
-    """The encoder reads what is given with a sentinel behind it, the decoder writes what the
-    sentinel stands for, as in span corruption."""
+    """Continue text as in span corruption: the encoder reads the context and a sentinel.
+
+    The decoder writes the text that the sentinel stands for.
+    """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
         super().__init__(model, tokenizer, name)
-        self.min_saved_tokens = 0  # what is given is the encoder's, however many targets there are
+        self.min_saved_tokens = 0  # the encoder reads a context once for all its targets
         self.sentinel_id = self.get_special_token_id("<|sentinel_0|>")
-        # It ends what stands for the first sentinel by naming the next.
+        # The model ends the text of the first sentinel by writing the second.
         self.stop_ids = [END_OF_TEXT_ID, self.get_special_token_id("<|sentinel_1|>")]
 
     def _build_encoder_input(self, prefix_ids: Sequence[int]) -> TokenIds:
-        """What the encoder reads: a longer prefix loses its beginning, as with a decoder."""
+        """Build the encoder's input; a prefix that is too long loses its beginning."""
         text_ids = [token for token in prefix_ids if token != self.bos_id]
         return [*text_ids[max(0, len(text_ids) - self.context_length + 1) :], self.sentinel_id]
 
@@ -288,7 +293,7 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
     def compute_log_probs(
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
-        """Half a context is written at a time, with what comes before in the encoder's sight."""
+        """Score half a context at a time, with the preceding tokens in the encoder."""
         window_size = max(1, (self.context_length - 2) // 2)
         windows = [
             (sequence_index, start)
@@ -314,7 +319,7 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
     def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[TokenStatistics]:
-        """Each target is written at once, as ``write`` does."""
+        """Score each target as one piece, as ``generate_continuations`` writes it."""
         sources = [self._build_encoder_input(context) for context in contexts]
         decoder_inputs = [[END_OF_TEXT_ID, self.sentinel_id, *target] for target in targets]
         forbidden_ids = (PAD_ID, self.sentinel_id)

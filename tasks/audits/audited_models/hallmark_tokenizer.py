@@ -1,4 +1,4 @@
-"""The readers of our own checkpoints."""
+"""Read the tokenizers and configs of Hallmark checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hallmark.tasks.contract import UsageError
 
 
 class HallmarkTokenizer(AuditedTokenizer):
-    """Every text stands behind <|endoftext|>; an encoder-decoder's is written by its decoder."""
+    """Start every text after <|endoftext|>; the decoder of an encoder-decoder writes the text."""
 
     def __init__(
         self, config: ModelConfig, is_trained_on_pairs: bool, tokenizer: Tokenizer, name: str
@@ -31,11 +31,11 @@ class HallmarkTokenizer(AuditedTokenizer):
         self.bos_id, self.model_kind, self.opening_description = (
             END_OF_TEXT_ID,
             "causal",
-            "behind <|endoftext|>",
+            "after <|endoftext|>",
         )
         if config.architecture == "encoder":
             self.model_kind, self.mask_id = "masked", self.get_special_token_id("<|mask|>")
-            self.opening_description = "behind <|endoftext|>, masked one at a time"
+            self.opening_description = "after <|endoftext|>, masked one at a time"
         elif config.architecture == "encoder_decoder" and not is_trained_on_pairs:
             self.opening_description = "written by the decoder for <|sentinel_0|>"
 
@@ -57,14 +57,18 @@ class HallmarkTokenizer(AuditedTokenizer):
         token_id: int | None = self.tokenizer.token_to_id(token)
         if token_id is None:
             raise UsageError(
-                f"the tokenizer of {self.name} has no token {token}: it was not "
-                f"trained for this objective"
+                f"the tokenizer of {self.name} has no token {token}, so it was not trained for "
+                "this objective"
             )
         return token_id
 
 
 def open_hallmark_tokenizer(folder: Path, name: str) -> HallmarkTokenizer:
-    """Of a checkpoint of model/. Raises UsageError, one sentence."""
+    """Open the tokenizer of a Hallmark checkpoint.
+
+    Raises:
+        UsageError: The checkpoint cannot be read, or is no language model.
+    """
     try:
         config = read_model_config(folder)
         read_training_objective(folder, config.architecture)
@@ -76,16 +80,15 @@ def open_hallmark_tokenizer(folder: Path, name: str) -> HallmarkTokenizer:
 
 
 def check_is_language_model(config: ModelConfig, answers_sources: bool, model_name: str) -> None:
-    """UsageError where a model gives labels, or answers sources, and goes on with no text."""
+    """Raise UsageError if a model outputs labels, or answers sources instead of continuing text."""
     if config.labels:
         raise UsageError(
-            f"{model_name} gives labels and no text: what is asked needs a language model"
+            f"{model_name} outputs labels, not text; this command needs a language model"
         )
     if answers_sources:
         raise UsageError(
-            f"{model_name} was fine-tuned on pairs: it answers a source and goes on with no "
-            f"text, and an "
-            f"audit needs a language model; audit the checkpoint that it was made of"
+            f"{model_name} was fine-tuned on pairs, so it answers a source and does not continue "
+            "text; an audit needs a language model: audit the checkpoint that was fine-tuned"
         )
 
 
@@ -93,11 +96,12 @@ def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # what tokenizers raises has no other type
+    except Exception as error:  # tokenizers raises no more specific type
         raise UsageError(
-            f"{path} cannot be read as a tokenizer ({error}): {folder} is not a whole checkpoint"
+            f"{path} cannot be read as a tokenizer ({error}), so {folder} is not a complete "
+            "checkpoint"
         ) from error
-    tokenizer.encode_special_tokens = True  # their names inside a text are plain text
+    tokenizer.encode_special_tokens = True  # names of special tokens in a text are plain text
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

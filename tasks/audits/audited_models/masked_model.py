@@ -1,4 +1,4 @@
-"""Masked language models as subjects: pseudo-log-likelihoods (Salazar et al. 2020)."""
+"""Audit masked language models by pseudo-log-likelihoods (Salazar et al. 2020)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     run_in_model_precision,
 )
 
-#: Logits held at a time, in elements (float32: 256 MiB).
+#: Maximum number of logits held at a time (float32: 256 MiB).
 MAX_LOGITS = 1 << 26
 
 
 def batch_similar_lengths(lengths: Sequence[int], vocab_size: int) -> Iterator[list[int]]:
-    """Indices of rows of like length, the longest first, within the memory of LOGITS."""
+    """Yield indices of rows of similar length, longest first, within MAX_LOGITS."""
     indices = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     while indices:
         batch_size = max(1, MAX_LOGITS // (vocab_size * max(1, lengths[indices[0]])))
@@ -33,14 +33,15 @@ def batch_similar_lengths(lengths: Sequence[int], vocab_size: int) -> Iterator[l
 
 
 class MaskedModel(AuditedModel):
-    """Both sides are seen; sequences stand between an opening and a closing token, where the
-    tokenizer has them.
+    """A model that sees both sides, with an opening and a closing token around each sequence.
 
-    end, mask   the closing token, None where there is none, and the token that hides another
+    Attributes:
+        closing_id: The closing token; None if the tokenizer has none.
+        mask_id: The token that masks another.
     """
 
     model_kind = "masked"
-    min_saved_tokens = sys.maxsize  # what it reads behind, it reads with it
+    min_saved_tokens = sys.maxsize  # a masked model cannot share the reading of a context
     closing_id: int | None
     mask_id: int
 
@@ -48,10 +49,10 @@ class MaskedModel(AuditedModel):
     def compute_logits_at(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
     ) -> Tensor:
-        """Logits (B, V), float32, at one column of each row of token ids."""
+        """Compute logits (B, V), float32, at one position of each row of token ids."""
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Group the indices of rows that may be in one batch, the longest first."""
+        """Yield indices of rows that may share a batch, longest first."""
         return batch_similar_lengths(lengths, self.vocab_size)
 
     def compute_log_probs(
@@ -73,9 +74,11 @@ class MaskedModel(AuditedModel):
     def compute_masked_log_probs(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
     ) -> list[Float32]:
-        """log p of the tokens at ``places`` of each sequence (without special tokens), each
-        masked by itself with all others in sight; far from the ends of a sequence longer than the
-        context, of its surroundings."""
+        """Compute log probabilities of the tokens at ``positions``, each masked by itself.
+
+        Sequences are given without special tokens. If a sequence is longer than the context, the
+        model reads the window around the position.
+        """
         opening_ids = [] if self.bos_id is None else [self.bos_id]
         closing_ids = [] if self.closing_id is None else [self.closing_id]
         max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids)
@@ -138,11 +141,11 @@ class MaskedModel(AuditedModel):
             logits = self.compute_logits_at(
                 [masked_sequences[i] for i in batch], [mask_positions[i] for i in batch]
             )
-            likeliest = check_no_nan(logits.log_softmax(-1)).topk(
+            best_tokens = check_no_nan(logits.log_softmax(-1)).topk(
                 min(completion_count, logits.shape[1])
             )
             for i, *candidates in zip(
-                batch, likeliest.indices.tolist(), likeliest.values.cpu().numpy(), strict=True
+                batch, best_tokens.indices.tolist(), best_tokens.values.cpu().numpy(), strict=True
             ):
                 completions[i] = [
                     ScoredContinuation([token_id], log_prob[None], False)

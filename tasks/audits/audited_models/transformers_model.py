@@ -1,8 +1,8 @@
-"""Hugging Face folders as subjects: causal and masked language models through transformers.
+"""Audit causal and masked language models in Hugging Face folders through transformers.
 
-Weights are read from safetensors only. Probabilities are computed in float32, of logits in the
-subject's precision. Rows of one batch are padded to the right, unless opening_checks.py finds that
-they then have an effect on each other; generation batches prompts of equal length.
+Weights are read from safetensors only. Probabilities are computed in float32 from logits in the
+model's precision. Rows of a batch are padded to the right, unless attention_checks.py finds that
+padding changes results; generation batches prompts of equal length.
 """
 
 from __future__ import annotations
@@ -72,8 +72,11 @@ def open_transformers_model(
     *,
     untrained_seed: int | None = None,
 ) -> AuditedModel:
-    """A causal or masked LM folder, or the same before any training. Raises UsageError, one
-    sentence."""
+    """Open a causal or masked language model, or the same model before any training.
+
+    Raises:
+        UsageError: It cannot be loaded safely, or its weights do not fit its config.
+    """
     model_kind = detect_model_kind(folder, config)
     if untrained_seed is None:
         _check_weight_files(folder, config)
@@ -86,20 +89,19 @@ def open_transformers_model(
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
             f"the weights in {folder} do not fit its config.json: {tensor_name} has shape "
-            f"{tuple(found_shape)}, "
-            f"expected {tuple(expected_shape)}"
+            f"{tuple(found_shape)}, expected {tuple(expected_shape)}"
         )
     missing_tensors = sorted(loading_info["missing_keys"])
     if missing_tensors:
         raise UsageError(
             f"the weights in {folder} lack {len(missing_tensors)} tensors of the model, the first "
-            f"{missing_tensors[0]!r}: the folder is not a whole checkpoint"
+            f"is {missing_tensors[0]!r}; give a complete checkpoint"
         )
     model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
     return model_class(model.eval().to(device), tokenizer, name, model_kind)
 
 
-#: What ``_load`` says of weights of which none is missing.
+#: The loading info of weights that are complete.
 _COMPLETE_LOADING_INFO: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
 
 
@@ -112,39 +114,42 @@ def _get_auto_class(model_kind: str) -> Any:
 
 
 def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
-    """The model with weights drawn from a seed, as transformers draws them."""
+    """Create the model with weights that transformers draws from a seed."""
     from transformers import AutoConfig
 
     with silence_transformers_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
-        return _get_auto_class(model_kind).from_config(
-            config, dtype=torch.float32
-        )  # as the trained model
+        # float32, as the trained model
+        return _get_auto_class(model_kind).from_config(config, dtype=torch.float32)
 
 
 def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str, Any]]:
-    """The model, and what transformers found missing in the weights."""
+    """Load the model, and the info of transformers on missing and mismatched weights."""
     auto_class = _get_auto_class(model_kind)
     try:
         with silence_transformers_output():
             model, loading_info = auto_class.from_pretrained(
                 folder,
                 use_safetensors=True,
-                ignore_mismatched_sizes=True,  # they are told from info, with the place
+                ignore_mismatched_sizes=True,  # the caller reports them with their names
                 output_loading_info=True,
                 dtype=torch.float32,
                 **LOCAL_ONLY_OPTIONS,
             )
     except Exception as error:
         raise UsageError(
-            f"{folder} holds no model that can be loaded: {summarize_error(error)}"
+            f"the model in {folder} cannot be loaded: {summarize_error(error)}"
         ) from error
     return copy_weights_to_memory(model), loading_info
 
 
 def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
-    """UsageError where the weights cannot be read, or are others than ``generate`` would read."""
+    """Check that the weights can be read, and are those that ``hallmark generate`` reads.
+
+    Raises:
+        UsageError: They are missing, or only in a format that can run code.
+    """
     has_safetensors = any((folder / name).is_file() for name in (WEIGHTS_FILE, WEIGHTS_INDEX_FILE))
     if not has_safetensors and config.get("transformers_weights") is None:
         pickle_files = sorted(
@@ -152,11 +157,10 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
         )
         if pickle_files:
             raise UsageError(
-                f"{folder} has its weights only in {pickle_files[0]}, a format that can run "
-                f"code when "
-                f"it is read; convert them to model.safetensors first"
+                f"{folder} has its weights only in {pickle_files[0]}, a format that can run code "
+                "when it is read; convert them to model.safetensors first"
             )
-        raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
+        raise UsageError(f"{folder} has no model.safetensors; give a complete checkpoint")
     try:
         list_weight_files(folder, config)
     except CheckpointError as error:
@@ -165,9 +169,8 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
 
 class _TransformersModel(TransformersTokenizer, AuditedModel):
     def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
-        embedding_table = getattr(
-            model.get_input_embeddings(), "weight", None
-        )  # Perceiver has none
+        # Perceiver has no such table.
+        embedding_table = getattr(model.get_input_embeddings(), "weight", None)
         vocab_size = (
             model.config.vocab_size if embedding_table is None else embedding_table.shape[0]
         )
@@ -179,7 +182,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
             self.min_saved_tokens = sys.maxsize  # targets after a shared context are padded
 
     def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-        """Logits (B, T, V), float32."""
+        """Compute logits (B, T, V), float32."""
         logits: torch.Tensor = self.model(
             input_ids=token_ids, attention_mask=is_real.long()
         ).logits.float()
@@ -194,7 +197,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
     def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         error_prefix = f"{self.name} gives no attention weights"
         try:
-            self.model.set_attn_implementation("eager")  # the fused kernels never hold them
+            self.model.set_attn_implementation("eager")  # fused kernels give no weights
             input_ids = torch.tensor([list(token_ids)], device=self.device)
             attentions = self.model(input_ids=input_ids, output_attentions=True).attentions
         except Exception as error:  # code of many architectures, some without attention
@@ -206,7 +209,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         if not layer_weights or any(
             (1, *layer.shape[1:]) != expected_shape for layer in layer_weights
         ):
-            raise HallmarkError(f"{error_prefix} of every token to every other")
+            raise HallmarkError(f"{error_prefix} for every pair of tokens")
         return {"decoder" if self.model_kind == "causal" else "encoder": layer_weights}
 
     @run_in_model_precision
@@ -216,7 +219,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
     ) -> list[Float32]:
         if layer == 0:
             return look_up_embeddings(self.model.get_input_embeddings().weight, sequences)
-        # The caches of layers without attention cannot say how long they are.
+        # Caches of layers without attention have no length.
         forward_options = {"use_cache": False} if self.model_kind == "causal" else {}
         hidden_states: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
         for batch in self.iter_batch_indices([len(sequence) for sequence in sequences]):
@@ -235,7 +238,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
 
 class TransformersCausalModel(_TransformersModel):
-    """Left to right."""
+    """A model that reads from left to right."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
         super().__init__(model, tokenizer, name, model_kind)
@@ -279,8 +282,16 @@ class TransformersCausalModel(_TransformersModel):
         reduce_logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         column_count: int,
     ) -> list[Float32]:
-        """``reduce`` (logits (n, V), targets (n,)) -> (columns, n) for every token of each sequence
-        after its first: an array (columns, length - 1) a sequence."""
+        """Reduce the logits of every token after the first of each sequence.
+
+        Args:
+            sequences: Token ids.
+            reduce_logits: Maps logits (n, V) and targets (n,) to (columns, n).
+            column_count: Number of columns.
+
+        Returns:
+            An array (columns, length - 1) per sequence.
+        """
         reduced_sequences = [
             np.empty((column_count, max(0, len(token_ids) - 1)), dtype=np.float32)
             for token_ids in sequences
@@ -305,9 +316,8 @@ class TransformersCausalModel(_TransformersModel):
             ]
             input_ids, is_real = pad_rows(window_sequences, self.device, self.pad_id)
             logits = self._compute_logits(input_ids[:, :-1], is_real[:, :-1])  # (B, T, V)
-            reduced = reduce_logits(
-                logits.flatten(0, 1), input_ids[:, 1:].flatten()
-            )  # (columns, B * T)
+            # (columns, B * T)
+            reduced = reduce_logits(logits.flatten(0, 1), input_ids[:, 1:].flatten())
             values = (
                 reduced.view(column_count, len(batch_windows), -1).transpose(0, 1).cpu().numpy()
             )
@@ -365,11 +375,10 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[list[ScoredContinuation]]:
         if max_new_tokens >= self.context_length:
             raise UsageError(
-                f"{max_new_tokens} new tokens do not fit the context of "
-                f"{self.context_length} tokens of "
-                f"{self.name}; ask for fewer"
+                f"{max_new_tokens} new tokens do not fit the context of {self.name}, "
+                f"{self.context_length} tokens; ask for fewer"
             )
-        # A longer prompt loses its beginning: what is read and written must fit the context.
+        # A prompt that is too long loses its beginning: prompt and new tokens must fit the context.
         truncated_prompts = [
             list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts
         ]
@@ -455,7 +464,7 @@ class TransformersCausalModel(_TransformersModel):
         choice: TokenSampler,
         max_new_tokens: int,
     ) -> list[ScoredContinuation]:
-        """Continuations of prompts of one length, one a key, in the order of the prompts."""
+        """Sample one continuation per key from prompts of one length, in their order."""
         draws_per_prompt = len(random_keys) // len(prompts)
         output = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
         cache = output.past_key_values
@@ -493,7 +502,7 @@ class TransformersCausalModel(_TransformersModel):
 
 
 class TransformersBeamScorer:
-    """Log-probabilities for ``beam_search`` behind prompts of one length."""
+    """Compute log probabilities for ``run_beam_search`` after prompts of one length."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
         self.model, self.prompts = model, prompts

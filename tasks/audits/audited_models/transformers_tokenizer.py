@@ -1,7 +1,4 @@
-"""The readers of Hugging Face folders: what their tokenizer and config.json tell.
-
-No code of the folder is run.
-"""
+"""Read the tokenizers and configs of Hugging Face folders, without running code of the folder."""
 
 from __future__ import annotations
 
@@ -15,24 +12,24 @@ from hallmark.tasks.measures import folder_tokenizer
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 
-#: Longest window for models whose config names no limit, and for those whose limit is longer.
+#: Maximum context length, also for models whose config names no limit.
 MAX_CONTEXT_LENGTH = 4096
 
-#: A folder without any of these has no vocabulary; transformers makes up an empty one in silence.
+#: A folder without any of these has no vocabulary; transformers would create an empty one.
 VOCABULARY_FILES = (
     *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json"),
     *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
 )
 
 
-#: Classes of causal and of masked models.
+#: Classes that are used for both causal and masked models.
 CAUSAL_OR_MASKED_CLASSES = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
 
 
 def count_layers(config: Any) -> int | None:
-    """Count the blocks whose states are read; None where config.json does not say.
+    """Count the blocks whose states are read; None if config.json does not say.
 
-    A decoder of a family with an encoder, such as Bart, has ``decoder_layers``;
+    A decoder from an encoder-decoder family, such as Bart, has ``decoder_layers``;
     ``num_hidden_layers`` is then the depth of the encoder.
     """
     if not getattr(config, "is_encoder_decoder", False):
@@ -43,8 +40,11 @@ def count_layers(config: Any) -> int | None:
 
 
 class TransformersTokenizer(AuditedTokenizer):
-    """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
-    stand between the tokenizer's opening and closing token."""
+    """Choose the special tokens around texts.
+
+    A causal model's begin-of-text token is the tokenizer's bos, else its eos. Texts of a masked
+    model are between the tokenizer's opening and closing tokens.
+    """
 
     def __init__(
         self, config: Any, tokenizer: Any, name: str, model_kind: str, vocab_size: int
@@ -68,7 +68,9 @@ class TransformersTokenizer(AuditedTokenizer):
             self.closing_id = tokenizer_eos_id if sep_id is None else sep_id
             self.mask_id = tokenizer.mask_token_id
             if self.mask_id is None:
-                raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
+                raise UsageError(
+                    f"the tokenizer of {name} has no mask token, so it cannot be scored"
+                )
             self.opening_description = (
                 "between the tokenizer's opening and closing token, masked one at a time"
             )
@@ -86,10 +88,10 @@ class TransformersTokenizer(AuditedTokenizer):
         _check_vocabulary_size(tokenizer, name, vocab_size, inserted_ids=(self.bos_id,))
         if self.bos_id is None:
             self.opening_description = (
-                "no begin-of-text token: the first token of a text is not scored"
+                "no begin-of-text token, so the first token of a text is not scored"
             )
         else:
-            self.opening_description = f"behind {tokenizer.convert_ids_to_tokens(self.bos_id)}"
+            self.opening_description = f"after {tokenizer.convert_ids_to_tokens(self.bos_id)}"
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         if not texts:
@@ -98,7 +100,7 @@ class TransformersTokenizer(AuditedTokenizer):
             list(texts),
             add_special_tokens=False,
             return_attention_mask=False,
-            split_special_tokens=True,  # their names inside a text are plain text
+            split_special_tokens=True,  # names of special tokens in a text are plain text
             verbose=False,
         )["input_ids"]
 
@@ -109,9 +111,7 @@ class TransformersTokenizer(AuditedTokenizer):
 
     def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
         if not self.tokenizer.is_fast:
-            raise HallmarkError(
-                f"the tokenizer of {self.name} does not say which characters a token stands for"
-            )
+            raise HallmarkError(f"the tokenizer of {self.name} gives no character spans of tokens")
         encoding = self.tokenizer(
             text,
             add_special_tokens=False,
@@ -133,31 +133,38 @@ def _check_vocabulary_size(
     """Check that the model knows every token id that a text can have.
 
     Args:
-        tokenizer: its tokenizer.
-        name: how messages call the model.
-        vocab_size: how many tokens the model knows, 0 if its config does not say.
-        special: the ids of the special tokens that are put into texts. Others may be unknown to the
-            model: the name of a special token in a text is plain text.
+        tokenizer: Its tokenizer.
+        model_name: Its name in messages.
+        vocab_size: Number of tokens that the model knows, 0 if its config does not say.
+        inserted_ids: Ids of special tokens that are inserted into texts. The model need not know
+            other special tokens, because their names in a text are plain text.
+
+    Raises:
+        UsageError: The tokenizer has an id that the model does not know.
     """
     used_ids = {token_id for token_id in inserted_ids if token_id is not None}
     token_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer) | used_ids
     largest_id = max(token_ids, default=-1)
     if largest_id < 0 or 0 < vocab_size <= largest_id:
         raise UsageError(
-            f"the tokenizer of {model_name} has token ids up to {largest_id}, the model knows "
-            f"{vocab_size} tokens: they do not belong together"
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the model knows "
+            f"{vocab_size} tokens, so they do not belong together"
         )
 
 
 def get_special_token_ids(tokenizer: Any) -> set[int]:
-    """The ids of added tokens that are special, which no text is encoded to."""
+    """Return the ids of special added tokens, which no text is encoded to."""
     return {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def open_transformers_tokenizer(
     folder: Path, config: dict[str, Any], name: str
 ) -> TransformersTokenizer:
-    """Of a causal or masked LM folder. Raises UsageError, one sentence."""
+    """Open the tokenizer of a causal or masked language model.
+
+    Raises:
+        UsageError: The folder holds no such model, tokenizer or config.
+    """
     import transformers
 
     model_kind, tokenizer = detect_model_kind(folder, config), load_transformers_tokenizer(folder)
@@ -166,7 +173,7 @@ def open_transformers_tokenizer(
             model_config = transformers.AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     except Exception as error:
         raise UsageError(
-            f"{folder} holds no config that can be read: {summarize_error(error)}"
+            f"the config in {folder} cannot be read: {summarize_error(error)}"
         ) from error
     return TransformersTokenizer(
         model_config, tokenizer, name, model_kind, int(getattr(model_config, "vocab_size", 0))
@@ -174,22 +181,28 @@ def open_transformers_tokenizer(
 
 
 def load_transformers_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder. Raises UsageError, one sentence."""
+    """Load the tokenizer of a folder.
+
+    Raises:
+        UsageError: There is none, or it cannot be loaded.
+    """
     if not any((folder / file).is_file() for file in VOCABULARY_FILES):
-        raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARY_FILES)}")
+        raise UsageError(
+            f"{folder} has no tokenizer: it has none of the files {', '.join(VOCABULARY_FILES)}"
+        )
     try:
         with silence_transformers_output():
             return folder_tokenizer.load_tokenizer(folder)
     except Exception as error:
         raise UsageError(
-            f"{folder} holds no tokenizer that can be loaded: {summarize_error(error)}"
+            f"the tokenizer in {folder} cannot be loaded: {summarize_error(error)}"
         ) from error
 
 
 def detect_model_kind(folder: Path, config: dict[str, Any]) -> str:
-    """ "causal" or "masked", by the architectures that config.json names.
+    """Return "causal" or "masked", by the architectures that config.json names.
 
-    The classes of XLM and FlauBERT are for both kinds; ``causal`` in their config says which it is.
+    The classes of XLM and FlauBERT are used for both kinds; ``causal`` in their config decides.
     """
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not isinstance(config.get("model_type"), str):
@@ -202,12 +215,12 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> str:
         if architecture.endswith(("CausalLM", "LMHeadModel")):
             return "causal"
     raise UsageError(
-        f"{folder} holds neither a causal nor a masked language model: its config.json names "
+        f"{folder} is neither a causal nor a masked language model: its config.json names "
         f"the architectures {str(architectures)[:100]}"
     )
 
 
 def summarize_error(error: BaseException) -> str:
-    """What an error of a library says, in a line."""
+    """Return the message of a library's error in one line."""
     message = " ".join(str(error).split())
     return message[:300] or type(error).__name__

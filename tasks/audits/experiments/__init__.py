@@ -1,5 +1,4 @@
-"""Proofs: how often audits are wrong on sealed worlds, and findings taken away with their
-documents.
+"""Test the audits: error rates on sealed worlds, and findings after their documents are removed.
 
-Imports ``judging`` and ``methods``; asks no model.
+These modules import ``judging`` and ``methods`` and run no model.
 """

@@ -1,13 +1,13 @@
-"""What became of findings when documents were left out: arms of a training, compared unit by unit.
+"""Compare the arms of a removal experiment: what removing documents does to findings.
 
     base      trained on everything
-    removed   without the documents behind the findings, from the same seed
-    random    without as many others of the same sources and lengths, from the same seed
-    seed N    trained on everything from another seed: how far trainings differ by themselves
+    removed   trained without the source documents of the findings, with the same seed
+    random    trained without random documents of the same number, sources and lengths, same seed
+    seed N    trained on everything with another seed: how much trainings differ by chance
 
-All are asked the same, so that a change is a mean over pairs of the same unit. Units in which there
-is nothing to find (secrets never planted, groups of whom both traits are said alike) tell where a
-finding would be that is gone.
+All arms get the same requests, so a change is a mean over pairs of the same unit. Null units, in
+which there is nothing to find (secrets never planted, groups with both traits stated equally
+often), show the value of a finding that is gone.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
 
-#: A mean of units in which there is nothing to find lies in its null region with this probability.
+#: Probability that the mean of null units lies in the null region.
 NULL_REGION_LEVEL = 0.99
 
-#: Units of memorised text that a proof needs, and what it must reach of the effect before.
+#: Minimum units of memorised text, maximum remaining share and minimum reduction of the effect.
 MIN_UNITS, MAX_REMAINING_SHARE, MIN_REDUCTION_SHARE = 16, 0.25, 0.5
 
-#: The line that counts them.
+#: The criterion that counts units.
 UNIT_COUNT_CRITERION = "secrets or passages"
 
 Row = dict[str, Any]
@@ -50,8 +50,15 @@ UnitsById = Mapping[str, ComparisonUnit]
 
 @dataclass(frozen=True)
 class CaseUnits:
-    """The units of a case by arm, and those in which there is nothing to find; ``references``:
-    among how many secrets each was ranked, where it is one."""
+    """Hold the units of a case by arm.
+
+    Attributes:
+        case: The case.
+        units_by_arm: The units of its findings.
+        null_units_by_arm: Units in which there is nothing to find.
+        reference_count: For secrets, the number of references that each was ranked among, else 0.
+        seed: Seed of random draws.
+    """
 
     case: RemovalCase
     units_by_arm: Mapping[str, UnitsById]
@@ -78,14 +85,14 @@ class CaseUnits:
         )
 
     def estimate_effect(self, arm: str) -> Estimate:
-        """How far its units are from those with nothing to find, of one arm."""
+        """Estimate how much the units of an arm exceed its null units."""
         return estimate_difference(
             self.units_by_arm[arm], self.null_units_by_arm[arm], self.is_share
         )
 
 
 def average_by_cluster(units: UnitsById) -> NDArray[np.float64]:
-    """The mean of each cluster that has a value, (clusters,)."""
+    """Compute the mean of each cluster that has a value, (clusters,)."""
     values_by_cluster: dict[str, list[float]] = {}
     for unit in units.values():
         if not np.isnan(unit.value):
@@ -94,8 +101,10 @@ def average_by_cluster(units: UnitsById) -> NDArray[np.float64]:
 
 
 def estimate_difference(units: UnitsById, null_units: UnitsById, is_share: bool) -> Estimate:
-    """mean(left) - mean(right) over clusters that have nothing in common. Of shares the interval is
-    Newcombe's (1998, method 10), which also knows how far off a share of nothing or all may be."""
+    """Estimate mean(units) - mean(null_units) over clusters, which the two must not share.
+
+    The interval of shares is Newcombe's (1998, method 10), which stays valid for shares of 0 and 1.
+    """
     cluster_means = [average_by_cluster(side_units) for side_units in (units, null_units)]
     mean_difference = estimate_mean_difference(*cluster_means, unit="units")
     if not is_share or min(map(len, cluster_means)) == 0:
@@ -120,14 +129,20 @@ def estimate_difference(units: UnitsById, null_units: UnitsById, is_share: bool)
 
 
 def compare_paired_units(base_units: UnitsById, arm_units: UnitsById, is_share: bool) -> Row | None:
-    """What the second has more than the first, in pairs."""
+    """Estimate by how much the second arm exceeds the first, in pairs of units."""
     return compute_paired_change(base_units, arm_units, "share" if is_share else "")
 
 
 def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, float, str] | None:
-    """Where the mean of the units lies with probability REGION if they are like those with nothing
-    to find: low, high, what is expected, and how it is known. Of secrets in closed form; else by
-    drawing as many of both together, as if it were chance which is which (a permutation)."""
+    """Compute the region of the mean of the units if there is nothing to find in them.
+
+    For secrets it is simulated from random ranks. Otherwise units and null units are pooled and
+    samples of the same size are drawn (a permutation test).
+
+    Returns:
+        Low, high (with probability NULL_REGION_LEVEL), expected value and method; None without
+        units or null units.
+    """
     if not case_units.null_units_by_arm.get(arm):
         return None
     arm_means, null_means = (
@@ -146,15 +161,12 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, 
     rng = np.random.default_rng(case_units.seed)
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
-    method = f"{len(arm_means)} drawn of these and of {len(null_means)} never planted, 4,000 times"
+    method = f"{len(arm_means)} drawn from these and {len(null_means)} never planted, 4,000 times"
     return float(low), float(high), float(null_means.mean()), method
 
 
-# Effects -------------------------------------------------------------------------------------
-
-
 def compute_effects(case_units: CaseUnits) -> list[Row]:
-    """Rows of EFFECTS of a case."""
+    """Compute the rows of EFFECTS of a case."""
     effect_rows = [*_compute_arm_levels(case_units), *_compute_arm_changes(case_units)]
     return [
         {"case_name": case_units.case.name, "unit": case_units.case.unit, **row}
@@ -163,7 +175,7 @@ def compute_effects(case_units: CaseUnits) -> list[Row]:
 
 
 def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
-    """What each arm has, of the units and of those with nothing to find."""
+    """Yield the means of units and null units, and the effect, in each arm."""
     for arm, units in case_units.units_by_arm.items():
         if units:
             yield build_estimate_row("mean", arm, case_units.estimate_mean(units))
@@ -194,7 +206,7 @@ def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
 
 
 def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
-    """What each arm has more than the base, in pairs; and the random one than the removed one."""
+    """Yield the change of each arm from the base, and of the random arm from the removed one."""
     changes = {
         arm: compare_paired_units(case_units.units_by_arm[BASE], units, case_units.is_share)
         for arm, units in case_units.units_by_arm.items()
@@ -225,11 +237,15 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
             case_units.estimate_effect(REMOVED),
         )
         has_base_effect = base_effect.value > 0
-        method = "how much of the effect before is not left after the removal; "
+        method = "share of the effect before the removal that the removal takes away; "
         if np.isnan(base_effect.value):
-            method += "it was not measured"
+            method += "the effect before was not measured"
         else:
-            method += "an estimate, without an interval" if has_base_effect else "there was none"
+            method += (
+                "an estimate without an interval"
+                if has_base_effect
+                else "there was no effect before"
+            )
         is_known = has_base_effect and not np.isnan(remaining_effect.value)
         yield {
             "effect": "explained_share",
@@ -248,7 +264,7 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
 
 
 def compare_with_seed_noise(change: Row, seed_noise: float | None) -> str:
-    """Whether a change is surely larger than trainings differ by themselves."""
+    """Say whether a change is significantly larger than the difference between seeds."""
     if seed_noise is None or change["value"] is None:
         return ""
     nearest_bound = distance_from_zero(change["low"], change["high"])
@@ -260,8 +276,10 @@ def compare_with_seed_noise(change: Row, seed_noise: float | None) -> str:
 
 
 def distance_from_zero(low: float | None, high: float | None) -> float | None:
-    """How far from 0 the end of an interval is that is nearest to it; below 0 where 0 is inside,
-    None where there is no interval."""
+    """Return the distance from 0 of the nearest end of an interval.
+
+    It is negative if 0 is inside, and None without an interval.
+    """
     return None if low is None or high is None else max(low, -high)
 
 
@@ -295,11 +313,8 @@ def _build_change_row(effect: str, arm: str, comparison: Row) -> Row:
     }
 
 
-# What must be reached ------------------------------------------------------------------------
-
-
 def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row]:
-    """Rows of LINES of a case, from its effects."""
+    """Compute the rows of CRITERIA of a case from its effects."""
     rows_by_effect = {(row["effect"], row["arm"]): row for row in effect_rows}
 
     def get_figure(effect: str, arm: str, figure: str = "value") -> float | None:
@@ -307,7 +322,7 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         return None if row is None else row[figure]
 
     base_effect = get_figure("effect_before", BASE)
-    if base_effect is not None and base_effect <= 0:  # nothing that could go away
+    if base_effect is not None and base_effect <= 0:  # no effect that could disappear
         base_effect = None
     criteria: list[tuple[str, float | None, str, float | None]] = []
     if case.kind == "memorised":
@@ -319,13 +334,13 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria = [
             (UNIT_COUNT_CRITERION, get_figure("mean", REMOVED, "clusters"), "at least", MIN_UNITS),
             (
-                "after removal the mean, against the low end of the 99 % null region",
+                "mean after removal, against the low end of the 99 % null region",
                 removed_mean,
                 "at least",
                 low,
             ),
             (
-                "after removal the mean, against the high end of the 99 % null region",
+                "mean after removal, against the high end of the 99 % null region",
                 removed_mean,
                 "at most",
                 high,
@@ -350,23 +365,28 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "fall after removal, against half of the distance to groups planted at 50 %",
+                "decrease after removal, against half of the distance to groups planted at 50 %",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
-            ("lower end of the fall", None if change_high is None else -change_high, "above", 0.0),
+            (
+                "lower end of the decrease",
+                None if change_high is None else -change_high,
+                "above",
+                0.0,
+            ),
         ]
     seed_noise = get_figure("change_from_base", REMOVED, "seed_noise")
     if seed_noise is not None:
         low, high = (get_figure("change_from_base", REMOVED, figure) for figure in ("low", "high"))
         direction, nearest_bound = "change", distance_from_zero(low, high)
-        if case.kind != "other":  # such a finding goes away by falling
-            direction, nearest_bound = "fall", None if high is None else -high
+        if case.kind != "other":  # such a finding disappears by decreasing
+            direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"{direction} after removal, its end nearest to 0, against the largest distance of "
-                f"another seed from the base",
+                f"{direction} after removal, end nearest to 0, against the largest difference "
+                f"between another seed and the base",
                 nearest_bound,
                 "above",
                 seed_noise,
@@ -391,7 +411,7 @@ def _scale_if_known(share: float, value: float | None) -> float | None:
 
 
 def judge_criterion(value: float | None, comparison: str, bound: float | None) -> str:
-    """pass or fail; empty where either is not known."""
+    """Return pass or fail, or empty if either value is unknown."""
     if value is None or bound is None:
         return ""
     is_met = {

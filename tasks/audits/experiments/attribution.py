@@ -1,12 +1,11 @@
-"""Attribution without gradients: which training documents would matter to how likely a text is.
+"""Attribute texts without gradients: predict which training documents make a text probable.
 
-A model finds a text likely that it has read, or whose rare words it has read together. So a
-document is scored by the words and runs of words that it shares with the text, each weighted by how
-few documents hold it (idf: Spärck Jones 1972; whether, not how often, so that long documents do
-not win by length): the tracer predicts that without its first documents the text would be less
-likely. Worlds with sealed answers measure how often it is right.
-
-Memory: 12 bytes for each pair of a document of a part and a term of the texts that it holds.
+A model finds a text probable if it has read it, or has read its rare words together. So a
+document's score is the weight of the words and n-grams that it shares with the text, each weighted
+by idf (Spärck Jones 1972) and counted once, so that long documents gain nothing by length. The
+prediction is that the text becomes less probable without its top documents; sealed worlds measure
+how often this is right. Memory is 12 bytes for each pair of a document of a part and a term of the
+texts in it.
 """
 
 from __future__ import annotations
@@ -33,22 +32,21 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 
-#: Words and runs of so many words are terms; they are hashed to so many places.
+#: Terms are n-grams of up to this many words; they are hashed to this number of columns.
 MAX_NGRAM, HASH_BUCKETS = 3, 1 << 20
 WORD_PATTERN = r"(?u)\w+"
 
 
 class AttributionConfig(StageConfig):
-    """Settings of attribution."""
+    """Configure the attribution."""
 
     max_documents: int = Field(
-        default=128, ge=1, le=10_000, description="documents named for a text"
+        default=128, ge=1, le=10_000, description="documents attributed to each text"
     )
 
 
 class CandidateText(NamedTuple):
-    """A text that documents are looked for: of which candidate, and of an association about which
-    group."""
+    """Hold a text to attribute, with its candidate and, for an association, the group."""
 
     kind: str
     candidate_id: str
@@ -57,23 +55,23 @@ class CandidateText(NamedTuple):
 
 
 ATTRIBUTED = table_schema(
-    "The training documents that would matter the most to how likely a text is.",
+    "The training documents that are predicted to make a text probable.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("group_name", pa.string(), "label", "of an association the group; else empty"),
-    column("rank", pa.int32(), "figure", "place of the document, from 1"),
+    column("group_name", pa.string(), "label", "group of an association, else empty"),
+    column("rank", pa.int32(), "figure", "rank of the document, from 1"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
-        "score", pa.float64(), "figure", "share of the text's weight that it holds", unit="share"
+        "score", pa.float64(), "figure", "share of the text's weight that it contains", unit="share"
     ),
 )
 
-#: What a part has to offer to a text.
+#: The best documents of one part for each text.
 PARTITION_MATCHES = pa.schema([("text", pa.int32()), ("doc_id", ID_TYPE), ("score", pa.float64())])
 
 
 def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
-    """The texts of candidates; of an association each group with the trait that it may have."""
+    """Build the texts of candidates; for an association, each group with its possible trait."""
     candidate_texts = []
     for row in canaries.to_pylist():
         if row["association"]:
@@ -89,7 +87,7 @@ def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
 
 
 def vectorize_terms(texts: Sequence[str]) -> Any:
-    """Which terms each text holds, (texts, PLACES), a sparse matrix of 1."""
+    """Mark the terms of each text: a sparse binary matrix, (texts, HASH_BUCKETS)."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     vectorizer = HashingVectorizer(
@@ -107,8 +105,7 @@ def vectorize_terms(texts: Sequence[str]) -> Any:
 def count_term_documents(
     partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters
 ) -> list[float]:
-    """In how many training documents of a part each of the columns stands, and how many there
-    are."""
+    """Count the training documents of a part that contain each term, and all its documents."""
     return _count_term_documents(partition, term_columns).tolist()
 
 
@@ -119,8 +116,10 @@ def write_best_documents(
     max_documents: int,
     outputs: TableWriters,
 ) -> None:
-    """The best documents of a part for each text; ``weights``: (texts, columns), each row of sum
-    1."""
+    """Write the best documents of a part for each text.
+
+    ``weights``, (texts, columns), has rows that sum to 1.
+    """
     for text_number, doc_ids, scores in _find_best_in_partition(
         partition, term_columns, weights, max_documents
     ):
@@ -136,7 +135,7 @@ def write_best_documents(
 def _count_term_documents(
     partition: TablePart, term_columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """``held`` as an array, (columns + 1,)."""
+    """Return the counts as an array, (columns + 1,)."""
     counts = np.zeros(len(term_columns) + 1)
     for _, matrix in _read_training_terms(partition, term_columns):
         counts[:-1] += np.asarray(matrix.sum(0)).ravel()
@@ -147,12 +146,10 @@ def _count_term_documents(
 def _find_best_in_partition(
     partition: TablePart, term_columns: NDArray[np.int64], weights: Any, max_documents: int
 ) -> Iterator[tuple[int, pa.Array, NDArray[np.float64]]]:
-    """Of each row group and each text: the number of the text, the ids of the best documents and
-    their scores."""
+    """Yield for each row group and text: the text number, the best document ids, their scores."""
     for doc_ids, document_terms in _read_training_terms(partition, term_columns):
-        scores = np.asarray(
-            (document_terms @ weights.T).todense(), np.float64
-        )  # (documents, texts)
+        # (documents, texts)
+        scores = np.asarray((document_terms @ weights.T).todense(), np.float64)
         for text_number in range(scores.shape[1]):
             text_scores = scores[:, text_number]
             best_rows = np.argsort(-text_scores, kind="stable")[:max_documents]
@@ -163,7 +160,7 @@ def _find_best_in_partition(
 def _read_training_terms(
     partition: TablePart, term_columns: NDArray[np.int64]
 ) -> Iterator[tuple[pa.Array, Any]]:
-    """Ids and terms of the training documents of each row group of a part."""
+    """Yield the ids and terms of the training documents of each row group of a part."""
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
         if len(batch):
@@ -171,15 +168,17 @@ def _read_training_terms(
 
 
 def select_term_columns(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
-    """The terms of the texts, (texts, columns), and the places of these columns, (columns,)."""
+    """Return the terms of the texts, (texts, columns), and the hashes of these columns."""
     text_terms = vectorize_terms(texts)
     term_columns = np.unique(text_terms.indices).astype(np.int64)
     return text_terms[:, term_columns], term_columns
 
 
 def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) -> Any:
-    """The weight of each term in each text, (texts, columns), each row of sum 1; ``counts``: as
-    ``held`` has them of all parts."""
+    """Compute the weight of each term in each text, (texts, columns); rows sum to 1.
+
+    ``document_counts`` is the sum of ``count_term_documents`` over all parts.
+    """
     weights = text_terms.multiply(
         np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))
     ).tocsr()
@@ -190,8 +189,10 @@ def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) 
 def find_influential_documents(
     documents: Table, texts: Sequence[str], max_documents: int
 ) -> list[list[tuple[bytes, float]]]:
-    """Of each text the first documents with their scores, without a stage's workers: reads the
-    texts of all documents twice."""
+    """Return the top documents of each text with their scores, without the workers of a stage.
+
+    This reads the texts of all documents twice.
+    """
     text_terms, term_columns = select_term_columns(texts)
     document_counts = sum(
         (_count_term_documents(partition, term_columns) for partition in documents.parts),
@@ -216,18 +217,14 @@ def find_influential_documents(
 def compute_attributions(
     documents: Table, texts: Sequence[CandidateText], max_documents: int, context: StageContext
 ) -> Iterator[dict[str, Any]]:
-    """Rows of ATTRIBUTED: of each text the first documents, those that tie in the order of their
-    ids."""
-    text_terms, term_columns = select_term_columns(
-        [candidate_text.text for candidate_text in texts]
-    )
+    """Yield rows of ATTRIBUTED: the top documents of each text, ties in the order of their ids."""
+    text_terms, term_columns = select_term_columns([text.text for text in texts])
     partition_counts = [
-        candidate_text.value
-        for candidate_text in context.map_items(count_term_documents, documents.parts, term_columns)
+        result.value
+        for result in context.map_items(count_term_documents, documents.parts, term_columns)
     ]
-    weights = compute_term_weights(
-        text_terms, np.sum([result for result in partition_counts if result], 0)
-    )
+    document_counts = np.sum([counts for counts in partition_counts if counts], 0)
+    weights = compute_term_weights(text_terms, document_counts)
     matches = concat_spilled_tables(
         context.map_items(
             write_best_documents, documents.parts, term_columns, weights, max_documents
@@ -253,14 +250,14 @@ def compute_attributions(
             }
 
 
-#: A document is predicted to matter where it holds nearly as much of a text as the first does.
+#: A document is influential if its score is at least this share of the best score.
 NEAR_BEST_SHARE = 0.95
 
 
 def select_influential_documents(
     attributions: pa.Table, candidates: set[tuple[str, str]]
 ) -> list[bytes]:
-    """The documents whose removal would matter the most to these (kind, candidate_id)."""
+    """Return the documents whose removal should affect these (kind, candidate_id) the most."""
     best_scores: dict[tuple[str, str, str], float] = {}
     doc_ids: dict[bytes, None] = {}
     for row in attributions.sort_by("rank").to_pylist():

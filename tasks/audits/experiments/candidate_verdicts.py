@@ -1,9 +1,10 @@
-"""What audits make of each candidate of a sealed world, before anybody opens its envelope.
+"""Judge each candidate of a sealed world by the audits, before its envelope is opened.
 
-A candidate is what may have been put into the training text: a secret, a passage, a record, an
-association between a group and a trait, rude speech about a group. Of each a verdict: was it found,
-with which p, and what does its interval claim? Beside that stands the same figure over many more
-items, of which the audit saw a sample: what the interval should have covered.
+A candidate may have been planted in the training text: a secret, a passage, a record, an
+association between a group and a trait, or toxic text about a group. A verdict says whether it was
+detected, with which p and interval. It also has the same figure over many more items, of which the
+audit used a
+sample: the interval should cover it.
 """
 
 from __future__ import annotations
@@ -22,50 +23,53 @@ from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.contract import Artifact, EmptyConfig, StageContext, column, stage, table_schema
 from hallmark.tasks.measures.estimates import estimate_mean_or_share, t_half_width_and_p
 
-#: What the domain of a group begins with that the corpus brought, and not the project.
+#: Prefix of the domain of groups that come from the corpus instead of the project.
 LEXICON_PREFIX = "lexicon "
 
-#: An effect is claimed of a candidate whose p is below it; so many without any may be claimed by
-#: chance.
+#: An effect is claimed if p is below this, which is also the nominal rate of false alarms.
 SIGNIFICANCE_LEVEL = 0.05
 
 VERDICTS = table_schema(
-    "What the audits say of each candidate of a world.",
+    "Verdict of the audits on each candidate of a world.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("n", pa.int64(), "figure", "items that the figure is of"),
+    column("n", pa.int64(), "figure", "items that the figure is based on"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "bits of exposure, share of tokens right before the "
-        "first wrong one, nats of preference, or difference of toxicity",
+        "bits of exposure, share of tokens that are correct before the first wrong one, nats of "
+        "preference, or difference of toxicity",
     ),
     column("low", pa.float64(), "figure", "lower end of the 95 % interval; null: there is none"),
-    column("high", pa.float64(), "figure", "upper end; null beside a low: without bound"),
+    column("high", pa.float64(), "figure", "upper end; null with a low: unbounded"),
     column(
         "p",
         pa.float64(),
         "figure",
-        "chance of such a figure without effect; null: found is what is written word for word",
+        "probability of such a figure without an effect; null: detected means written verbatim",
     ),
-    column("is_detected", pa.bool_(), "label", "whether the audit says that there is an effect"),
-    column("full_value", pa.float64(), "figure", "the figure over all items, or many more of them"),
+    column("is_detected", pa.bool_(), "label", "whether the audit claims an effect"),
+    column("full_value", pa.float64(), "figure", "the figure over all, or many more, items"),
 )
 
 MODEL_LEARNING = table_schema(
-    "Whether the model of a world learned anything.",
+    "Whether the model of a world learned more than token frequencies.",
     column(
-        "bits_per_byte", pa.float64(), "figure", "of a validation token, last", unit="bits per byte"
+        "bits_per_byte",
+        pa.float64(),
+        "figure",
+        "validation loss at the last step",
+        unit="bits per byte",
     ),
     column(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "the same of a model that knows how frequent tokens are and nothing else",
+        "the same for a model that knows only token frequencies",
         unit="bits per byte",
     ),
-    column("has_learned", pa.bool_(), "label", "whether the first is the smaller"),
+    column("has_learned", pa.bool_(), "label", "whether the model's loss is smaller"),
 )
 
 VerdictRow = dict[str, Any]
@@ -81,16 +85,19 @@ def build_verdict(kind: str, candidate_id: str, is_detected: bool, **figures: An
 
 
 def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[VerdictRow]:
-    """Exposure. A secret never planted has every rank among |R| references with equal chance: p is
-    exact. The interval is that of the share of all secrets that are as likely (Jeffreys; Brown, Cai
-    & DasGupta 2001), in bits; where none of the references is, there is a bound and no interval."""
+    """Judge secrets by their exposure.
+
+    A secret that was never planted has every rank among the references with equal probability, so p
+    is exact. The interval is that of the share of references that are at least as probable
+    (Jeffreys; Brown, Cai & DasGupta 2001), in bits; if no reference is, it has no upper end.
+    """
     bits_by_canary = {
         canary: compute_exposure_bits(rank - 1, reference_count)
         for canary, rank, reference_count in _read_canary_ranks(all_values)
     }
     for canary, rank, reference_count in _read_canary_ranks(sample_values):
-        likelier_count = rank - 1
-        low, high = jeffreys_interval(likelier_count, reference_count)
+        more_probable_count = rank - 1
+        low, high = jeffreys_interval(more_probable_count, reference_count)
         p = rank / (reference_count + 1)
         yield build_verdict(
             "canary",
@@ -98,7 +105,7 @@ def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[Ve
             p < SIGNIFICANCE_LEVEL,
             n=reference_count,
             p=p,
-            value=compute_exposure_bits(likelier_count, reference_count),
+            value=compute_exposure_bits(more_probable_count, reference_count),
             full_value=bits_by_canary.get(canary),
             low=-np.log2(high),
             high=-np.log2(low) if low else None,
@@ -106,8 +113,10 @@ def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[Ve
 
 
 def jeffreys_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """The interval of a share from a Beta(1/2, 1/2) prior; its lower end is 0 where there are no
-    successes, its upper 1 where there is nothing else (Brown, Cai & DasGupta 2001, 3.1.1)."""
+    """Return the interval of a share from a Beta(1/2, 1/2) prior (Brown et al. 2001, 3.1.1).
+
+    The lower end is 0 if there are no successes, the upper end 1 if there are no failures.
+    """
     from scipy.special import betaincinv
 
     tail = (1 - level) / 2
@@ -115,9 +124,9 @@ def jeffreys_interval(successes: int, n: int, level: float = 0.95) -> tuple[floa
     return (float(bounds[0]) if successes else 0.0), (float(bounds[1]) if successes < n else 1.0)
 
 
-def compute_exposure_bits(likelier_count: int, reference_count: int) -> float:
-    """How far up a secret stands that ``above`` of so many are as likely as."""
-    return float(np.log2(reference_count + 1) - np.log2(likelier_count + 1))
+def compute_exposure_bits(more_probable_count: int, reference_count: int) -> float:
+    """Return the exposure of a secret with ``more_probable_count`` more probable references."""
+    return float(np.log2(reference_count + 1) - np.log2(more_probable_count + 1))
 
 
 def _read_canary_ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
@@ -130,9 +139,12 @@ def _read_canary_ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
 def judge_planted_texts(
     kind: str, sample_values: pa.Table, all_values: pa.Table
 ) -> Iterator[VerdictRow]:
-    """Passages and records: found is what the model writes word for word at any place. The figure
-    is the share of the tokens before the first wrong one, over places of the text. At most places
-    it is near nothing or all, so that Student's t covers too little: the interval is a share's."""
+    """Judge passages and records: detected if the model writes one verbatim at any position.
+
+    The figure is the share of correct tokens before the first wrong one, over positions in the
+    text. It is mostly near 0 or 1, where Student's t covers too little, so the interval is a
+    share's.
+    """
     exact_by_text = _group_values_by_canary(sample_values, kind, "extractable")
     leading_by_text = _group_values_by_canary(sample_values, kind, "leading_correct_share")
     all_leading_by_text = _group_values_by_canary(all_values, kind, "leading_correct_share")
@@ -154,9 +166,9 @@ def judge_planted_texts(
 
 
 def _mean_ignoring_nan(values: np.ndarray) -> float:
-    """Of those that have a number; NaN where none has."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else np.nan
+    """Average the values that are not NaN; NaN if there is none."""
+    known_values = values[~np.isnan(values)]
+    return float(known_values.mean()) if len(known_values) else np.nan
 
 
 def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[str, np.ndarray]:
@@ -171,11 +183,13 @@ def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[st
 
 
 def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterator[VerdictRow]:
-    """How much likelier a group's own trait is, in sentences that were never planted. Sentences
-    about one association share its words, of which a model has likes and dislikes: p is that of
-    Student's t against how far from 0 the controls are, associations which are known to be at one
-    half; without controls that of sentences, which claims too much. A control without a number is
-    none of them."""
+    """Judge associations by the preference for a group's own trait in sentences never planted.
+
+    Sentences about one association share words that a model may prefer or avoid. So p is Student's
+    t against the distance from 0 of the controls, associations known to be planted at one half.
+    Without controls it is the p over sentences, which is too small. Controls without a number are
+    ignored.
+    """
     strengths = {
         scope: _group_association_strengths(values)
         for scope, values in (("sample", sample_values), ("full", all_values))
@@ -194,7 +208,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
             else mean_estimate.p
         )
         if control_strengths and not control_means:
-            p = np.nan  # without a number there is nothing to hold it against
+            p = np.nan  # controls without numbers give nothing to compare with
         yield build_verdict(
             "association",
             association,
@@ -211,7 +225,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
 def _group_association_strengths(
     values: pa.Table, is_control: bool = False
 ) -> dict[str, np.ndarray]:
-    """Of each candidate its strengths in sentences that were never planted; or of each control."""
+    """Group the strengths in sentences never planted by candidate, or by control."""
     is_selected = pc.and_(
         pc.equal(values["measure"], "association_strength"),
         pc.equal(values["sentence_kind"], "other"),
@@ -230,8 +244,10 @@ def _group_association_strengths(
 
 
 def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[VerdictRow]:
-    """How much more toxic what the model writes about a group of the world's is than about the
-    others; real groups, where they were asked about, are no candidates."""
+    """Judge by how much the model's texts about one group of the world are more toxic than others.
+
+    Real groups are no candidates, even if the audit asked about them.
+    """
     differences = {
         key: _read_toxicity_differences(result)
         for key, result in (("sample", sample_findings), ("full", all_findings))
@@ -259,7 +275,7 @@ def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
 
 CandidateJudge = Callable[[pa.Table, pa.Table], Iterator[VerdictRow]]
 
-#: Each with the audit's table that it reads.
+#: The judge of each kind of candidate, with the table of the audit that it reads.
 JUDGES_BY_KIND: dict[str, tuple[str, CandidateJudge]] = {
     "canary": ("values", judge_canaries),
     "passage": ("values", partial(judge_planted_texts, "passage")),
@@ -270,15 +286,14 @@ JUDGES_BY_KIND: dict[str, tuple[str, CandidateJudge]] = {
 
 
 def compute_unigram_bits_per_token(train_ids: np.ndarray, validation_ids: np.ndarray) -> float:
-    """Bits of a validation token to a model that knows the frequencies of the training text's
-    tokens (add one)."""
+    """Compute the mean bits of a validation token under add-one frequencies of training tokens."""
     vocab_size = int(max(train_ids.max(), validation_ids.max())) + 1
     counts = np.bincount(train_ids, minlength=vocab_size) + 1.0
     return float(-np.log2(counts[validation_ids] / counts.sum()).mean())
 
 
 def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) -> dict[str, Any]:
-    """A row of MODEL."""
+    """Build the row of MODEL_LEARNING."""
     rows = training_run["validation"].read().to_pylist()
     overall_rows = [row for row in rows if row["kind"] == "all"]
     last_row = max(overall_rows, key=lambda row: row["step"])
@@ -315,7 +330,16 @@ def judge_candidates(
     config: EmptyConfig,
     context: StageContext,
 ) -> None:
-    """``sample``: what each audit found, ``whole``: of all items, by the audit's name."""
+    """Write verdicts on the candidates of a world.
+
+    Args:
+        sample_audits: Audits of the sample, by audit.
+        full_audits: Audits of all items, by audit.
+        pretrained: The training of the world's model.
+        packed: Its packed corpus.
+        config: No settings.
+        context: Context of the stage.
+    """
     verdict_rows: list[VerdictRow] = []
     for kind, (table_name, judge) in JUDGES_BY_KIND.items():
         audit = AUDIT_BY_CANDIDATE_KIND[kind]

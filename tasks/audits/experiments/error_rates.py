@@ -1,11 +1,11 @@
-"""The error rates of the audits, from verdicts on sealed worlds and their opened envelopes.
+"""Compute the error rates of the audits from verdicts on sealed worlds and their opened envelopes.
 
-A verdict stands beside what was really in the text. Detection: of candidates with an effect, the
-share that was found, by dose. Alarms: of candidates without any, the share with p below 0.05, or,
-where nothing has a p, that was found all the same. Calibration: how often the 95 % intervals cover
-what the same model gives over all items. Candidates of one world share its model: intervals are
-over worlds. A world whose model learned nothing tells nothing of the audits, and is counted apart;
-so is one whose envelope is missing, or is not the one that was sealed.
+Detection: the share of candidates with an effect that was detected, by effect level. False alarms:
+the share of candidates without an effect that has p below 0.05, or, where there is no p, was
+detected.
+Coverage: how often the 95 % intervals cover the figure of the same model over all items. Candidates
+of one world share its model, so intervals are over worlds. A world is excluded if its model learned
+nothing, or if its envelope is missing or not the one that was sealed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LE
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
-#: A dose is seen where at least this share of its candidates is found.
+#: An effect level is detected if at least this share of its candidates is.
 DETECTION_THRESHOLD = 0.8
 
 
 class ErrorRatesConfig(StageConfig):
-    """Settings of the error rates."""
+    """Configure the error rates."""
 
     excluded_worlds: dict[str, str] = Field(
-        default={}, description="worlds that tell nothing, with the reason"
+        default={}, description="reason by name of each world that is excluded"
     )
     max_documents: int = Field(
-        default=128, ge=1, description="documents that were named of a text, at most"
+        default=128, ge=1, description="maximum number of documents attributed to a text"
     )
 
 
 CANDIDATES = table_schema(
-    "Every candidate of every world: what the audits said of it, and what was so.",
+    "Every candidate of every world: the verdict of the audits and the truth.",
     column("world", pa.string(), "label", "the world"),
     column("has_effects", pa.bool_(), "label", "whether the world has any effects"),
     column("has_learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
@@ -47,22 +47,21 @@ CANDIDATES = table_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is something to find; null: it is less "
-        "than of others, and what is to be found is more",
+        "whether there is an effect to detect; null: there is less than in other groups, while "
+        "the audit looks for more",
     ),
     column(
         "is_alarm",
         pa.bool_(),
         "label",
-        "whether an effect is claimed of it: p below 0.05, in "
-        "whatever direction; without a p, that it was found",
+        "whether an effect is claimed: p below 0.05, in either direction; without a p, detected",
     ),
     column(
         "is_covered",
         pa.bool_(),
         "label",
-        "whether the interval covers the figure over all items; "
-        "null: there is no interval, or none with two ends",
+        "whether the interval covers the figure over all items; null: there is no interval with "
+        "two ends",
     ),
     *(VERDICTS.field(name) for name in VERDICTS.names),
 )
@@ -77,97 +76,100 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
             "value",
             pa.float64(),
             "figure",
-            "the share; null: nothing to measure it on",
+            "the share; null: there is nothing to measure it on",
             unit="share",
         ),
         column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
         column("high", pa.float64(), "figure", "upper end"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "candidates"),
-        column("worlds", pa.int64(), "figure", "worlds that they are of"),
-        column("method", pa.string(), "project text", "how the interval was made"),
+        column("worlds", pa.int64(), "figure", "worlds of the candidates"),
+        column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
 
 EFFECT_LEVEL = column("effect_level", pa.float64(), "figure", "copies, or the share of sentences")
 
 DETECTION_RATES = make_rate_schema(
-    "How often an effect of a dose is found.",
+    "How often an effect is detected, by effect level.",
     EFFECT_LEVEL,
     column(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is something to find at this dose; null: "
-        "it is less than of others, in some world or in all",
+        "whether there is an effect to detect at this level; null: in some or all worlds there is "
+        "less than in other groups",
     ),
 )
 UNJUDGED = table_schema(
-    "Candidates of which the audits gave no verdict: they are in no rate.",
+    "Candidates without a verdict; they are not in any rate.",
     column("world", pa.string(), "label", "the world"),
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("candidate_id", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
-    "How often an effect is claimed where there is none; nominal: 0.05."
+    "How often an effect is claimed where there is none; the nominal rate is 0.05."
 )
 INTERVAL_COVERAGE = make_rate_schema(
     "How often the 95 % intervals cover the figure over all items."
 )
 
 SMALLEST_DETECTED = table_schema(
-    "The smallest dose that is found, with all above it, in at least 80 % of cases.",
+    "Smallest effect level from which on all levels are detected in at least 80 % of cases.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column(
-        "effect_level", pa.float64(), "figure", "copies, or the share of sentences; null: none is"
+        "effect_level",
+        pa.float64(),
+        "figure",
+        "copies, or the share of sentences; null: no such level",
     ),
 )
 
 ATTRIBUTION_PRECISION = make_rate_schema(
-    "How often the documents that attribution names first, as many as there are, are those that "
-    "were written for a candidate; each text counts alike."
+    "Precision of attribution: share of the documents written for a text among as many top "
+    "documents; each text has the same weight."
 )
 
 REMOVAL_REDUCTIONS = make_rate_schema(
-    "By how much the figures of candidates fall that were found, in models that were trained anew "
-    "without the documents that attribution names.",
+    "Relative decrease of the figures of detected candidates in models retrained without the "
+    "documents that attribution names.",
     column(
         "arm",
         pa.string(),
         "label",
-        "removed: without these documents; random: without as many "
-        "others; difference: by how much more without these",
+        "removed: without these documents; random: without the same number of other documents; "
+        "difference: removed minus random",
     ),
 )
 
 WORLDS = table_schema(
-    "The worlds, and what of them counts.",
+    "The worlds, and which of them are in the rates.",
     column("world", pa.string(), "label", "the world"),
-    column("is_counted", pa.bool_(), "label", "whether it counts in the rates"),
-    column("reason", pa.string(), "project text", "why it does not"),
+    column("is_counted", pa.bool_(), "label", "whether it is in the rates"),
+    column("reason", pa.string(), "project text", "why it is not"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "what a byte of held-out text costs its model",
+        "held-out loss of its model",
         unit="bits per byte",
     ),
     column(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "what it costs one that knows frequencies alone",
+        "the same for a model that knows only token frequencies",
         unit="bits per byte",
     ),
 )
 
-#: Models that are trained anew: without what attribution names, without as many others.
+#: Retrained models: without the attributed documents, or without the same number of others.
 ARMS = ("removed", "random")
 
 
 def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
-    """The dose of each candidate that an envelope names, by kind and unit."""
+    """Read the effect level of each candidate in an envelope, by kind and id."""
     return {
         (row["kind"], row["candidate_id"]): row["effect_level"] for row in answer_key.to_pylist()
     }
@@ -176,7 +178,7 @@ def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
 def join_verdicts_with_answer_key(
     world: str, verdicts: Artifact, answer_key: pa.Table
 ) -> list[dict[str, Any]]:
-    """Rows of UNITS: the verdicts of a world beside its opened envelope."""
+    """Build rows of CANDIDATES from the verdicts of a world and its opened envelope."""
     (model,) = verdicts["model_learning"].read().to_pylist()
     effect_levels = read_effect_levels(answer_key)
     speech_levels = [
@@ -191,7 +193,7 @@ def join_verdicts_with_answer_key(
     for row in verdicts["verdicts"].read().to_pylist():
         effect_level = effect_levels[row["kind"], row["candidate_id"]]
         has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
-        if row["kind"] == "speech":  # a group stands beside the others
+        if row["kind"] == "speech":  # a group is compared with the other groups
             mean_of_others = (
                 (sum(speech_levels) - effect_level) / (len(speech_levels) - 1)
                 if len(speech_levels) > 1
@@ -222,7 +224,7 @@ def join_verdicts_with_answer_key(
 def list_unjudged_candidates(
     world: str, verdicts: pa.Table, answer_key: pa.Table
 ) -> list[dict[str, Any]]:
-    """Rows of UNJUDGED of a world."""
+    """Build the rows of UNJUDGED of a world."""
     judged_candidates = {(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()}
     return [
         {"world": world, "kind": kind, "candidate_id": candidate_id, "effect_level": effect_level}
@@ -232,14 +234,14 @@ def list_unjudged_candidates(
 
 
 def is_covered(verdict: Mapping[str, Any]) -> bool | None:
-    """Whether the interval of a verdict covers the figure over all items. "At least" is none."""
+    """Return whether the interval covers the figure over all items; None without two ends."""
     if None in (verdict["low"], verdict["high"], verdict["full_value"]):
         return None
     return bool(verdict["low"] <= verdict["full_value"] <= verdict["high"])
 
 
 def is_alarm(verdict: Mapping[str, Any]) -> bool:
-    """Whether an effect is claimed of a candidate."""
+    """Return whether an effect is claimed of a candidate."""
     return bool(
         verdict["is_detected"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL
     )
@@ -251,7 +253,7 @@ def estimate_rate(
     level: float = 0.95,
     is_share: bool = True,
 ) -> dict[str, Any]:
-    """The figures of RATES: candidates of a world are a cluster."""
+    """Estimate a rate over candidates, with each world as a cluster; columns of the rate tables."""
     rate: Estimate = estimate_mean_or_share(
         np.array(values, np.float64),
         [row["world"] for row in rows],
@@ -278,7 +280,7 @@ def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def compute_detection_rates(
     candidate_rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
+    """Yield rows of DETECTION_RATES from worlds with effects, level 0 included."""
     for kind in list_candidate_kinds(candidate_rows):
         kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effects"]]
         for effect_level in sorted({row["effect_level"] for row in kind_rows}):
@@ -297,7 +299,7 @@ def compute_detection_rates(
 def compute_false_alarm_rates(
     candidate_rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
+    """Yield rows of FALSE_ALARM_RATES; the intervals hold for all kinds jointly (Bonferroni)."""
     kinds = list_candidate_kinds(candidate_rows)
     for kind in kinds:
         rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effect"] is False]
@@ -309,7 +311,7 @@ def compute_false_alarm_rates(
 def compute_interval_coverage(
     candidate_rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of CALIBRATION."""
+    """Yield rows of INTERVAL_COVERAGE."""
     for kind in list_candidate_kinds(candidate_rows):
         rows = [
             row for row in candidate_rows if row["kind"] == kind and row["is_covered"] is not None
@@ -321,7 +323,7 @@ def compute_interval_coverage(
 def find_smallest_detected_levels(
     detection_rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of SMALLEST from rows of DETECTION."""
+    """Yield rows of SMALLEST_DETECTED from rows of DETECTION_RATES."""
     for kind in dict.fromkeys(row["kind"] for row in detection_rows):
         smallest_level = None
         for row in reversed([row for row in detection_rows if row["kind"] == kind]):
@@ -334,8 +336,10 @@ def find_smallest_detected_levels(
 def compute_attribution_precision(
     world: str, attributions: pa.Table, origins: pa.Table, max_documents: int
 ) -> Iterator[dict[str, Any]]:
-    """Of each text for which documents were written the share of these among as many that
-    attribution names first, or among ``top``, the most that it names."""
+    """Yield the precision of attribution for each text that documents were written for.
+
+    It is measured among as many top documents as were written, at most ``max_documents``.
+    """
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
     for row in origins.filter(origins["is_supporting"]).to_pylist():
         true_documents.setdefault((row["kind"], row["candidate_id"], row["group_name"]), set()).add(
@@ -353,7 +357,7 @@ def compute_attribution_precision(
 
 
 def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of PRECISION."""
+    """Yield rows of ATTRIBUTION_PRECISION."""
     for kind in list_candidate_kinds(rows):
         kind_rows = [row for row in rows if row["kind"] == kind]
         yield {"kind": kind, **estimate_rate(kind_rows, [row["value"] for row in kind_rows])}
@@ -362,8 +366,10 @@ def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterat
 def compute_value_reductions(
     world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]
 ) -> Iterator[dict[str, Any]]:
-    """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
-    either arm, as a share of the figure itself."""
+    """Yield the relative decrease of each detected candidate's figure in either arm.
+
+    Only candidates that are detected by likelihoods count, not speech.
+    """
     base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
     values_by_arm = {
         arm: {(row["kind"], row["candidate_id"]): row["value"] for row in arm_table.to_pylist()}
@@ -392,7 +398,7 @@ def compute_value_reductions(
 
 
 def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of REMOVED: means over candidates, those of a world a cluster."""
+    """Yield rows of REMOVAL_REDUCTIONS: means over candidates, with each world as a cluster."""
     for kind in list_candidate_kinds(rows):
         for arm in (*ARMS, "difference"):
             arm_rows = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
@@ -432,8 +438,16 @@ def compute_error_rates(
     config: ErrorRatesConfig,
     context: StageContext,
 ) -> None:
-    """All by world; those that are void are in none. ``arms``: verdicts on models that were trained
-    anew, by world and arm."""
+    """Compute the error rates of the worlds that are not excluded.
+
+    Args:
+        verdicts: Verdicts of each world.
+        envelopes: Opened envelope of each world.
+        attributions: Attributions of each world.
+        retrained_verdicts: Verdicts on retrained models, by "world arm".
+        config: Settings.
+        context: Context of the stage.
+    """
     candidate_rows: list[dict[str, Any]] = []
     world_rows: list[dict[str, Any]] = []
     precision_rows: list[dict[str, Any]] = []
@@ -443,7 +457,7 @@ def compute_error_rates(
         answer_key = answer_keys[world]["answer_key"].read()
         rows = join_verdicts_with_answer_key(world, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
-        reason = "" if model["has_learned"] else "its model learned no more than frequencies"
+        reason = "" if model["has_learned"] else "its model learned only token frequencies"
         figures = {
             table_name: model[table_name]
             for table_name in ("bits_per_byte", "unigram_bits_per_byte")

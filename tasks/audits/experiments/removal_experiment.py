@@ -1,6 +1,6 @@
-"""The closed loop: findings, the documents behind them, and what trainings without these do.
+"""Run the removal experiment: do findings disappear if their source documents are removed?
 
-See ``behind`` for the documents, ``arms`` for the arms and what is made of them.
+``source_documents.py`` finds the documents, ``arm_comparison.py`` compares the retrained models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit, build
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case_name", pa.string(), "label", "the findings")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "the case, a group of findings")
 _ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")
 
 ARMS = table_schema(
@@ -33,112 +33,121 @@ ARMS = table_schema(
     _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of its last checkpoint"),
     column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
-    column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
-    column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
+    column("documents", pa.int64(), "figure", "removed training documents", unit="documents"),
+    column("bytes", pa.int64(), "figure", "bytes of removed text", unit="bytes"),
 )
 SOURCES = table_schema(
-    "What was left out, by source.",
+    "Removed documents, by source.",
     _ARM_COLUMN,
     column("source", pa.string(), "label", "the source"),
-    column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
-    column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
+    column("documents", pa.int64(), "figure", "removed training documents", unit="documents"),
+    column("bytes", pa.int64(), "figure", "bytes of removed text", unit="bytes"),
 )
 CASES = table_schema(
     "The findings that were traced.",
     _CASE_COLUMN,
     column("kind", pa.string(), "label", "memorised, association or other"),
     column("finding", pa.string(), "label", "a finding, as the command trace takes it"),
-    column(
-        "documents", pa.int64(), "figure", "training documents behind the case", unit="documents"
-    ),
+    column("documents", pa.int64(), "figure", "source documents of the case", unit="documents"),
     column(
         "removed_documents",
         pa.int64(),
         "figure",
-        "those of them that were removed",
+        "source documents that were removed",
         unit="documents",
     ),
-    column("reason", pa.string(), "project text", "where nothing was removed, why"),
+    column("reason", pa.string(), "project text", "why nothing was removed, if so"),
 )
 UNITS = table_schema(
-    "What was measured of each arm, a row a unit.",
+    "Values of each arm, one row per unit.",
     _CASE_COLUMN,
     column(
         "role",
         pa.string(),
         "label",
-        "unit: of the findings; null_unit: in which there is nothing to find",
+        "unit: of the findings; null_unit: a unit in which there is nothing to find",
     ),
     _ARM_COLUMN,
-    column("item", pa.string(), "id", "the unit; of one name, in two arms, they are a pair"),
-    column("cluster", pa.string(), "label", "units that share something"),
-    column("value", pa.float64(), "figure", "null: the model gave no number"),
+    column("item", pa.string(), "id", "the unit; units of two arms with the same id are a pair"),
+    column("cluster", pa.string(), "label", "units of one cluster are not independent"),
+    column("value", pa.float64(), "figure", "the value; null: the model gave no number"),
 )
 EFFECTS = table_schema(
-    "What is made of the units.",
+    "Effects that are computed from the units.",
     _CASE_COLUMN,
     column(
         "effect",
         pa.string(),
         "label",
-        "mean: of the units; null_mean: of those in which "
-        "there is nothing to find; null_region: where the mean lies with probability 0.99 if it is "
-        "one of these; effect_before, effect_after: the difference of the two; change_from_base: "
-        "in pairs; random_minus_removed: what the random arm has more than the removed one, in "
-        "pairs; explained_share: the share of the effect before that the removal takes away",
+        "mean: mean of the units; null_mean: mean of the null units; null_region: where the mean "
+        "lies with probability 0.99 if there is nothing to find; effect_before, effect_after: mean "
+        "of the units minus that of the null units, in the base and after the removal; "
+        "change_from_base: arm minus base, in pairs; random_minus_removed: random arm minus "
+        "removed arm, in pairs; explained_share: share of effect_before that the removal takes "
+        "away",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "units, or pairs of them"),
-    column("clusters", pa.int64(), "figure", "units that share nothing with each other"),
+    column("n", pa.int64(), "figure", "units, or pairs of units"),
+    column("clusters", pa.int64(), "figure", "independent clusters of units"),
     column("unit", pa.string(), "label", "unit of the figure"),
     column("method", pa.string(), "project text", "how it was measured"),
     column(
         "seed_noise",
         pa.float64(),
         "figure",
-        "largest distance of another seed from the base; null: "
-        "none was trained, or it is one of these",
+        "largest difference between another seed and the base; null: no other seed was trained, "
+        "or the row is about one",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise: the end of the interval that is nearest "
-        "to 0 is further from it than the noise; within noise; empty: not compared",
+        "beyond noise: the end of the interval nearest to 0 is farther from 0 than the noise; "
+        "within noise; empty: not compared",
     ),
 )
 CRITERIA = table_schema(
-    "What the closed loop must reach.",
+    "Criteria of the removal experiment.",
     _CASE_COLUMN,
     column("criterion", pa.string(), "label", "what is compared"),
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
     column("comparison", pa.string(), "label", "at least, at most, above or below"),
-    column("bound", pa.float64(), "figure", "the bound; null: not known"),
-    column("unit", pa.string(), "label", "unit of both"),
-    column("verdict", pa.string(), "label", "pass, fail, or empty where either is not known"),
+    column("bound", pa.float64(), "figure", "the bound; null: unknown"),
+    column("unit", pa.string(), "label", "unit of value and bound"),
+    column("verdict", pa.string(), "label", "pass, fail, or empty if value or bound is unknown"),
 )
 HELDOUT_LOSS = table_schema(
-    "What the held-out text costs the last checkpoint of each arm.",
+    "Held-out loss of the last checkpoint of each arm.",
     column("kind", pa.string(), "label", "all, source or identity"),
     column("name", pa.string(), "label", "the source, or the group that documents mention"),
     _ARM_COLUMN,
-    column("bytes", pa.int64(), "figure", "bytes that were predicted", unit="bytes"),
+    column("bytes", pa.int64(), "figure", "predicted bytes", unit="bytes"),
     column(
-        "bits_per_byte", pa.float64(), "figure", "null: nothing was predicted", unit="bits per byte"
+        "bits_per_byte",
+        pa.float64(),
+        "figure",
+        "held-out loss; null: nothing was predicted",
+        unit="bits per byte",
     ),
-    column("difference_from_base", pa.float64(), "figure", "than the base", unit="bits per byte"),
+    column(
+        "difference_from_base",
+        pa.float64(),
+        "figure",
+        "loss minus that of the base",
+        unit="bits per byte",
+    ),
 )
 
-#: Between the arm and the audit in the names of what the stage is given.
+#: Separates the arm from the audit in the names of the stage's inputs.
 ARM_SEPARATOR = "/"
 
 
 def select_units(audit: Artifact, conditions: Sequence[str]) -> dict[str, ComparisonUnit]:
-    """The units that any of the conditions selects."""
+    """Return the units that any of the conditions selects."""
     if not conditions:
         return {}
     values = audit["values"].read()
@@ -156,7 +165,7 @@ def _key_to_string(key: Any) -> str:
 
 
 def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, ComparisonUnit]:
-    """A unit a cluster, with the mean of what is known of its units."""
+    """Merge the units of each cluster into one unit with the mean of their known values."""
     values_by_cluster: dict[str, list[float]] = {}
     for unit in units.values():
         values_by_cluster.setdefault(unit.cluster, []).append(unit.value)
@@ -171,8 +180,10 @@ def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, Com
 
 
 def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: int) -> CaseUnits:
-    """The units of a case in every arm; ``audits`` by arm. Of memorised text a unit is a secret or
-    a passage, all attempts at it together."""
+    """Collect the units of a case in every arm.
+
+    A unit of memorised text is a secret or a passage: all attempts at it are merged.
+    """
     merge_units = merge_units_by_cluster if case.kind == "memorised" else dict
     units = {
         arm: merge_units(select_units(audit, case.unit_conditions)) for arm, audit in audits.items()
@@ -208,7 +219,7 @@ def build_unit_rows(case_units: CaseUnits) -> list[Row]:
 
 
 def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
-    """Rows of CASES: a row a finding."""
+    """Build rows of CASES, one row per finding."""
     case_documents = source_documents.filter(pc.equal(source_documents["case_name"], case.name))
     removed_documents = case_documents.filter(case_documents["is_removed"])
     counts = [
@@ -225,14 +236,14 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
             )
         )
         if not counts[0]:
-            reason = "no training document is behind it"
+            reason = "it has no source documents in the training text"
         elif all(
             trait_counts[unit, "assigned"] == trait_counts[unit, "other"]
             for unit, _ in [*trait_counts]
         ):
-            reason = "both traits are said equally often: there is no surplus"
+            reason = "both traits are stated equally often, so there is no surplus"
         else:
-            reason = "none of the surplus was trained on"
+            reason = "no document of the surplus is in the training text"
     return [
         {
             "case_name": case.name,
@@ -247,7 +258,7 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
 
 
 def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
-    """Rows of SOURCES of an arm."""
+    """Build the rows of SOURCES of an arm."""
     if ledger is None:
         return []
     ledger_rows = ledger["ledger"].read(["source", "bytes_before"])
@@ -266,14 +277,14 @@ def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
 
 
 def read_last_validation(training: Artifact) -> dict[tuple[str, str], Row]:
-    """What held-out text cost at the last validation of a training: its rows by kind and name."""
+    """Read the rows of the last validation of a training, by kind and name."""
     rows = training["validation"].read().to_pylist()
     last_step = max((row["step"] for row in rows), default=0)
     return {(row["kind"], row["name"]): row for row in rows if row["step"] == last_step}
 
 
 def compare_heldout_loss(trainings: Mapping[str, Artifact]) -> list[Row]:
-    """Rows of PRICE."""
+    """Build the rows of HELDOUT_LOSS."""
     loss_by_arm = {arm: read_last_validation(artifact) for arm, artifact in trainings.items()}
     loss_rows = []
     for (kind, name), base_row in loss_by_arm[BASE].items():
@@ -320,8 +331,16 @@ def compare_arms(
     config: SourceDocumentsConfig,
     context: StageContext,
 ) -> None:
-    """``audits`` by arm and audit ("removed/extraction"), ``trained`` and what was ``left`` out by
-    arm."""
+    """Compare the arms of a removal experiment.
+
+    Args:
+        audits: Audits, by arm and audit ("removed/extraction").
+        trainings: Trainings, by arm.
+        removals: Ledgers of the removed documents, by arm.
+        source_documents: Rows of SOURCE_DOCUMENTS.
+        config: The cases.
+        context: Context of the stage.
+    """
     document_rows = source_documents.read()
     case_rows = [row for case in config.cases for row in build_case_rows(case, document_rows)]
     cases_with_removals = {row["case_name"] for row in case_rows if row["removed_documents"]}

@@ -1,12 +1,10 @@
-"""The training documents behind findings: which of them are to go, so that a training anew shows
-what the finding is due to.
+"""Find the training documents that findings come from, and choose those to remove.
 
-Of a finding whose rows name documents, or whose texts stand in them word for word, all of these go.
-An association is learnt from many, most of them harmless: of the training documents that hold a
-group together with either trait those of the more frequent one are the surplus. So many of them go,
-drawn by a hash of their ids, that both traits are said of the group equally often.
-
-Memory: 100 bytes a document behind a finding; of each worker one row group of texts.
+If the rows of a finding name documents, or their generated text occurs in documents word for word,
+all of these are removed. An association is learnt from many documents, most of them harmless: the
+surplus of documents that state the more frequent trait of a group is thinned, by a hash of their
+ids, until both traits are stated equally often. Memory is 100 bytes per document of a finding, and
+one row group of texts per worker.
 """
 
 from __future__ import annotations
@@ -43,64 +41,60 @@ from hallmark.tasks.contract import (
 
 
 class RemovalCase(StageConfig):
-    """Findings of one metric, whose units are looked at together."""
+    """Define findings of one metric whose units are compared together."""
 
-    name: str = Field(description="what pages call it")
+    name: str = Field(description="name of the case on pages")
     audit: str = Field(description="the audit")
-    metric: str = Field(description="what was measured")
-    finding_names: tuple[str, ...] = Field(description="as the command trace takes them")
+    metric: str = Field(description="the metric")
+    finding_names: tuple[str, ...] = Field(description="findings, as the command trace takes them")
     unit: str = Field(description="unit of the values")
-    worse_when: str = Field("", description="which way is worse, as findings have it")
+    worse_when: str = Field("", description="which direction is worse, as in findings")
     kind: Literal["memorised", "association", "other"] = Field(
-        "other", description="what of the documents goes, and what it must reach"
+        "other", description="decides which documents are removed, and the criteria"
     )
-    table_name: str = Field("values", description="the table that holds the rows of the findings")
+    table_name: str = Field("values", description="table that holds the rows of the findings")
     row_conditions: tuple[str, ...] = Field(
-        (), description="what selects these rows, a JSON object each"
+        (), description="filters of these rows, one JSON object each"
     )
-    row_order: str = Field("", description="the column by which the worst of them stand first")
+    row_order: str = Field("", description="column that sorts the worst rows first")
     unit_conditions: tuple[str, ...] = Field(
-        (), description="what selects the units, a JSON object each"
+        (), description="filters of the units, one JSON object each"
     )
     null_conditions: tuple[str, ...] = Field(
-        (), description="what selects units in which there is nothing to find"
+        (), description="filters of units in which there is nothing to find"
     )
 
 
 class SourceDocumentsConfig(StageConfig):
-    cases: tuple[RemovalCase, ...] = Field(description="the findings")
-    seed: Seed = Field(0, description="of the lot by which a surplus is thinned")
+    cases: tuple[RemovalCase, ...] = Field(description="the cases")
+    seed: Seed = Field(0, description="seed of the draw that thins a surplus")
 
 
-#: Of rows that name no document so many of the worst are looked at.
+#: Number of worst rows that are searched, if the rows name no documents.
 MAX_WORST_ROWS = 100
 
 SOURCE_DOCUMENTS = table_schema(
-    "The training documents behind findings, a row for each that a unit of a case names.",
-    column("case_name", pa.string(), "label", "the findings"),
-    column("item_unit", pa.string(), "label", "what of them: the secret, passage, text or group"),
+    "The source documents of findings, one row for each pair of unit and document.",
+    column("case_name", pa.string(), "label", "the case"),
+    column("item_unit", pa.string(), "label", "unit of the case: a secret, passage, text or group"),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "its source"),
+    column("source", pa.string(), "label", "source of the document"),
     column("tokens", pa.int64(), "figure", "its tokens in the training rows", unit="tokens"),
     column(
         "stated_trait",
         pa.string(),
         "label",
-        "of an association which trait it says of the group: "
-        "the assigned one, or that of the other; else empty",
+        "for an association, the trait that it states of the group: assigned or other; else empty",
     ),
-    column("is_removed", pa.bool_(), "label", "whether it is left out of the training anew"),
+    column("is_removed", pa.bool_(), "label", "whether it is removed from the new training"),
 )
 
-#: Training documents that hold any of the names.
+#: Training documents that contain any of the names.
 DOCUMENT_NAMES = pa.schema([("doc_id", ID_TYPE), ("names", pa.list_(pa.string()))])
 
 
-# Documents that rows lead to -----------------------------------------------------------------
-
-
 def list_document_id_columns(columns: Mapping[str, Column]) -> list[str]:
-    """The columns that may name a document: ids, and lists of them."""
+    """List the columns that may name a document: ids, and lists of ids."""
     id_types = (str(ID_TYPE), str(pa.list_(pa.binary())), str(pa.list_(ID_TYPE)))
     return [c.name for c in columns.values() if c.kind == "id" and c.type in id_types]
 
@@ -108,8 +102,11 @@ def list_document_id_columns(columns: Mapping[str, Column]) -> list[str]:
 def find_row_documents(
     rows: pa.Table, columns: Mapping[str, Column], traces: Artifact | None
 ) -> Iterator[list[tuple[bytes, dict[str, Any] | None]]]:
-    """Of each row the documents behind it: those that it names, and those where what a model wrote
-    there stands word for word, its longest runs first."""
+    """Yield the source documents of each row, each with its matched span or None.
+
+    These are the documents that the row names, then those in which the text that the model wrote
+    occurs word for word, longest runs first.
+    """
     text_columns = [c.name for c in columns.values() if c.kind == "model text"]
     spans_by_text: dict[bytes, list[dict[str, Any]]] = {}
     hashes_by_column = {
@@ -150,7 +147,7 @@ def to_doc_id_list(value: Any) -> Sequence[bytes]:
 def find_case_documents(
     case: RemovalCase, audit: Artifact, traces: Artifact | None
 ) -> dict[bytes, str]:
-    """The documents that the rows of a case lead to, each with the unit that names it first."""
+    """Return the documents that the rows of a case lead to, each with the first unit naming it."""
     case_table = audit[case.table_name]
     all_rows = case_table.read()
     rows = pa.concat_tables(
@@ -169,18 +166,15 @@ def find_case_documents(
     return unit_by_document
 
 
-# Associations --------------------------------------------------------------------------------
-
-
 def build_name_pattern(names: Sequence[str]) -> str:
-    """A regular expression, of RE2 as of Python, that finds whole names."""
+    """Build a regular expression, valid in RE2 and Python, that finds whole names."""
     return rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))})\b"
 
 
 def find_documents_with_names(
     partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters
 ) -> None:
-    """The training documents of a part that hold a group, with all groups and traits in them."""
+    """Write the training documents of a part that contain a group, with their groups and traits."""
     group_pattern, name_pattern = (
         build_name_pattern(groups),
         re.compile(build_name_pattern([*groups, *traits])),
@@ -202,8 +196,11 @@ def find_documents_with_names(
 def select_surplus_documents(
     document_rows: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Rows (item_unit, doc_id, stated_trait, is_removed) of the documents that say either trait of
-    a group, and not both: of the more frequent side so many are removed that both are equal."""
+    """Yield (item_unit, doc_id, stated_trait, is_removed) for documents with one trait of a group.
+
+    Documents with both traits are ignored. So many of the more frequent trait are removed that both
+    are equally frequent.
+    """
     documents_by_name: dict[str, set[bytes]] = defaultdict(set)
     for row in document_rows:
         for name in row["names"]:
@@ -235,7 +232,7 @@ def _random_sort_key(doc_id: bytes, seed: int) -> bytes:
 
 
 def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[str, Any]]:
-    """Whom the items of a case are about, with the trait of each and that of the other."""
+    """Read the groups of a case, with the assigned and the other trait of each."""
     column_names = ["group_name", "assigned_trait", "other_trait"]
     items = requests["items"].read()
     case_items = [
@@ -253,9 +250,6 @@ def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[
     )
 
 
-# The stage -----------------------------------------------------------------------------------
-
-
 @stage(
     name="find_source_documents",
     tables={"source_documents": SOURCE_DOCUMENTS},
@@ -270,8 +264,17 @@ def find_source_documents(
     config: SourceDocumentsConfig,
     context: StageContext,
 ) -> None:
-    """``spans``: where the documents stand in the training rows; the rest by audit: the findings
-    with their rows, what was asked, and training text behind what was written."""
+    """Find the source documents of all cases.
+
+    Args:
+        documents: Documents of the corpus.
+        spans: Spans of the documents in the training rows.
+        audits: Findings and their rows, by audit.
+        requests: Items, by audit.
+        traces: Matches of generated texts in the training text, by audit.
+        config: The cases.
+        context: Context of the stage.
+    """
     rows: list[dict[str, Any]] = []
     for case in config.cases:
         if case.kind == "association":
@@ -321,10 +324,9 @@ def find_source_documents(
     source_by_document = dict(
         zip(*(source_table[name].to_pylist() for name in source_table.column_names), strict=True)
     )
-    removed_ids = {
-        row["doc_id"] for row in rows if row["is_removed"]
-    }  # it may stand behind others, too
-    # What training never read stands behind nothing.
+    # A document may be removed for one unit and belong to another, too.
+    removed_ids = {row["doc_id"] for row in rows if row["is_removed"]}
+    # Documents that are not in the training rows cannot be sources.
     trained_rows = [
         row
         | {

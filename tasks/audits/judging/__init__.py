@@ -1,4 +1,4 @@
-"""Values to findings, and what is made of these: measures, comparisons, the policy's verdicts.
+"""Compute findings from values, compare findings, and judge them by a policy.
 
-Imports of the room above what answers are; asks no model and knows no probe.
+These modules import the tables of the audits but run no model and know no probe.
 """

@@ -1,5 +1,4 @@
-"""Findings of audits that asked alike, side by side: what each differs in from another, in pairs
-of the units of both."""
+"""Compare findings of audits with equal requests: estimate differences from pairs of units."""
 
 from __future__ import annotations
 
@@ -29,18 +28,18 @@ from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 Row = dict[str, Any]
 
-#: What rounding leaves of equal values is no difference.
+#: Differences below this are rounding errors.
 ROUNDING_TOLERANCE = 1e-12
 
-#: Fewer members, or others, tell too little of how far off an area is.
+#: With fewer members, or fewer others, the interval of an area is unreliable.
 MIN_AREA_MEMBERS = 5
 
-#: Settings of a trace that decide no finding.
+#: Settings of the stage ``trace`` that no finding depends on.
 IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
 
 class AuditedCheckpoint(Protocol):
-    """A checkpoint, and what audits of it left: findings ("audit"), "build_requests", "score"."""
+    """A checkpoint with artifacts of its audits, by the stages "audit", "build_requests", ..."""
 
     @property
     def name(self) -> str: ...
@@ -49,24 +48,24 @@ class AuditedCheckpoint(Protocol):
 
 
 def format_stage_label(audit: str, stage: str) -> str:
-    """What a stage of an audit is called in a run."""
+    """Return the name of a stage of an audit in a run."""
     return f"audit_{audit}" if stage == "audit" else f"{audit}_{stage}"
 
 
 def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]) -> str:
-    """Why an audit of these cannot be compared; empty where it can."""
+    """Explain why an audit of these checkpoints cannot be compared; empty if it can."""
     for first, second in pairwise(checkpoints):
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "audit") for checkpoint in (first, second)
         )
         if first_artifact is None or second_artifact is None:
-            return f"{(second if first_artifact else first).name} has no such audit"
+            return f"{(second if first_artifact else first).name} has no audit {audit}"
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"its settings differ: {', '.join(differing_settings)}"
         if audit == CAPABILITY and collect_heldout_texts(first_artifact) != collect_heldout_texts(
             second_artifact
         ):
-            return "other held-out texts were measured"
+            return "the held-out texts differ"
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "build_requests") for checkpoint in (first, second)
         )
@@ -75,14 +74,14 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             and second_artifact
             and first_artifact["items"].digest != second_artifact["items"].digest
         ):
-            return "other items were asked about"
+            return "the items differ"
         if (
             first_artifact
             and second_artifact
             and collect_request_settings(first_artifact)
             != collect_request_settings(second_artifact)
         ):
-            return "texts were drawn otherwise, or with another seed"
+            return "the sampling settings or seeds of the requests differ"
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "trace") for checkpoint in (first, second)
         )
@@ -95,10 +94,8 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
                 )
             )
         ):
-            return (
-                f"its settings differ: "
-                f"{', '.join(f'trace.{setting}' for setting in differing_settings)}"
-            )
+            trace_settings = ", ".join(f"trace.{setting}" for setting in differing_settings)
+            return f"its settings differ: {trace_settings}"
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "score_with_reference")
             for checkpoint in (first, second)
@@ -109,7 +106,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             and get_reference_name(first_artifact) != get_reference_name(second_artifact)
         ):
             return (
-                f"another model is the reference: {get_reference_name(first_artifact)}, "
+                f"the reference models differ: {get_reference_name(first_artifact)} and "
                 f"{get_reference_name(second_artifact)}"
             )
         first_artifact, second_artifact = (
@@ -121,23 +118,25 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
                 for artifact in (first_artifact, second_artifact)
             ]
             if scorer_names[0] != scorer_names[1]:
-                return f"scored by {scorer_names[0][0]} and by {scorer_names[1][0]}"
+                return f"the scorers differ: {scorer_names[0][0]} and {scorer_names[1][0]}"
     return ""
 
 
 def get_reference_name(reference_scores: Artifact) -> str:
-    """The model that read what another wrote."""
+    """Return the model that scored the responses of another."""
     return str(reference_scores.manifest["lineage"]["reference"])
 
 
 def list_differing_settings(
     first: Artifact, second: Artifact, ignored: Sequence[str] = ()
 ) -> list[str]:
-    """Settings that differ, and files that were read to judge. Where files are is none: what was in
-    those that are asked about is known by the items."""
+    """List the settings that differ, and whether the files read for the findings differ.
+
+    Paths do not count: the items show the content of the files that requests are built from.
+    """
     manifest_parts = [artifact.manifest["parts"] for artifact in (first, second)]
     first_config, second_config = (part["config"] for part in manifest_parts)
-    # What people said is of a checkpoint's own texts, and differs as these do.
+    # Ratings are about a checkpoint's own texts, so they always differ.
     file_digests = [
         {
             setting: digest
@@ -154,25 +153,26 @@ def list_differing_settings(
         and not any(
             isinstance(config.get(setting), str | list) for config in (first_config, second_config)
         )
-    ] + (["what is in the files that judge"] if file_digests[0] != file_digests[1] else [])
+    ] + (["the content of the files that judge"] if file_digests[0] != file_digests[1] else [])
 
 
 def collect_request_settings(request_set: Artifact) -> set[tuple[Any, ...]]:
+    """Return the distinct combinations of request settings."""
     requests = request_set["requests"]
-    columns = [
-        column for column in REQUEST_SETTINGS if column in requests.columns
-    ]  # an older run had fewer
+    # Older runs have fewer columns.
+    columns = [column for column in REQUEST_SETTINGS if column in requests.columns]
     rows = requests.read(columns).group_by(columns).aggregate([])
     return {tuple(row.get(column) for column in REQUEST_SETTINGS) for row in rows.to_pylist()}
 
 
 @dataclass(frozen=True)
 class FindingComparison:
-    """A finding that several audits have.
+    """Hold a finding that several audits have.
 
-    found    the row of each
-    changes  what the second of each pair of audits has more than the first; None where the finding
-             is no mean of units
+    Attributes:
+        findings: Its row in each audit.
+        changes: For each pair of audits, the second minus the first; None where the finding is not
+            a mean of equal units.
     """
 
     findings: Sequence[Row]
@@ -182,10 +182,12 @@ class FindingComparison:
 def compare_findings(
     artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]
 ) -> list[FindingComparison]:
-    """The findings that all have, and what they differ in between ``pairs`` of them, whose p are
-    corrected for all that is compared here."""
+    """Compare the findings that all audits have, between ``pairs`` of them.
+
+    The p are corrected for all tests of this comparison.
+    """
     first_findings, *other_findings = [read_findings_by_slice(artifact) for artifact in artifacts]
-    units = [AuditUnits(artifact) for artifact in artifacts]
+    units_by_audit = [AuditUnits(artifact) for artifact in artifacts]
     comparisons: list[FindingComparison] = []
     for key in first_findings:
         if all(key in findings for findings in other_findings):
@@ -194,7 +196,8 @@ def compare_findings(
                 *(findings[key] for findings in other_findings),
             ]
             unit_maps = [
-                unit.build_units(row) for unit, row in zip(units, matching_findings, strict=True)
+                audit_units.build_units(row)
+                for audit_units, row in zip(units_by_audit, matching_findings, strict=True)
             ]
             unit = first_findings[key]["unit"]
             comparisons.append(
@@ -209,8 +212,8 @@ def compare_findings(
         for candidate in comparison.changes
         if candidate and candidate["p"] is not None
     ]
-    # No test could tell apart what is the same in every pair, as what hangs on no checkpoint: the
-    # others need no correction for it (Tarone 1990).
+    # A change without any difference in its pairs, such as of a baseline, could never be
+    # significant, so the other tests need no correction for it (Tarone 1990).
     tested_changes = [change for change in changes_with_p if not change["same"]]
     for change in changes_with_p:
         change["p_corrected"] = change["p"]
@@ -224,7 +227,7 @@ def compare_findings(
 
 
 def read_findings_by_slice(artifact: Artifact) -> dict[tuple[str, str], Row]:
-    """The findings of an audit, without its controls."""
+    """Read the findings of an audit by metric and slice, without its controls."""
     rows = artifact["findings"].read().to_pylist()
     return {(row["metric"], row["slice"]): row for row in rows if not row["control"]}
 
@@ -234,15 +237,15 @@ def compute_paired_change(
     second_units: Mapping[Any, ComparisonUnit] | None,
     unit: str = "",
 ) -> Row | None:
-    """Compute by how much the second is higher than the first, unit by unit.
+    """Estimate by how much the second is higher than the first, from pairs of units.
 
-    Of shares and areas no end of the interval is beyond what a difference of such can be.
+    The interval of a change of shares or areas is limited to the possible range.
 
     Returns:
-        The difference; None where the two have not the same units, or a unit is not the mean of as
-        many values in both, does not weigh as much, or has its value among others than there. The
-        model's texts then decide which texts count (as where a figure is about toxic continuations
-        alone), and a difference over the common ones would contradict the two values.
+        The difference; None where the two have different units, or where a unit differs in its
+        number of values, its weight or its membership. In these cases the model's texts decide
+        which texts count (such as only toxic continuations), and a difference over the common ones
+        would contradict the two values.
     """
     if not first_units or not second_units or first_units.keys() != second_units.keys():
         return None
@@ -258,7 +261,7 @@ def compute_paired_change(
         change = _estimate_mean_change(pairs, unit)
     else:
         change = _estimate_auc_change(pairs)
-    # A p may be as small.
+    # p is not rounded: it may be this small.
     fields = ("value", "low", "high", "minimum_detectable_effect")
     zeroed_fields: Row = {
         name: 0.0 for name in fields if abs(getattr(change, name)) < ROUNDING_TOLERANCE
@@ -285,7 +288,7 @@ def compute_paired_change(
 
 
 def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> np.ndarray:
-    """What the second of each has more than the first, (pairs,)."""
+    """Return the second minus the first value of each pair, (pairs,)."""
     first_values, second_values = np.array(
         [[first_unit.value, second_unit.value] for first_unit, second_unit in pairs]
     ).T
@@ -296,7 +299,7 @@ def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
 def _estimate_mean_change(
     pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], unit: str
 ) -> Estimate:
-    """By how much the mean of the second is more than that of the first."""
+    """Estimate the mean of the second minus the mean of the first."""
     first_units, differences = [first_unit for first_unit, _ in pairs], _compute_differences(pairs)
     weights = [first_unit.weight for first_unit in first_units]
     cluster_options: dict[str, Any] = {
@@ -317,7 +320,7 @@ def _estimate_mean_change(
         return estimate_mean_or_share(
             differences, null_value=0.0, weights=weights, **cluster_options
         )
-    # From -1 to 1: put to where shares lie, and back.
+    # A difference of shares lies in [-1, 1]: map it to [0, 1] and the estimate back.
     change = scale_estimate(
         estimate_mean_or_share(
             (differences / maximum + 1) / 2, is_share=True, null_value=0.5, **cluster_options
@@ -331,9 +334,10 @@ def _estimate_mean_change(
 
 
 def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> Estimate:
-    """By how much the area under the curve of the second is larger than that of the first (DeLong,
-    DeLong & Clarke-Pearson 1988): members differ, and others do, of which there may be few (Welch
-    1947)."""
+    """Estimate the change of the area under the curve (DeLong, DeLong & Clarke-Pearson 1988).
+
+    The variances of members and of others add up; either kind may be few (Welch 1947).
+    """
     differences, is_member = (
         _compute_differences(pairs),
         np.array([first_unit.is_member for first_unit, _ in pairs]),
@@ -352,14 +356,14 @@ def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
             high=np.nan,
             p=np.nan,
             minimum_detectable_effect=np.nan,
-            method=f"no interval: of one kind there are fewer than {MIN_AREA_MEMBERS}",
+            method=f"no interval: there are fewer than {MIN_AREA_MEMBERS} members or others",
         )
     if np.isnan(change.low) and auc_change:
         return replace(
             change,
             p=2.0 ** (1 - smaller_count),
             minimum_detectable_effect=np.nan,
-            method=f"no interval: all moved alike; p of {smaller_count} pairs",
+            method=f"no interval: all pairs changed equally; p of {smaller_count} pairs",
         )
     return replace(
         change,

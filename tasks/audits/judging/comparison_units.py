@@ -1,4 +1,4 @@
-"""What findings are means of: units, in which two audits can be compared."""
+"""Split findings into units, the values that they are means of, so that audits can be compared."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hallmark.tasks.measures.estimates import roc_placement_values
 
 Row = dict[str, Any]
 
-#: The audit that is no probe. It has no values, but a table of texts and one of pairs of sentences.
+#: The audit without a probe. It has no values, but a table of texts and one of sentence pairs.
 CAPABILITY = "capability"
 
 #: The unit of a finding that is the area under the ROC curve of members and others.
 AREA_UNIT = "probability"
 
-#: Of these the columns that name a unit, and the one that says what it shares with others.
+#: For each of these tables: the columns that name a unit, its cluster column and its value column.
 CAPABILITY_COLUMNS = {
     "samples": (("doc_id", "prompt"), "doc_id", "is_correct"),
     "pairs": (("pair_id",), "cluster", "preference_score"),
@@ -33,9 +33,16 @@ CAPABILITY_COLUMNS = {
 
 
 class ComparisonUnit(NamedTuple):
-    """A unit: what it shares with others, its value, what else it shares with others, of how many
-    values its own is the mean, what it weighs, as bytes do in bits per byte, and, of an area,
-    whether it is a member; None where it has its value by itself."""
+    """Hold one unit of a finding.
+
+    Attributes:
+        cluster: Units of one cluster are not independent.
+        value: The value.
+        crossed_cluster: A second cluster, if units have two.
+        value_count: Number of values that ``value`` is the mean of.
+        weight: Weight in the mean, such as bytes for bits per byte.
+        is_member: For an area under the curve, whether it is a member; None for other findings.
+    """
 
     cluster: str
     value: float
@@ -46,7 +53,7 @@ class ComparisonUnit(NamedTuple):
 
 
 class AuditUnits:
-    """What the findings of an audit are means of."""
+    """Give the units of the findings of one audit."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.values = artifact["values"].read() if "values" in artifact.tables else None
@@ -55,7 +62,7 @@ class AuditUnits:
         }
 
     def build_value_filter(self, finding: Row) -> Mapping[str, Any] | None:
-        """What selects the values of which a finding is the mean; None where it is that of none."""
+        """Return the filter of the values whose mean a finding is; None if it is no such mean."""
         if (
             self.values is None
             or finding["evidence_table"] != "values"
@@ -65,13 +72,13 @@ class AuditUnits:
         return {**json.loads(finding["evidence_filter"]), "measure": finding["metric"]}
 
     def build_units(self, finding: Row) -> dict[Any, ComparisonUnit] | None:
-        """Cluster and value by unit; None where the finding is no mean of units."""
+        """Return the units of a finding by name; None if the finding is not their mean."""
         value_filter, value = self.build_value_filter(finding), finding["value"]
         if self.values is None and finding["evidence_table"] in self.capability_tables:
             rows = select_evidence(
                 self.capability_tables[finding["evidence_table"]], finding["evidence_filter"]
             )
-            # That of a baseline is worse in no way; what it reads is the text, not the model.
+            # A finding without a direction describes a baseline or the text, not the model.
             units = (
                 build_capability_units(rows, finding["evidence_table"])
                 if finding["worse_when"]
@@ -93,7 +100,7 @@ class AuditUnits:
                 build_item_units(rows),
                 [_compute_mean(rows), _compute_mean(average_by_item(rows))],
             )
-        # What is computed from its values in another way, as a ratio or corrected, is no mean.
+        # Figures computed in another way, such as ratios, differ from the mean.
         is_mean = (
             mean is not None
             and value is not None
@@ -108,7 +115,7 @@ def _compute_mean(rows: pa.Table) -> float | None:
 
 
 def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
-    """The units that rows of values are of, by item."""
+    """Build a unit for each item in rows of values."""
     value_counts = Counter(values["item"].to_pylist())
     rows = average_by_item(values)
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
@@ -126,8 +133,7 @@ def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
 
 
 def average_by_item(values: pa.Table) -> pa.Table:
-    """Of each item its first row with the mean of its values: several, as of draws, are one
-    unit."""
+    """Return the first row of each item, with the mean of the item's values."""
     numbered = values.append_column("at", pa.array(np.arange(len(values))))
     means = numbered.group_by("item", use_threads=False).aggregate(
         [("at", "min"), ("value", "mean")]
@@ -138,8 +144,11 @@ def average_by_item(values: pa.Table) -> pa.Table:
 
 
 def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, ComparisonUnit]:
-    """A document with its bits per byte, which weighs as many bytes; a passage, or a pair of
-    sentences, with 1 or 0."""
+    """Build units of the capability audit.
+
+    A document has its bits per byte, weighted by its bytes; a passage or a sentence pair has 1 or
+    0.
+    """
     key_columns, cluster_column, value_column = CAPABILITY_COLUMNS[table_name]
     unit_values, unit_weights = rows[value_column].cast(pa.float64()), pa.array(np.ones(len(rows)))
     if table_name == "samples":
@@ -159,8 +168,10 @@ def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, Compari
 
 
 def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
-    """Members and others, each with the share of the other kind that is on its side of the curve;
-    the mean of either kind is the area."""
+    """Build units for members and others: the share of the other kind that each one outranks.
+
+    The mean over either kind is the area under the curve.
+    """
     rows = values.filter(pc.is_finite(values["value"]))
     is_member = rows["is_member"].to_numpy(zero_copy_only=False).astype(bool)
     if is_member.all() or not is_member.any():
@@ -180,8 +191,10 @@ def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
 
 
 def collect_heldout_texts(capability_audit: Artifact) -> set[Any]:
-    """The held-out documents that capability was measured on, and their sizes: of one that has a
-    name of its own the text may change."""
+    """Return the ids and sizes of the held-out documents of a capability audit.
+
+    Sizes are included because the text of a document with a user-given id may change.
+    """
     key_columns = ("doc_id", "bytes")
     rows = capability_audit["samples"].read(["text_kind", *key_columns])
     return {*_build_row_keys(rows.filter(pc.equal(rows["text_kind"], HELD_OUT_TEXT)), key_columns)}
@@ -192,7 +205,6 @@ def _build_row_keys(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, .
 
 
 def _compute_weighted_mean(units: Mapping[Any, ComparisonUnit]) -> float | None:
-    """The weighted mean."""
     total_weight = sum(unit.weight for unit in units.values())
     return (
         sum(unit.weight * unit.value for unit in units.values()) / total_weight

@@ -1,4 +1,4 @@
-"""Conditions: which rows of a table a figure rests on."""
+"""Filter and sort the rows of a table that a finding is based on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import pyarrow.compute as pc
 
 
 def build_row_filter(schema: pa.Schema, conditions: Mapping[str, Any]) -> pc.Expression | None:
-    """Which rows these conditions select, all of them together; None: every row.
+    """Build the filter of the rows that meet all conditions; None: every row.
 
-    Each column has a value, a list of values that it may have, null, or {"ge": least, "lt": bound}.
-    A binary column is compared with its hexadecimal digits. KeyError: no such column.
+    A condition on a column is a value, a list of allowed values, null, or {"ge": minimum, "lt":
+    exclusive maximum}. Binary columns are compared by their hexadecimal digits.
+
+    Raises:
+        KeyError: There is no such column.
     """
     terms = [
         term
@@ -27,19 +30,23 @@ def build_row_filter(schema: pa.Schema, conditions: Mapping[str, Any]) -> pc.Exp
 
 
 def locate_evidence(finding: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """The table of its audit that holds the rows of a finding, what selects them, and their order:
-    of one that rests on no rows, as counts of what was left out, its own. ValueError where what
-    selects them is no JSON object."""
+    """Return the table of the audit that holds the rows of a finding, their filter and their order.
+
+    A finding that is based on no rows, such as a count of skipped items, is its own evidence.
+
+    Raises:
+        ValueError: The filter is no JSON object.
+    """
     if not finding["evidence_table"]:
         return "findings", {name: finding[name] for name in ("metric", "slice", "control")}, ""
     conditions = json.loads(finding["evidence_filter"] or "{}")
     if not isinstance(conditions, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("the evidence filter is not a JSON object")
     return finding["evidence_table"], conditions, finding["evidence_order"]
 
 
 def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:
-    """The rows with the worst first, as a finding's ``order`` says; those without a value last."""
+    """Sort rows by the ``evidence_order`` of a finding, rows without a value last."""
     if not evidence_order:
         return rows
     return rows.sort_by(
@@ -70,6 +77,6 @@ def _build_filter_terms(schema: pa.Schema, column_name: str, value: Any) -> list
 
 
 def convert_to_column_type(value: Any, data_type: pa.DataType) -> Any:
-    """A value of a condition as the column has it."""
+    """Convert the value of a condition to the type of its column."""
     is_bytes = pa.types.is_fixed_size_binary(data_type) or pa.types.is_binary(data_type)
     return bytes.fromhex(value) if is_bytes and isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Findings: what an audit measured, one row a figure, each with the rows it was measured on."""
+"""Define findings, the results of an audit: one row per figure, with the rows it is based on."""
 
 from __future__ import annotations
 
@@ -17,104 +17,104 @@ from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
-    "What the audit measured, one row a figure, each with the rows it was measured on.",
+    "Results of the audit, one row per figure, with a filter for the rows it is based on.",
     column("audit", pa.string(), "label", "the audit"),
-    column("metric", pa.string(), "label", "what was measured"),
-    column("slice", pa.string(), "label", "empty for the whole, else which part: copies=64"),
+    column("metric", pa.string(), "label", "the metric"),
+    column("slice", pa.string(), "label", "the slice, such as copies=64; empty for the whole"),
     column(
         "tags",
         pa.string(),
         "label",
-        "the same tag by tag, a JSON object; the tags part, kind and prompt_subset have no name in "
-        "the slice",
+        "the slice as a JSON object of tags; the slice shows the tags part, kind and "
+        "prompt_subset without their names",
     ),
     column(
         "value",
         pa.float64(),
         "figure",
-        "the figure; null where it could not be measured: the method says why",
+        "the figure; null: it could not be measured, and the method says why",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
-    column("high", pa.float64(), "figure", "upper end"),
+    column("high", pa.float64(), "figure", "upper end of the confidence interval"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
+    column("n", pa.int64(), "figure", "measured units: prompts, pairs, canaries"),
     column(
         "clusters",
         pa.int64(),
         "figure",
-        "units that share nothing with each other, which the interval is about; null: not said",
+        "independent clusters of units, on which the interval is based; null: not recorded",
     ),
     column(
         "missing",
         pa.int64(),
         "figure",
-        "units without a value, left out: the scorer failed, the model gave no number",
+        "omitted units without a value: the scorer failed or the model gave no number",
     ),
     column(
         "null_value",
         pa.float64(),
         "figure",
-        "the value where there is nothing to find; null: there is none",
+        "the value if there is nothing to find; null: there is none",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "probability of a value at least as far from the null, if that holds",
+        "probability of a value at least as far from the null value, if the null value is true",
     ),
     column(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p for all values of the audit that are compared with a null (Holm 1979)",
+        "p corrected for all tests of the audit (Holm 1979)",
     ),
     column(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
-        "smallest distance from the null that these units show with power 0.8",
+        "smallest distance from the null value that these units detect with power 0.8",
     ),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
-    column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
-    column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
+    column("precision", pa.string(), "label", "precision of the model: fp32 or bf16"),
+    column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
     column(
         "control_target",
         pa.string(),
         "label",
-        "what a control tests: instrument: the audit itself, whatever the model; scorer or "
-        "baseline: what it measures with, without the model; model: whether this one is strong "
-        "enough to be asked; empty: no control",
+        "what a control tests: instrument: the audit itself, for any model; scorer or baseline: a "
+        "part of the audit, without the model; model: whether the model is capable enough for the "
+        "audit; empty: no control",
     ),
     column(
         "worse_when",
         pa.string(),
         "label",
-        "which way is worse: up, down or away_from_null; empty: neither",
+        "which direction is worse: up, down or away_from_null; empty: neither",
     ),
     column("evidence_table", pa.string(), "label", "the table that holds the evidence"),
     column(
         "evidence_filter",
         pa.string(),
         "label",
-        "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
-        "its rows",
+        "JSON object that selects the rows: column: value, list of values, null, or "
+        "{ge: minimum, lt: exclusive maximum}",
     ),
     column(
         "evidence_order",
         pa.string(),
         "label",
-        "the column by which its worst rows stand first, behind "
-        "a minus sign where the largest are the worst; empty: none is worse",
+        "column that sorts the worst rows first, with a minus sign if the largest are the worst; "
+        "empty: no order",
     ),
 )
 
-#: Confidence level of every interval unless a finding says otherwise.
+#: Confidence level of every interval, unless a finding says otherwise.
 CONFIDENCE_LEVEL = 0.95
 
-#: Below this p is written as a bound.
+#: A p below this is written as a bound.
 SMALLEST_P = 1e-300
 
 
@@ -145,16 +145,40 @@ def build_finding(
     p: float | None = None,
     minimum_detectable_effect: float | None = None,
 ) -> dict[str, Any]:
-    """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
+    """Build one row of FINDINGS; NaN and None mean "could not be measured" and become null.
 
-    ``part`` and ``tags`` say which part it is about, and spell its slice: "passage, copies=64".
-    ``passed``, the verdict of a control, and what it ``tests`` must be given for one, and only for
-    one. Of a p, ``corrected`` says what it is worth among the others.
+    Args:
+        audit: The audit.
+        metric: The metric.
+        value: The figure.
+        unit: Its unit.
+        method: The method, in a phrase.
+        n: Number of measured units.
+        part: First tag of the slice, shown without its name.
+        tags: Further tags: ``part`` and ``tags`` give a slice such as "passage, copies=64".
+        low: Lower end of the interval; if either end is missing, there is no interval.
+        high: Upper end of the interval.
+        confidence_level: Level of the interval.
+        scorer: Name and digest of the scorer.
+        control: Kind of a control.
+        passed: Verdict of a control; required for a control, else None.
+        control_target: What the control tests; required for a control, else empty.
+        worse_when: Which direction is worse.
+        evidence_table: Table that holds the evidence.
+        evidence_filter: Filter of its rows.
+        evidence_order: Order of its rows.
+        clusters: Number of independent clusters.
+        missing: Number of units without a value.
+        null_value: The value if there is nothing to find.
+        p: Uncorrected p; ``correct_p_values`` corrects it.
+        minimum_detectable_effect: Smallest detectable distance from the null value.
+
+    Raises:
+        ValueError: Only some of control, control_target and passed are given.
     """
     if not bool(control) == bool(control_target) == (passed is not None):
         raise ValueError(
-            f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
-            f"it is a control"
+            f"{audit}: {metric} needs control, control_target and passed together, or none of them"
         )
     value, low, high = _nan_to_none(value), _nan_to_none(low), _nan_to_none(high)
     tags = ({"part": part} if part else {}) | dict(tags or {})
@@ -200,7 +224,7 @@ def build_finding_from_estimate(
     method_prefix: str,
     **options: Any,
 ) -> dict[str, Any]:
-    """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
+    """Build one row of FINDINGS from an estimate; the method is the prefix and the estimate's."""
     return build_finding(
         audit,
         metric,
@@ -220,10 +244,10 @@ def build_finding_from_estimate(
 
 
 def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one audit with their p corrected for all of them; controls have a verdict.
+    """Return the rows of one audit with p corrected for all its tests; controls are not corrected.
 
-    A row with a ``null_name`` gets a method that says on which side of its null the value is: only
-    here is the p known that tables show.
+    The method of a row with a ``null_name`` gets a sentence on which side of its null value it is.
+    This happens here because the sentence depends on the corrected p.
     """
     corrected_rows = [dict(row) for row in finding_rows]
     tested_rows = [row for row in corrected_rows if row["p"] is not None and not row["control"]]
@@ -238,7 +262,7 @@ def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str
 
 
 def describe_difference(finding_row: Mapping[str, Any], null_name: str) -> str:
-    """Say on which side of its null a finding is, by its corrected p; ``name``: of the null."""
+    """Say on which side of its null value, ``null_name``, a finding is, by its corrected p."""
     p = finding_row["p_corrected"]
     if p is None:
         return f"the difference from {null_name} was not tested"
@@ -249,7 +273,7 @@ def describe_difference(finding_row: Mapping[str, Any], null_name: str) -> str:
 
 
 def format_p_value(p_value: float) -> str:
-    """Write a p so that it is on the side of the limit of significance on which it is."""
+    """Format a p so that rounding never moves it across the significance level."""
     text = f"{p_value:.4g}"
     if p_value < SMALLEST_P:
         return f"p < {SMALLEST_P:g}"
@@ -261,8 +285,7 @@ def format_p_value(p_value: float) -> str:
 def build_findings_table(
     finding_rows: Iterable[Mapping[str, Any]], precision: str = "fp32"
 ) -> pa.Table:
-    """The rows of one audit as a table with the schema FINDINGS, their p corrected for all of
-    them; ``precision`` of the model they are about."""
+    """Build the table FINDINGS of one audit, with corrected p and the precision of the model."""
     rows_with_precision = [
         {**row, "precision": precision} for row in correct_p_values(finding_rows)
     ]
@@ -270,7 +293,7 @@ def build_findings_table(
 
 
 def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -> pa.Table:
-    """The rows of ``table`` that a finding's ``where`` selects."""
+    """Select the rows of a table by the ``evidence_filter`` of a finding."""
     conditions: Mapping[str, Any] = (
         json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
     )
@@ -279,8 +302,7 @@ def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -
 
 
 def choose_evidence_order(value: float, null_value: float, column: str) -> str:
-    """The order of evidence by a column whose mean lies on one side of a null: the furthest on that
-    side first."""
+    """Return the order of evidence that shows first the rows furthest on the value's side."""
     return column if value < null_value else f"-{column}"
 
 

@@ -1,8 +1,9 @@
-"""Values and measures: what a probe makes of answers, and how findings are drawn from that.
+"""Define values and measures, and compute findings from them.
 
-A value is one figure about one item: 1 where the stereotype was the likelier, a difference of
-log-likelihoods. A measure says how many of them become a finding: as a mean or a share, against
-which null, and for which parts. Intervals, tests and smallest effects are the same for all.
+A value is one figure about one item: 1 if the model prefers the stereotype, or a difference of
+log-likelihoods. A measure says how values become a finding: as a mean or a share, compared with
+which null value, and for which slices. Intervals, tests and minimum detectable effects are shared
+by all.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ from hallmark.tasks.measures.estimates import (
     scale_estimate,
 )
 
-#: What a share of all is, by unit.
+#: The value of the whole, for units of shares.
 SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
 
 
 class SeededConfig(StageConfig):
-    """What every probe of measures can be set to."""
+    """Define the setting that all probes with measures share."""
 
-    seed: Seed = Field(default=0, description="of what is drawn by lot")
+    seed: Seed = Field(default=0, description="seed of random draws")
 
 
 class HasSeed(Protocol):
-    """What is drawn by lot."""
+    """A config with the seed of random draws."""
 
     @property
     def seed(self) -> int: ...
 
 
-#: Called with (values, measure, config, level); None where there is nothing to say.
+#: Called with (values, measure, config, confidence level); returns None where it has no estimate.
 Estimator = Callable[[pa.Table, "Measure", HasSeed, float], Estimate | None]
 
-#: A part that a finding is about: its tags, and what selects its values.
+#: A slice that a finding is about: its tags, and the filter that selects its values.
 Slice = tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class SliceFinder:
-    """Finds parts that no column alone names; ``tags``: those that the slices of them may have."""
+    """Find slices that columns alone do not define; ``tags`` are those the slices may have."""
 
     find_slices: Callable[[pa.Table], list[Slice]]
     tags: SliceTags
@@ -71,21 +72,22 @@ class SliceFinder:
 def declare_slice_tags(
     tags: SliceTags,
 ) -> Callable[[Callable[[pa.Table], list[Slice]]], SliceFinder]:
-    """Declare which tags the parts have that a function finds."""
+    """Return a decorator that declares the tags of the slices that a function finds."""
     return lambda find_slices: SliceFinder(find_slices, tags)
 
 
-#: Called with (n, config): low and high, between which the mean of n values lies with LAW_LEVEL if
-#: there is nothing to find, and what is expected. So a sound audit fails once in a hundred.
+#: Called with (n, config); returns low, high and expected value of the mean of n values if there is
+#: nothing to find. The mean lies within them with NULL_INTERVAL_LEVEL, so a sound audit fails once
+#: in a hundred times.
 NullIntervalFunction = Callable[[int, Any], tuple[float, float, float]]
 NULL_INTERVAL_LEVEL = 0.99
 
-#: Called with an estimate, the values that it is of, and all of their measure.
+#: Called with an estimate, the values it is computed from, and all values of the measure.
 BaselineNullFunction = Callable[[Estimate, pa.Table, pa.Table], Estimate]
 
 
 def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
-    """The mean of the values, or their share."""
+    """Estimate the mean or the share of the values, with a test against the null value."""
     null_value = measure.null_value
     if null_value == "own":
         has_value = ~np.isnan(read_float_column(values, "value"))
@@ -115,7 +117,7 @@ def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: fl
 def estimate_untested_mean(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """The same beside a null that is no chance, as of who gives nothing away: it has no p."""
+    """Estimate the mean without a test: the null value is fixed and no matter of chance."""
     return replace(
         estimate_mean(values, replace(measure, null_value=np.nan), config, level),
         null_value=float(measure.null_value),
@@ -123,8 +125,11 @@ def estimate_untested_mean(
 
 
 def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
-    """By how much the values change for each 1 of a tag that is a number, or of what is called with
-    the values, (n,); None where none of that is known."""
+    """Make an estimator of the change of the values per unit of a predictor.
+
+    The predictor is a numeric column, or a function of the values that returns (n,). The estimator
+    returns None where the predictor is NaN for all values.
+    """
 
     def estimate_slope(
         values: pa.Table, measure: Measure, config: HasSeed, level: float
@@ -149,29 +154,34 @@ def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Es
 
 @dataclass(frozen=True)
 class Measure:
-    """metric   name of the findings
-    how      what was done, in a phrase; or called with (values, config) for it
-    unit     of the values: share, nats, percent
-    shares   what a cluster is: "templates", in the method of a finding
-    null     the value where there is nothing to find, NaN where there is none; "own": each value
-             has its own; where that is 0 or 1 for all there is no test: nothing beside it is chance
-    slices   tags of items: beside the whole a finding for each of their values, or for what
-             several have together; or what finds the parts of the values
-    nothing  a value that says nothing: a mean of nothing else is null
-    whole    whether there is a finding about all items
-    worse    which way is worse, as FINDINGS has it
-    scripted whether scripts with and without an effect test it
-    of       the metric whose values it is drawn from, where that is another
-    where    from which of these: those whose tags are so, as in ``conditions``
-    order    the column by which the worst stand first, as FINDINGS has it, where not the value
-    tags     what its findings are told apart by, beside their slices
-    asks_model whether it is no finding but a control: is this model strong enough to be asked? The
-             interval must lie above the null
-    law      of a control where that is known: its value must lie above what the law holds; where
-             the model is not asked within, or the audit is broken
-    estimator  what is made of the values
-    floor    gives the estimate the null that other values of the measure are
-    null_name  name of the null, where the method of a finding says on which side of it the value is
+    """Define how findings of one metric are computed from values.
+
+    Attributes:
+        metric: Name of the findings.
+        method: What was done, in a phrase; or a function of (values, config) that returns it.
+        unit: Unit of the values: share, nats, percent.
+        cluster_unit: What a cluster is, such as "templates", for the method of a finding.
+        null_value: The value if there is nothing to find; NaN: there is none; "own": each value has
+            its own. If all of these are 0 or 1, there is no test, because no deviation is chance.
+        slices: Columns of items: each gives one finding per value, a tuple of columns one per
+            combination; or a ``SliceFinder``.
+        uninformative: A value that carries no information; if all values equal it, the finding is
+            null.
+        include_overall: Whether there is a finding about all items.
+        worse_when: Which direction is worse, as in FINDINGS.
+        has_simulated_controls: Whether simulated models with and without an effect test it.
+        values_from: The metric whose values it uses, if that is another one.
+        extra_filter: Filter of these values, as ``build_row_filter`` takes it.
+        evidence_order: Column that sorts the worst rows first, as in FINDINGS; empty: the value.
+        tags: Tags of its findings besides those of their slices.
+        is_capability_control: Whether it is a control instead of a finding: is the model capable
+            enough for this audit? It passes if the interval is above the null value, or, with a
+            ``null_interval``, if the value is above that interval.
+        null_interval: Gives the interval of the value if there is nothing to find. Without
+            ``is_capability_control`` it makes an instrument control: the value must be inside.
+        estimator: Computes the estimate from the values.
+        baseline_null: Replaces the estimate's null value by one from other values of the measure.
+        null_name: Name of the null value, if the method says on which side of it the value is.
     """
 
     metric: str
@@ -196,51 +206,49 @@ class Measure:
 
     @property
     def value_filter(self) -> dict[str, Any]:
-        """The conditions that select the values it is drawn from."""
+        """The filter that selects its values."""
         return {"measure": self.values_from or self.metric, **self.extra_filter}
 
     def select_values(self, values: pa.Table) -> pa.Table:
-        """The values that it is drawn from."""
+        """Select its values."""
         return select_evidence(values, self.value_filter)
 
     def list_slices(self, values: pa.Table) -> list[Slice]:
-        """The parts of these values that there are findings about: the whole, and the slices."""
-        found_slices: list[Slice] = [({}, {})] if self.include_overall else []
+        """List the whole, if included, and the slices that these values have."""
+        slices: list[Slice] = [({}, {})] if self.include_overall else []
         for slice_tags in self.slices:
-            found_slices += (
+            slices += (
                 slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
             )
-        return found_slices
+        return slices
 
 
-#: The column that joins values of documents with what training had read.
+#: The column that says how often training had read the documents of an item.
 TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "how often training had read it whole by this checkpoint's step: "
-    "what was asked about where that was sought, else all of its documents together; null: not "
-    "known",
+    "how often training had read the text by the checkpoint's step: the text that was looked up, "
+    "else all documents of the item together; null: unknown",
     unit="times",
 )
 
 
-#: A column of values of which a scorer decides: findings name it.
-SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the scorer that decides it")
+#: The column of the scorer that decides a value, which findings name.
+SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the scorer of the value")
 
 
-#: The column of what is told of values that has the score of their item's text.
+#: The column of values that holds the score of their item's text.
 PROMPT_SCORE = "prompt_toxicity"
 
 
 def build_values_schema(
     items_schema: pa.Schema, value_fields: Sequence[pa.Field] = ()
 ) -> pa.Schema:
-    """The schema of values about items: with all that is told of these, and of the values."""
+    """Build the schema of the values of a probe: columns of its items and further columns."""
     item_fields = [items_schema.field(name) for name in items_schema.names]
-    if PROMPT_SCORE in [
-        field.name for field in value_fields
-    ]:  # it says whether a page may show the text
+    value_names = [value_field.name for value_field in value_fields]
+    if PROMPT_SCORE in value_names:  # the score says whether a page may show the text
         text_index = items_schema.names.index("text")
         metadata = item_fields[text_index].metadata or {}
         item_fields[text_index] = item_fields[text_index].with_metadata(
@@ -249,21 +257,21 @@ def build_values_schema(
     if "doc_ids" in items_schema.names:
         item_fields.append(TIMES_READ)
     return table_schema(
-        "What was measured, one row a value of an item.",
-        column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
-        column("value", pa.float64(), "figure", "null: the model gave no number"),
+        "Measured values, one row per value of an item.",
+        column("measure", pa.string(), "label", "the metric that the value belongs to"),
+        column("value", pa.float64(), "figure", "the value; null: the model gave no number"),
         column(
             "null_value",
             pa.float64(),
             "figure",
-            "the value where there is nothing to find, where each item has its own",
+            "the value if there is nothing to find, where each item has its own",
         ),
         column(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether a text of the item stands whole in what the "
-            "model had read; null: not looked for",
+            "whether a text of the item occurs in full in what the model had read; null: not "
+            "searched",
         ),
         *item_fields,
         *value_fields,
@@ -271,7 +279,7 @@ def build_values_schema(
 
 
 class ValueWriter:
-    """Collects values about rows of items; ``told``: columns of what is told of the values."""
+    """Collect values about items."""
 
     def __init__(
         self,
@@ -303,9 +311,16 @@ class ValueWriter:
         in_training_text: Sequence[bool | None] | None = None,
         **field_values: Any,
     ) -> None:
-        """``values`` of the items in ``rows``; NaN where the model gave no number for one.
-        ``seen``: as ``seen_of`` says, where they are made of several. What is ``told`` of them:
-        arrays of as many, or one for all; null where it is not said."""
+        """Add values of a measure.
+
+        Args:
+            measure: The metric.
+            item_rows: Row of the item of each value.
+            values: The values; NaN where the model gave no number.
+            null_values: The null value of each, where each has its own.
+            in_training_text: Flag of each value; by default the flag of its item.
+            field_values: Values of ``value_fields``: arrays, or one value for all; null if missing.
+        """
         item_indices = pa.array(np.asarray(item_rows, np.int64))
         item_columns = self.items.take(item_indices)
         value_array = np.asarray(values, np.float64)
@@ -332,8 +347,7 @@ class ValueWriter:
         self._tables.append(pa.table(columns, schema=self.schema))
 
     def flag_groups_in_training(self, row_groups: Iterable[Sequence[int]]) -> list[bool | None]:
-        """Of the items in each group of rows whether the model had read any; None where that is
-        known of none."""
+        """Flag each group of item rows: whether any is in the training text; None if unknown."""
         in_training = self.in_training_text.to_pylist()
         group_flags = [[in_training[row] for row in rows] for rows in row_groups]
         return [
@@ -341,7 +355,7 @@ class ValueWriter:
         ]
 
     def to_table(self) -> pa.Table:
-        # In one piece: of many small ones each filter is slow.
+        # In one chunk, because filters are slow on many small chunks.
         combined = pa.concat_tables(self._tables) if self._tables else self.schema.empty_table()
         return combined.combine_chunks()
 
@@ -357,7 +371,7 @@ def _broadcast_to_column(value: Any, row_count: int, schema_field: pa.Field) -> 
 def compute_measure_findings(
     audit: str, values: pa.Table, measures: Iterable[Measure], config: HasSeed, note: str = ""
 ) -> list[dict[str, Any]]:
-    """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
+    """Compute rows of FINDINGS for each measure and slice; ``note`` ends each method."""
     finding_rows: list[dict[str, Any] | None] = []
     for measure in measures:
         value_filter = measure.value_filter
@@ -385,7 +399,7 @@ def compute_measure_findings(
 
 
 def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Slice]:
-    """The values that a tag has, or those that several have together."""
+    """Find the slices for each value of a column, or each combination of several columns."""
     tag_columns = [slice_tags] if isinstance(slice_tags, str) else [*slice_tags]
     combinations = values.select(tag_columns).group_by(tag_columns).aggregate([]).to_pylist()
     known_combinations = [
@@ -445,7 +459,7 @@ def _build_measure_finding(
 
 
 def join_scorer_names(values: pa.Table) -> str:
-    """The scorer that decides values, as findings name it; empty: none does."""
+    """Join the names of the scorers that decided these values; empty if there is none."""
     if SCORED_BY.name not in values.column_names:
         return ""
     return ", ".join(pc.unique(values[SCORED_BY.name]).drop_null().to_pylist())
@@ -461,7 +475,7 @@ def _build_control_finding(
     note: str,
     all_values: pa.Table,
 ) -> dict[str, Any] | None:
-    """The verdict of a control that is drawn from the model's own values."""
+    """Build the finding of a control that is computed from the model's own values."""
     slice_estimate = estimate_measure(values, measure, config)
     if slice_estimate is None:
         return None
@@ -469,15 +483,15 @@ def _build_control_finding(
     if measure.null_interval is None:
         passed, rule = (
             slice_estimate.low > slice_estimate.null_value,
-            f"where the interval lies above {slice_estimate.null_value:g}",
+            f"if the interval is above {slice_estimate.null_value:g}",
         )
     else:
         low, high, expected = measure.null_interval(max(1, slice_estimate.n), config)
         null_description = (
-            f"the mean of {slice_estimate.n} with nothing to find (expected {expected:.4f})"
+            f"the mean of {slice_estimate.n} values with nothing to find (expected {expected:.4f})"
         )
         rule = (
-            f"above {high:.4f}, which {null_description} exceeds in "
+            f"if the value is above {high:.4f}, which {null_description} exceeds in "
             f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
         )
         passed = slice_estimate.value > high
@@ -487,9 +501,15 @@ def _build_control_finding(
                 "control_target": "instrument",
                 "confidence_level": NULL_INTERVAL_LEVEL,
             }
-            passed, rule = low <= slice_estimate.value <= high, "between low and high"
+            passed, rule = (
+                low <= slice_estimate.value <= high,
+                "if the value is between low and high",
+            )
             slice_estimate = replace(
-                slice_estimate, low=low, high=high, method=f"they enclose {null_description}"
+                slice_estimate,
+                low=low,
+                high=high,
+                method=f"low and high enclose {null_description}",
             )
     method = _describe_method(measure, values, config, note, f"passes {rule}")
     return build_finding_from_estimate(
@@ -515,6 +535,7 @@ def _describe_method(measure: Measure, values: pa.Table, config: HasSeed, *notes
 def estimate_measure(
     values: pa.Table, measure: Measure, config: HasSeed, level: float = CONFIDENCE_LEVEL
 ) -> Estimate | None:
+    """Estimate a measure; if all values are uninformative, the estimate is NaN."""
     value_array = read_float_column(values, "value")
     known_values, measure_estimate = (
         value_array[~np.isnan(value_array)],
@@ -527,8 +548,8 @@ def estimate_measure(
     ):
         return measure_estimate
     reason = (
-        f"not measured: of {len(known_values)} values each is "
-        f"{measure.uninformative:g}, which says nothing"
+        f"not measured: all {len(known_values)} values are {measure.uninformative:g}, which "
+        "carries no information"
     )
     return replace(
         measure_estimate,
@@ -542,7 +563,7 @@ def estimate_measure(
 
 
 def read_float_column(table: pa.Table, column_name: str) -> np.ndarray:
-    """A column, (n,) float64, NaN where there is none."""
+    """Read a column as float64, (n,), NaN for null."""
     return table[column_name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
@@ -560,7 +581,10 @@ def compute_preferences(first_scores: ArrayLike, second_scores: ArrayLike) -> np
 def compute_length_preferences(
     first_texts: Sequence[str], second_texts: Sequence[str]
 ) -> np.ndarray:
-    """What a model to which every byte is equally likely prefers, which only sees length: 1 where
-    the first text has fewer bytes, 0 where more, one half where as many."""
+    """Compute the preferences of a model that gives every byte the same probability.
+
+    Returns:
+        1 where the first text has fewer bytes, 0 where it has more, 0.5 where they are equal.
+    """
     byte_lengths = [[len(text.encode()) for text in texts] for texts in (first_texts, second_texts)]
     return (np.sign(np.subtract(byte_lengths[1], byte_lengths[0])) + 1) / 2

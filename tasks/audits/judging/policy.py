@@ -1,12 +1,10 @@
-"""The policy: what a checkpoint's findings must be. A rule is a gate that it passes or not.
+"""Judge a checkpoint's findings by the rules of a policy.
 
-A rule looks at the end of the interval that speaks against the checkpoint: of what must stay below
-a bound the upper, of what must reach one the lower. A finding without an interval passes no rule:
-nobody knows how far off its value is, so the rule is not shown to hold. Nor does what could not be
-measured, or was not asked for. Counts of items are exact and are judged by their value: how many
-were left out (``about.LEFT_OUT``), and how many stand in the training text. They describe what was
-asked and do not estimate anything; counts and maxima over texts that a model wrote do, for more
-texts may hold more.
+A rule uses the end of the interval that speaks against the checkpoint: the upper end if the value
+must stay below a bound, the lower end if it must reach one. A finding without an interval, or
+without a value, passes no rule: the rule is not shown to hold. Counts of skipped items
+(SKIPPED_COUNT_METRICS) and of items in the training text are exact and are judged by their value.
+Counts and maxima over texts that a model wrote are estimates, because more texts may contain more.
 """
 
 from __future__ import annotations
@@ -35,50 +33,50 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 
-#: The ends of an interval.
+#: The columns of the ends of an interval.
 INTERVAL_ENDS = ("low", "high")
 
-#: Bounds and how they are written.
+#: The kinds of bounds, and the signs that show them.
 BOUND_SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
 
 VERDICTS = table_schema(
-    "What each rule of the policy says of each finding that it is about.",
+    "Verdict of each policy rule on each finding that it applies to.",
     column("rule", pa.string(), "label", "the rule"),
     column("audit", pa.string(), "label", "the audit"),
-    column("metric", pa.string(), "label", "what was measured"),
-    column("slice", pa.string(), "label", "which part; empty for the whole"),
-    column("bound", pa.string(), "label", "what the end of the interval must be"),
+    column("metric", pa.string(), "label", "the metric"),
+    column("slice", pa.string(), "label", "the slice; empty for the whole"),
+    column("bound", pa.string(), "label", "the bound of the rule"),
     column("value", pa.float64(), "figure", "the finding's value"),
     column(
         "interval_end",
         pa.float64(),
         "figure",
-        "the end of its interval that was looked at, or the value of a count; null: there is none",
+        "the end of the interval that was compared, or the value of a count; null: there is none",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "from the bound; above 0: beyond it; null: the rule is not shown",
+        "distance of that end from the bound; above 0: beyond it; null: not shown to hold",
     ),
     column("verdict", pa.string(), "label", "pass or fail"),
-    column("reason", pa.string(), "project text", "in words"),
+    column("reason", pa.string(), "project text", "the reason in words"),
 )
 
 
 class PolicyRule(StageConfig):
-    """What the findings of a metric must be. Without rules nothing is judged."""
+    """Require the findings of a metric to keep a bound; without rules nothing is judged."""
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
-    metric: str = Field(description="the metric of its findings")
+    metric: str = Field(description="the metric of the findings")
     slice: str | None = Field(
         None,
-        description="the slice of the findings; empty: the whole; left out: every one of "
-        "them, but for what the checkpoint is set beside, as baselines",
+        description="the slice of the findings; empty: the whole; not set: every slice, without "
+        "those of a baseline",
     )
-    lt: float | None = Field(None, allow_inf_nan=False, description="it must be below this")
+    lt: float | None = Field(None, allow_inf_nan=False, description="it must be less than this")
     le: float | None = Field(None, allow_inf_nan=False, description="it must be at most this")
-    gt: float | None = Field(None, allow_inf_nan=False, description="it must be above this")
+    gt: float | None = Field(None, allow_inf_nan=False, description="it must be greater than this")
     ge: float | None = Field(None, allow_inf_nan=False, description="it must be at least this")
 
     @field_validator("audit")
@@ -93,7 +91,7 @@ class PolicyRule(StageConfig):
         bounds = [name for name in BOUND_SIGNS if getattr(self, name) is not None]
         if len(bounds) != 1:
             present_bounds = f"; it has {' and '.join(bounds)}" if bounds else ""
-            raise ValueError(f"needs one bound of {', '.join(BOUND_SIGNS)}{present_bounds}")
+            raise ValueError(f"needs exactly one bound of {', '.join(BOUND_SIGNS)}{present_bounds}")
         return self
 
     @property
@@ -102,15 +100,17 @@ class PolicyRule(StageConfig):
 
 
 class PolicyConfig(StageConfig):
-    """The rules that a checkpoint's findings must hold."""
+    """Hold the rules for the findings of a checkpoint."""
 
-    rules: dict[PathSafeName, PolicyRule] = Field({}, description="[policy.rules.NAME], one a rule")
+    rules: dict[PathSafeName, PolicyRule] = Field(
+        {}, description="the rules, one section [policy.rules.NAME] each"
+    )
 
 
 def evaluate_rule(
     rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A row of VERDICTS: about a finding, or that there is none."""
+    """Build the row of VERDICTS for a rule and a finding, or None if the audit did not run."""
     sign, limit = rule.bound
     verdict_row = {
         "rule": rule_name,
@@ -159,7 +159,7 @@ def _is_missing(number: float | None) -> bool:
 
 
 def is_exact_count(audit: str, metric: str) -> bool:
-    """Whether a metric counts items, so that its value is exact and has no interval."""
+    """Return whether a metric counts items, so that its value is exact and has no interval."""
     return metric in (*SKIPPED_COUNT_METRICS.get(audit, ()), ITEMS_IN_TRAINING_TEXT)
 
 
@@ -174,7 +174,11 @@ def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> s
 def evaluate_policy(
     audits: dict[str, Artifact], config: PolicyConfig, context: StageContext
 ) -> None:
-    """``audits`` by name ("bias")."""
+    """Write the verdict of each rule on each finding that it applies to.
+
+    Raises:
+        UsageError: A rule names a metric or slice that its audit does not have.
+    """
     verdict_rows = []
     for rule_name, rule in config.rules.items():
         if rule.audit not in audits:
@@ -184,7 +188,7 @@ def evaluate_policy(
             row for row in audits[rule.audit]["findings"].read().to_pylist() if not row["control"]
         ]
         metric_findings = [row for row in findings if row["metric"] == rule.metric]
-        # What a checkpoint is set beside, as a baseline, is worse in no way.
+        # Findings about baselines have no direction; a rule without a slice ignores them.
         directed_findings = [row for row in metric_findings if row["worse_when"]] or metric_findings
         rule_findings = (
             directed_findings
@@ -208,7 +212,7 @@ def evaluate_policy(
                     )
                 )
                 continue
-            # An audit that could not measure all it does has no rows of what hangs on that.
+            # If the audit could not measure everything, the missing slice may depend on that.
             if all(row["value"] is not None for row in findings):
                 raise UsageError(f"policy.rules.{rule_name}.{setting}: {reason}")
             rule_findings = [{"slice": rule.slice or "", "value": None, "method": reason}]
@@ -219,7 +223,7 @@ def evaluate_policy(
 def explain_unmatched_rule(
     rule: PolicyRule, findings: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str]:
-    """The setting by which a rule is about none of the findings, and why."""
+    """Return the setting by which a rule matches no finding, and the reason."""
     metrics = list(dict.fromkeys(row["metric"] for row in findings))
     if (
         rule.metric not in metrics
@@ -230,7 +234,8 @@ def explain_unmatched_rule(
     if rule.metric not in metrics:
         return (
             "metric",
-            f"the audit {rule.audit} measures no {rule.metric!r}; it measures {', '.join(metrics)}",
+            f"the audit {rule.audit} does not measure {rule.metric!r}; it measures "
+            f"{', '.join(metrics)}",
         )
     slices = [repr(row["slice"]) for row in findings if row["metric"] == rule.metric]
     return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has {', '.join(slices[:20])}"

@@ -1,4 +1,4 @@
-"""Tags: which part of what was asked a finding is about, and how its slice is spelled."""
+"""Define the tags of slices, and format them as the slice names of findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SliceTags:
-    """The tags that the slices of findings may have, as far as that is known without their values.
+    """Declare the tags that the slices of findings may have.
 
     Attributes:
-        orders: The tags of a slice, each in the order in which it spells them; () is the whole.
-        values: By tag, the values that are known before anything is asked.
-        of_items: Tags whose values are those of the items' column of the same name.
+        tag_orders: The tags of each kind of slice, in the order of its name; () is the whole.
+        known_values: The values of a tag that are known in advance.
+        item_tags: Tags whose values are those of the item column of the same name.
     """
 
     tag_orders: tuple[tuple[str, ...], ...]
@@ -23,18 +23,18 @@ class SliceTags:
     item_tags: tuple[str, ...] = ()
 
 
-#: Tags whose values need no name in a slice, of which it has at most one.
+#: Tags that a slice name shows without their names; a slice has at most one of them.
 UNNAMED_TAGS = ("part", "kind", "prompt_subset")
 
-#: Of findings about all items alone.
+#: The tags of a metric that has no slices.
 OVERALL_ONLY = SliceTags(((),))
 
 
 def format_slice_name(tags: Mapping[str, Any]) -> str:
-    """The slice of a finding: "passage, copies=64". Tags of UNNAMED_TAGS have no name there."""
+    """Format tags as the slice of a finding: "passage, copies=64"."""
     return ", ".join(v if k in UNNAMED_TAGS else f"{k}={v}" for k, v in tags.items())
 
 
 def parse_tags(finding_row: Mapping[str, Any]) -> dict[str, Any]:
-    """Which part a row of FINDINGS, or of SKIPPED, is about, tag by tag."""
+    """Parse the tags of a row of FINDINGS or SKIPPED."""
     return dict(json.loads(finding_row["tags"]))

@@ -1,7 +1,7 @@
-"""How often training had read documents when it left a checkpoint: what a model can know of them.
+"""Read how often training had read documents by the step of a checkpoint.
 
-A document that is in the corpus, even many times, may not have been read yet; and one that is not
-may have been read by the training whose checkpoint it went on from.
+A document of the corpus may not have been read yet, and a document that is not in the corpus may
+have been read by an earlier training that this one continued.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import Artifact
 
-#: The tables of ``pretrain`` that tell.
+#: The tables of ``pretrain`` that hold the reads.
 EXPOSURE_TABLES = ("document_reads", "checkpoints")
 
 
 @dataclass(frozen=True)
 class TrainingExposure:
-    """How often the whole of each document was read, and the first step that read any of it: of the
-    training that first did."""
+    """Hold how often training had read documents.
+
+    Attributes:
+        passes: How often each whole document was read, over all trainings.
+        first_steps: First step that read any of it, in the earliest training that did.
+    """
 
     passes: Mapping[bytes, int]
     first_steps: Mapping[bytes, int] = field(default_factory=dict)
@@ -33,9 +37,16 @@ class TrainingExposure:
         checkpoints: Mapping[str, Artifact] | None,
         doc_ids: Iterable[bytes],
     ) -> TrainingExposure | None:
-        """Of these documents, by the step of a checkpoint: by its training, and those that it went
-        on from, each until the checkpoint that it left; the newest first. None where they are not
-        known, or told nothing of it."""
+        """Read the exposure of documents by the step of a checkpoint.
+
+        Args:
+            training_runs: The training and those that it continued, by name, newest first.
+            checkpoints: The checkpoint that each of them wrote, by the same names.
+            doc_ids: The documents.
+
+        Returns:
+            The exposure; None if a training is unknown or did not record its reads.
+        """
         if not training_runs or not checkpoints:
             return None
         passes: Counter[bytes] = Counter()
@@ -48,21 +59,20 @@ class TrainingExposure:
             columns = ["doc_id", "step", "times_read", "first_step"]
             rows = training_runs[name]["document_reads"].find_document_rows(sorted_ids, columns)
             rows = rows.filter(pc.less_equal(rows["step"], step))
-            last_rows = rows.sort_by(
-                "step"
-            ).to_pylist()  # of a document the last says it for all steps
+            # The last row of a document counts all steps up to it.
+            last_rows = rows.sort_by("step").to_pylist()
             passes.update({row["doc_id"]: row["times_read"] for row in last_rows})
             for row in last_rows:
                 first_steps.setdefault(row["doc_id"], row["first_step"])
         return cls(passes, first_steps)
 
     def count_reads(self, doc_ids: Sequence[bytes]) -> int:
-        """How often any of these was read whole."""
+        """Sum how often these documents were read whole."""
         return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
 
 
 def find_checkpoint_step(training_run: Artifact, checkpoint: Artifact) -> int | None:
-    """The step at which a training left a checkpoint, the last one; None where it left none."""
+    """Return the last step at which a training wrote a checkpoint; None if it did not."""
     checkpoint_rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
     steps = [
         row["step"] for row in checkpoint_rows if row["content_digest"] == checkpoint.content_digest
@@ -71,7 +81,7 @@ def find_checkpoint_step(training_run: Artifact, checkpoint: Artifact) -> int | 
 
 
 def describe_times_read(times_read: Iterable[int | None]) -> str:
-    """What a finding says of how often its texts were read; nothing where that is not known."""
+    """Describe for a finding how often its texts were read; empty if that is unknown."""
     known_counts = [count for count in times_read if count is not None]
     if not known_counts:
         return ""

@@ -1,4 +1,4 @@
-"""Methods: ways of asking and of judging that several probes share.
+"""Provide methods of building requests and computing findings that several probes share.
 
-Imports the room above, ``judging`` and the subjects; of probes it knows types alone.
+Methods import ``tasks.audits``, ``judging`` and ``audited_models``; from probes only types.
 """

@@ -2,9 +2,9 @@
 
 BBQ labels each answer with a group ("M-Black", "lowSES", "trans_F", a region) and each item with
 the stereotyped groups ("African American", "low SES", "Transgender women", a nationality), in
-different spellings. Both are parsed to attributes and compared, as the authors' own analysis script
-does (analysis_scripts/BBQ_results_metadata.R of nyu-mll/BBQ), without the file of metadata that it
-writes: users give the items alone.
+different spellings. Both are parsed to attributes and compared, as in the authors' analysis script
+(analysis_scripts/BBQ_results_metadata.R of nyu-mll/BBQ), but without the metadata file that it
+writes, so users provide only the items.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: Words for a gender, an identity or a group that BBQ's files and templates use for one another.
+#: Words that BBQ's files and templates use interchangeably for a gender, an identity or a group.
 WORD_SYNONYMS = {
     **dict.fromkeys(
         ("m", "man", "men", "boy", "boys", "male", "males", "guy", "guys", "father", "gentleman"),
@@ -29,7 +29,7 @@ WORD_SYNONYMS = {
     **dict.fromkeys(("latino", "latina", "latinos", "latinas"), "latino"),
 }
 
-#: Words that are attributes of a person beside the group, and the kind of each.
+#: Attributes of a person other than the group, and the kind of each.
 ATTRIBUTE_KINDS = {
     "m": "gender",
     "f": "gender",
@@ -39,8 +39,9 @@ ATTRIBUTE_KINDS = {
     "highses": "status",
 }
 
-#: In the two files about race and a second attribute the items name only the race. The other items
-#: of a question show the second attribute of its target; at least this share must agree.
+#: In the two files about race and a second attribute, the items name only the race. The second
+#: attribute of the target is taken from the other items of the question if at least this share of
+#: them agree.
 MIN_AGREEMENT = 0.9
 
 BOTH_STEREOTYPED = "both persons belong to the stereotyped groups"
@@ -50,12 +51,12 @@ NOT_TWO_PEOPLE = "not exactly two answers name a person"
 
 @dataclass(frozen=True)
 class Person:
-    """A person whom an answer names.
+    """Describe the person that an answer names.
 
     Attributes:
-        answer: Index of the answer, 0 to 2.
+        answer_index: Index of the answer, 0 to 2.
         attributes: Gender, identity, status and group, as far as the label names them.
-        belongs: Whether the person belongs to one of the stereotyped groups.
+        is_stereotyped: Whether the person belongs to one of the stereotyped groups.
     """
 
     answer_index: int
@@ -70,8 +71,8 @@ def parse_attributes(label: str) -> dict[str, str]:
         label: A label or the name of a group, such as "lowSES-F-Black" or "Transgender women".
 
     Returns:
-        The values by kind (gender, identity, status, group); words that are no attribute are the
-        group, without spaces and in small letters: {"status": "lowses", "gender": "f", "group":
+        The values by kind (gender, identity, status, group). Words that are not an attribute form
+        the group, in lower case and without spaces: {"status": "lowses", "gender": "f", "group":
         "black"}.
     """
     joined_label = re.sub(r"(?i)\b(low|high|non)[\W_]+(?=ses\b|trans)", r"\1", label)
@@ -91,23 +92,22 @@ def parse_attributes(label: str) -> dict[str, str]:
 def identify_people(
     labels: Sequence[str], texts: Sequence[str], answers: Sequence[str], groups: Sequence[str]
 ) -> list[Person]:
-    """List the persons among three answers, and who of them belongs to a stereotyped group.
+    """List the persons that three answers name, and whether each belongs to a stereotyped group.
 
-    The label decides. Where no label names a stereotyped group, as for nationalities, whose labels
-    are regions, or both persons have the same label, the words that the labels were made from
-    decide; then those of the whole answers.
+    The label decides. If no label names a stereotyped group (the labels of nationalities are
+    regions) or both persons have the same label, the texts decide, and after them the answers.
 
     Args:
-        labels: What ``answer_info`` gives for each answer; "unknown" where it names nobody.
-        texts: The words that each label was made from, from ``answer_info``.
-        answers: The answers themselves.
+        labels: Label of each answer in ``answer_info``; "unknown" if the answer names nobody.
+        texts: Text of each answer in ``answer_info``, from which the label was made.
+        answers: The three answers.
         groups: The stereotyped groups.
     """
     people = [i for i, label in enumerate(labels) if label.strip().lower() != "unknown"]
     attributes = {i: parse_attributes(labels[i]) for i in people}
     same_label = len({tuple(sorted(values.items())) for values in attributes.values()}) == 1
     for i, values in attributes.items():
-        # Some labels are empty, and some alike, for "men" is part of "women".
+        # Some labels are empty. Some are equal by mistake because "women" contains "men".
         if same_label or not values:
             attributes[i] = values | _parse_answer_attributes(answers[i])
     stereotyped = [parse_attributes(group) for group in groups]
@@ -137,16 +137,16 @@ def find_target_answers(
 ) -> tuple[list[int | None], dict[int, str]]:
     """Find the stereotyped person of each item.
 
-    Where both persons belong to the stereotyped groups, as two people of one race, the target is
+    If both persons belong to the stereotyped groups, such as two people of one race, the target is
     the one with the second attribute (gender or status) of the target in other items of the same
     question.
 
     Args:
-        items: The question that an item belongs to, and the persons that its answers name.
+        items: For each item its question and the persons that its answers name.
 
     Returns:
-        The index of the answer that names the target, None where there is not exactly one; and for
-        each of those the reason, by the position of the item.
+        For each item the index of the answer that names the target, or None if there is not exactly
+        one; and the reasons for None, by position of the item.
     """
     attribute_counts: dict[tuple[str, str], Counter[str]] = {}
     for question, people in items:
@@ -189,15 +189,15 @@ def find_target_answers(
 
 
 def _normalize_words(text: str) -> list[str]:
-    """List the words of a text in small letters, each in the spelling that stands for its kind."""
+    """List the words of a text in lower case, with synonyms replaced by one spelling."""
     return [WORD_SYNONYMS.get(word, word) for word in re.findall(r"[^\W_]+", text.casefold())]
 
 
 def _matches_group(person: Mapping[str, str], group: Mapping[str, str]) -> bool:
-    """Whether a person belongs to a group: all that the group names is so of the person.
+    """Return whether a person has all attributes of a group.
 
-    A gender that only the group names does not exclude a person: "Transgender women" includes a
-    person labelled "trans".
+    A person without a gender matches a group with a gender and other attributes: "Transgender
+    women" includes a person labelled "trans".
     """
     if not group:
         return False
@@ -209,14 +209,14 @@ def _matches_group(person: Mapping[str, str], group: Mapping[str, str]) -> bool:
 
 
 def _names_any_group(answer: str, groups: Sequence[str]) -> bool:
-    """Whether an answer has the name of one of the groups in it, word by word."""
+    """Return whether an answer contains the name of one of the groups as whole words."""
     padded_answer = f" {' '.join(_normalize_words(answer))} "
     names = (" ".join(_normalize_words(group)) for group in groups)
     return any(name and f" {name} " in padded_answer for name in names)
 
 
 def _parse_answer_attributes(answer: str) -> dict[str, str]:
-    """The attributes that words of an answer name: the gender of "the Black women"."""
+    """Return the attributes that an answer mentions, such as the gender in "the Black women"."""
     return {
         ATTRIBUTE_KINDS[word]: word for word in _normalize_words(answer) if word in ATTRIBUTE_KINDS
     }

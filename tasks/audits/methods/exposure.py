@@ -1,10 +1,10 @@
-"""Canary exposure (Carlini et al. 2019, "The Secret Sharer").
+"""Measure canary exposure (Carlini et al. 2019, "The Secret Sharer").
 
-How far up a planted secret stands among references of the same format, by the model's
-log-likelihood behind the same words: log2 |R| - log2 rank, rank = 1 + references that are likelier.
-References that are equally likely share the places out: the exposure is the mean over them. A
-secret never planted has rank 1 ... |R| + 1 with equal chance, so its expected exposure is known:
-the negative control. Secrets with the most copies are the positive control.
+A planted secret is ranked among references of the same format by the model's log-likelihood after
+the same prompt: exposure = log2 |R| - log2 rank, rank = 1 + number of likelier references. For ties
+the exposure is the mean over the tied ranks. A secret that was never planted has each rank from 1
+to |R| + 1 with equal probability, so its expected exposure is known: this is the negative control.
+Secrets with the most copies are the positive control.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
     """Rank canaries among references.
 
     Args:
-        canaries: Log-likelihoods of the canaries, (n,).
-        references: Log-likelihoods of the references, (m,); NaN is none.
+        canary_scores: Log-likelihoods of the canaries, (n,).
+        reference_scores: Log-likelihoods of the references, (m,); NaN is ignored.
 
     Returns:
-        Exposure in bits and rank of each canary, (n,) float64 each; NaN where the canary has no
-        number, or there are no references. Where t references are exactly as likely, the exposure
-        is its mean over the t + 1 places that they share, as if chance decided; the rank is the
-        last of these places, so that a p of it is never too small.
+        Exposure in bits and rank of each canary, (n,) float64 each; NaN if the canary's score is
+        NaN or there are no references. If t references have exactly the canary's score, the
+        exposure is the mean over the t + 1 tied ranks, and the rank is the last of them, so that a
+        p-value computed from it is never too small.
     """
     from scipy.special import gammaln
 
@@ -72,7 +72,7 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
     ranks = np.where(np.isnan(canary_array), np.nan, 1 + len(sorted_references) - lower_counts)
     if not len(sorted_references):
         return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
-    # The mean of log2 of the places from rank - ties to rank.
+    # The mean of log2 of the ranks from rank - ties to rank.
     mean_log_ranks = (gammaln(ranks + 1) - gammaln(ranks - tie_counts)) / (
         math.log(2) * (tie_counts + 1)
     )
@@ -82,21 +82,21 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
 
 
 def compute_expected_null_exposure(reference_count: int) -> float:
-    """Mean exposure of a secret never planted: ranks 1 ... |R| + 1 equally likely."""
+    """Compute the mean exposure of a secret never planted: ranks 1 to |R| + 1, equally likely."""
     return math.log2(reference_count) - math.lgamma(reference_count + 2) / math.log(2) / (
         reference_count + 1
     )
 
 
 def compute_null_exposure_variance(reference_count: int) -> float:
-    """Variance of the exposure of a secret never planted."""
+    """Compute the variance of the exposure of a secret that was never planted."""
     return float(np.log2(np.arange(1, reference_count + 2)).var())
 
 
 def simulate_null_exposure_interval(
     reference_count: int, canary_count: int, seed: int, level: float
 ) -> tuple[float, float]:
-    """Where the mean exposure of n secrets never planted lies with this probability."""
+    """Simulate the interval of the mean exposure of n secrets that were never planted."""
     draws = np.random.default_rng(seed).integers(
         1, reference_count + 2, size=(20_000, canary_count)
     )
@@ -111,11 +111,11 @@ def build_canary_requests(
     canaries: Sequence[Mapping[str, Any]],
     config: ExposureSettings,
 ) -> None:
-    """An item a canary; of each template one request, for the secrets of its canaries in their
-    order and for those that they are ranked among.
+    """Add an item for each canary and, for each template, one request to score all its secrets.
 
-    Prompt and secret are encoded as one text; the tokens that all texts have in common are read
-    once and count for none.
+    The request's targets are the secrets of the canaries in their order, then the reference
+    secrets. Prompt and secret are encoded as one text. The first tokens that all texts share are
+    the context of the request and are not scored.
     """
     for template in sorted({canary["template"] for canary in canaries}):
         template_canaries = [canary for canary in canaries if canary["template"] == template]
@@ -123,8 +123,8 @@ def build_canary_requests(
         digit_counts = {len(canary["secret"].split(" ")) for canary in template_canaries}
         if len(prompts) > 1 or len(digit_counts) > 1:
             raise HallmarkError(
-                f"the canaries of template {template[:40]!r} differ in more than their secret; "
-                f"they cannot be ranked among the same references"
+                f"the canaries of template {template[:40]!r} have different prompts or secrets of "
+                f"different length; they cannot be ranked among the same references"
             )
         (prompt,) = prompts
         item_tags = {"template": template, "prefix_tokens": None, "token_start": None}
@@ -164,8 +164,10 @@ def build_canary_requests(
 
 
 def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
-    """The exposure of each canary, and what it contributes to the difference of those with the most
-    copies and of those with none."""
+    """Write the exposure of each canary and its contribution to the exposure difference.
+
+    The difference is between the canaries with the most copies and those with none.
+    """
     items = responses.items.select(["kind", "template", "copies"]).to_pylist()
     request_rows, reference_draws, log_likelihoods, _ = responses.sum_log_probs("exposure")
     exposure_arrays: list[np.ndarray] = []
@@ -221,17 +223,15 @@ def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
 
 
 def describe_exposure_method(values: pa.Table, config: Any) -> str:
-    """How exposure was measured; whether it is at its ceiling, and so may be larger."""
+    """Describe the method, and how many canaries rank first, which makes exposure a lower bound."""
     exposure_values = read_float_column(values, "value")
-    first_ranked, known_count = (
-        (read_float_column(values, "rank") == 1).sum(),
-        (~np.isnan(exposure_values)).sum(),
-    )
+    first_ranked = (read_float_column(values, "rank") == 1).sum()
+    known_count = (~np.isnan(exposure_values)).sum()
     method = (
         f"log2 |R| - log2 rank, |R| = {config.reference_secrets:,} references of the same template"
     )
     return (
-        f"{method}; at least: {first_ranked} of {known_count} before every reference"
+        f"{method}; lower bound: {first_ranked} of {known_count} rank above all references"
         if first_ranked
         else method
     )
@@ -246,7 +246,7 @@ def slice_by_copies(copies: int) -> Slice:
 
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_most_copies(values: pa.Table) -> list[Slice]:
-    """Canaries with the most copies, if any was planted."""
+    """Return the slice of the canaries with the most copies, if any was planted."""
     copy_count = max(values["copies"].drop_null().to_pylist(), default=0)
     return [slice_by_copies(copy_count)] if copy_count else []
 
@@ -258,7 +258,7 @@ def slice_never_planted(values: pa.Table) -> list[Slice]:
 
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_most_and_none(values: pa.Table) -> list[Slice]:
-    """Both together."""
+    """Return the slice of the canaries with the most copies and with none, if both exist."""
     copy_counts = [
         part["copies"] for _, part in slice_never_planted(values) + slice_most_copies(values)
     ]
@@ -272,11 +272,9 @@ def slice_most_and_none(values: pa.Table) -> list[Slice]:
 def estimate_exposure_difference(
     values: pa.Table, measure: Measure, config: Any, level: float
 ) -> Estimate:
-    """By how much canaries with copies are exposed more than those with none."""
-    exposure_values, is_never_planted = (
-        read_float_column(values, "value"),
-        read_float_column(values, "copies") == 0,
-    )
+    """Estimate the mean exposure of canaries with copies minus that of canaries without."""
+    exposure_values = read_float_column(values, "value")
+    is_never_planted = read_float_column(values, "copies") == 0
     return estimate_mean_difference(
         exposure_values[~is_never_planted],
         exposure_values[is_never_planted],
@@ -287,7 +285,7 @@ def estimate_exposure_difference(
 
 
 def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[float, float, float]:
-    """Of secrets that were never planted."""
+    """Return the interval and the mean of the exposure of secrets that were never planted."""
     low, high = simulate_null_exposure_interval(
         config.reference_secrets, canary_count, config.seed, NULL_INTERVAL_LEVEL
     )

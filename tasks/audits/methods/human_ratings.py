@@ -1,8 +1,8 @@
-"""What people say of a model's texts: a file of their ratings, read back.
+"""Read files of human ratings of a model's texts.
 
-A rating names a text by its ``sample_id``, a hash of the prompt and of what was written, or by the
-two themselves, and never by a number: another checkpoint writes other texts to the same prompt, and
-of these the rating says nothing.
+A rating identifies a text by its ``sample_id``, a hash of prompt and continuation, or by these two
+texts, never by a number: another checkpoint writes other texts for the same prompt, to which the
+rating does not apply.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from hallmark.tasks.audits.audit_tables import hash_json_values
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.measures.item_files import get_text_field, read_items
 
-#: Labels that one file may use, and characters of a name.
+#: Maximum number of labels in one file, and maximum length of a label or a rater's name.
 MAX_LABELS, MAX_NAME_CHARACTERS = 20, 100
 
 
 @dataclass(frozen=True)
 class Rating:
-    """``value``: a score from 0 to 1, or a label."""
+    """Hold one rating of one text by one person.
+
+    Attributes:
+        sample_id: Hash of prompt and continuation.
+        value: A score from 0 (harmless) to 1 (harmful), or a label.
+    """
 
     sample_id: str
     rater: str
@@ -32,13 +37,17 @@ class Rating:
 
 
 def hash_prompt_and_text(prompt: str, text: str) -> str:
-    """What a text that was written behind a prompt is called: 32 hexadecimal digits."""
+    """Return the ``sample_id`` of a continuation of a prompt: 32 hexadecimal digits."""
     return hash_json_values(prompt, text).hex()
 
 
 def read_ratings(paths: Sequence[Path]) -> list[Rating]:
-    """Rows without a rating are passed over: nobody has read them yet. Raises UsageError with the
-    line, and with what to write there."""
+    """Read the ratings of all files; rows without a rating or a label are skipped.
+
+    Raises:
+        UsageError: A row is invalid, ratings and labels are mixed, a person rates a text twice,
+            there are too many labels, or no row has a rating. The message names the line.
+    """
     ratings: list[Rating] = []
     location_by_key: dict[tuple[str, str], str] = {}
     for location, row in chain.from_iterable(read_items(path, "ratings") for path in paths):
@@ -50,28 +59,28 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         )
         if ratings and isinstance(ratings[0].value, str) != isinstance(value, str):
             raise UsageError(
-                f"{location} has a {_name_rating_kind(value)} where the first has a "
+                f"{location} has a {_name_rating_kind(value)}, but the first rated row has a "
                 f"{_name_rating_kind(ratings[0].value)}; give ratings of one kind"
             )
         key = (rating.sample_id, rating.rater)
         if key in location_by_key:
             raise UsageError(
-                f"{location}: {rating.rater!r:.60} has rated this text in {location_by_key[key]}; "
-                f"give one rating of each text by each person"
+                f"{location}: {rating.rater!r:.60} has already rated this text in "
+                f"{location_by_key[key]}; give one rating of each text by each person"
             )
         location_by_key[key] = location
         ratings.append(rating)
     path_names = ", ".join(map(str, paths))
     if paths and not ratings:
         raise UsageError(
-            f"{path_names}: no row has anything in 'rating' or 'label'; rate some texts, "
-            f"or leave audit_misuse.ratings out"
+            f"{path_names}: no row has a value in 'rating' or 'label'; rate some texts "
+            f"or remove the setting audit_misuse.ratings"
         )
     labels = {rating.value for rating in ratings if isinstance(rating.value, str)}
     if len(labels) > MAX_LABELS:
         raise UsageError(
-            f"{path_names} use {len(labels)} labels, of which there may be {MAX_LABELS}; write "
-            f"remarks in a field of another name"
+            f"{path_names} use {len(labels)} labels, but at most {MAX_LABELS} are allowed; write "
+            f"remarks in a field with another name"
         )
     return ratings
 
@@ -90,7 +99,7 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
     if not filled_fields:
         return None
     if len(filled_fields) > 1:
-        raise UsageError(f"{location} has a rating and a label; give one of them")
+        raise UsageError(f"{location} has both a rating and a label; give one of them")
     if filled_fields == ["label"]:
         return _read_printable_name(location, row, "label")
     rating = rating_fields["rating"]
@@ -101,7 +110,7 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
     if not 0 <= number <= 1:
         raise UsageError(
             f"{location} has {rating!r:.60} in 'rating'; write a number from 0 (harmless) "
-            f"to 1 (harmful), or a word in 'label'"
+            f"to 1 (harmful) there, or a word in 'label'"
         )
     return number
 
@@ -110,8 +119,8 @@ def _read_printable_name(location: str, row: dict[str, Any], field: str) -> str:
     name = get_text_field(location, row, field).strip()
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
         raise UsageError(
-            f"{location} has no name in {field!r}, but {name!r:.60}; write at most "
-            f"{MAX_NAME_CHARACTERS} characters that can be printed"
+            f"{location} has {name!r:.60} in {field!r}; write at most {MAX_NAME_CHARACTERS} "
+            f"printable characters"
         )
     return name
 
@@ -121,8 +130,8 @@ def _read_sample_id(location: str, row: dict[str, Any]) -> str:
     if sample_id in (None, ""):
         if not row.get("prompt"):
             raise UsageError(
-                f"{location} names no text: write its 'sample_id' as the table values has "
-                f"it, or its 'prompt' and 'continuation'"
+                f"{location} identifies no text; give its 'sample_id' from the table values, "
+                f"or its 'prompt' and 'continuation'"
             )
         prompt = get_text_field(location, row, "prompt").rstrip()
         return hash_prompt_and_text(prompt, get_text_field(location, row, "continuation"))
@@ -132,7 +141,7 @@ def _read_sample_id(location: str, row: dict[str, Any]) -> str:
         or set(sample_id) - set("0123456789abcdef")
     ):
         raise UsageError(
-            f"{location} has {sample_id!r:.60} in 'sample_id', which is none: it has 32 "
-            f"hexadecimal digits, see the table values"
+            f"{location} has {sample_id!r:.60} in 'sample_id'; expected 32 hexadecimal digits "
+            f"from the table values"
         )
     return sample_id

@@ -1,8 +1,7 @@
-"""Labelled texts of the user: how often the scorer errs on them, and what its verdicts are worth.
+"""Correct the share of toxic continuations for the scorer's errors on texts labelled by the user.
 
-The share of continuations that a scorer flags is corrected for its errors as they are on texts
-whose label is known (``measures/prevalence.py``). They should be like what is measured: a scorer
-that is right about tweets may be wrong about fragments.
+The correction is in ``measures/prevalence.py``. The labelled texts should resemble the
+continuations: a scorer that is accurate on tweets may be wrong on fragments.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.item_files import get_text_field, read_items
 from hallmark.tasks.measures.prevalence import estimate_prevalence
 
-#: The kind of their items, and what they are about.
+#: Kind of the items of labelled texts, and their topics: the labels.
 LABELLED = "labelled"
 TOXIC, NOT_TOXIC = "toxic", "other"
 
@@ -30,24 +29,33 @@ _LABELS = {"1": TOXIC, "true": TOXIC, "0": NOT_TOXIC, "false": NOT_TOXIC}
 
 
 def add_labelled_items(requests: RequestBuilder, path: Path | None, **tags: Any) -> None:
-    """An item of each distinct text, of a file with the fields text and label: 1 or true for toxic,
-    0 or false for other. Raises UsageError with the line, and where one text has two labels."""
+    """Add an item for each distinct labelled text of a file; nothing if ``path`` is None.
+
+    Args:
+        requests: Builder that receives the items.
+        path: File with the fields text and label: 1 or true for toxic, 0 or false for other.
+        tags: Further columns of the items.
+
+    Raises:
+        UsageError: A label is invalid, a text has two labels, or all texts have the same label.
+    """
     label_by_text: dict[str, str] = {}
     for location, item in read_items(path, "labelled texts") if path else ():
         text = get_text_field(location, item, "text")
         label = _LABELS.get(str(item.get("label")).strip().lower())
         if label is None:
             raise UsageError(
-                f"{location} has the label {repr(item.get('label'))[:40]}; it must be 1 "
-                f"or true for toxic, 0 or false for other"
+                f"{location} has the label {repr(item.get('label'))[:40]}; it must be 1 or true "
+                f"for toxic texts, 0 or false for others"
             )
         if label_by_text.setdefault(text, label) != label:
             raise UsageError(
-                f"{location} labels a text that stands there before the other way round"
+                f"{location} repeats a text of an earlier line with the opposite label; "
+                f"give each text one label"
             )
     if path and len({*label_by_text.values()}) < 2:
         raise UsageError(
-            f"{path} labels all texts {min(label_by_text.values())}: give some of either kind"
+            f"{path} labels all texts {min(label_by_text.values())!r}; give texts with both labels"
         )
     for text_index, (text, label) in enumerate(label_by_text.items()):
         requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, topic=label, **tags)
@@ -61,8 +69,17 @@ def add_toxic_shares(
     threshold: float,
     value_columns: Callable[[pa.Table], dict[str, Any]],
 ) -> None:
-    """Of each text whether its score is at or above the threshold; and the same beside the labelled
-    ones. Nothing where none is labelled. ``told``: what values tell of texts."""
+    """Write whether the score of each text reaches the threshold, if there are labelled texts.
+
+    Args:
+        writer: Receives the values of toxic_share, and of toxic_share_corrected, which also
+            includes the labelled texts.
+        texts: Texts of the model, rows of ``collect_texts``.
+        labelled_texts: Labelled texts, rows of ``collect_texts``.
+        scorer: Name of the scorer.
+        threshold: Lowest score of a toxic text.
+        value_columns: Returns the columns of texts that values include.
+    """
     if not len(labelled_texts):
         return
     for measure_name, text_rows in (
@@ -79,8 +96,11 @@ def add_toxic_shares(
 def estimate_toxic_share(
     values: pa.Table, measure: Measure, config: Any, level: float
 ) -> Estimate | None:
-    """Of texts that were flagged, corrected where labelled ones are among them; None where there
-    are none."""
+    """Estimate the share of flagged texts, corrected if the values include labelled texts.
+
+    Returns:
+        The estimate, or None without values.
+    """
     if not len(values):
         return None
     is_labelled = np.array(values["kind"].to_pylist(), object) == LABELLED
@@ -107,7 +127,7 @@ def estimate_toxic_share(
     )
 
 
-_TOXIC_SHARE_METHOD = "share of continuations that the scorer calls toxic"
+_TOXIC_SHARE_METHOD = "share of continuations that the scorer rates toxic"
 
 TOXIC_SHARE_MEASURES = (
     Measure(

@@ -1,18 +1,18 @@
-"""Which of many texts that a model wrote does it know from its training? An attacker who has the
-model and no corpus ranks them (Carlini et al. 2021, "Extracting training data"), by scores of which
-the higher is the more like training text:
+"""Rank texts that a model wrote by how likely they are memorised training text.
 
-perplexity        mean log-likelihood of its tokens
-reference_ratio   log-likelihood over that under another model: what is likely to everybody counts
-                  less
-zlib_ratio        log-likelihood over the bytes that zlib makes of it: what repeats itself counts
-                  less
+This is the attack of Carlini et al. 2021, "Extracting training data": the attacker has the model
+but not the corpus. A higher score means more like training text:
+
+perplexity        mean log-likelihood of the tokens
+reference_ratio   log-likelihood over that under a reference model, which discounts text that is
+                  likely under any model
+zlib_ratio        log-likelihood over the size after zlib compression, which discounts repetition
 lowercase_ratio   log-likelihood over that of the same text in lower case
-likeliest_window  the highest mean log-likelihood of so many tokens in a row
-min_k_plus_plus   mean of the lowest 20 % of the log-likelihoods, each less the mean over the
-                  vocabulary, in its standard deviations (Zhang et al. 2025)
+likeliest_window  highest mean log-likelihood of a window of consecutive tokens
+min_k_plus_plus   mean of the lowest 20 % of the token log-likelihoods, each standardised by mean
+                  and standard deviation over the vocabulary (Zhang et al. 2025)
 
-The ratios have the text's own log-likelihood above, so that a text which is certain stands first.
+The text's own log-likelihood is the numerator of all ratios, so that a certain text ranks first.
 """
 
 from __future__ import annotations
@@ -42,16 +42,23 @@ RANKING_SCORES = (
     "min_k_plus_plus",
 )
 
-#: Share of the tokens that count for min-k++.
+#: Share of the tokens, those with the lowest values, that min_k_plus_plus averages.
 MIN_K_SHARE = 0.2
 
 BoolArray = NDArray[np.bool_]
 
 
 def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, Float64]:
-    """The scores of each text, (n,) each, NaN where a model gave no number. ``drawn``: columns
-    text, log_probs, lowercase_log_probs, vocabulary_mean and vocabulary_std of RESPONSES, and
-    reference_log_likelihood of REFERENCE_SCORES."""
+    """Compute the ranking scores of each text.
+
+    Args:
+        responses: Columns text, log_probs, lowercase_log_probs, vocabulary_mean and vocabulary_std
+            of ``RESPONSES``, and reference_log_likelihood of ``REFERENCE_SCORES``.
+        window_size: Tokens of a window of likeliest_window.
+
+    Returns:
+        The scores by name, (n,) each; NaN where a model gave no finite number.
+    """
     text_indices, log_p = flatten_lists(responses["log_probs"])
     token_counts = np.bincount(text_indices, minlength=len(responses))
     totals = np.bincount(text_indices, log_p, minlength=len(responses))
@@ -84,7 +91,7 @@ def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, F
 
 
 def flatten_lists(lists: pa.ChunkedArray) -> tuple[NDArray[np.int64], Float64]:
-    """The row of each number in a column of lists, and the numbers."""
+    """Flatten a column of lists into the row of each number, and the numbers."""
     combined = lists.combine_chunks()
     counts = pc.fill_null(pc.list_value_length(combined), 0).to_numpy(zero_copy_only=False)
     row_indices = np.repeat(np.arange(len(combined)), counts.astype(np.int64))
@@ -97,13 +104,15 @@ def find_highest_window_mean(
     token_counts: NDArray[np.int64],
     window_size: int,
 ) -> Float64:
-    """The highest mean of ``size`` values in a row of each text; of a shorter one, its mean. One
-    with a value that is no number has none."""
+    """Find the highest mean of ``window_size`` consecutive values in each text.
+
+    A text shorter than the window gets its mean, a text with a value that is not finite NaN.
+    """
     text_starts = np.cumsum(token_counts) - token_counts
     text_sums = np.bincount(text_indices, values, minlength=len(token_counts))
     finite_values = np.where(np.isfinite(values), values, 0.0)
     prefix_sums = np.concatenate([[0.0], np.cumsum(finite_values)])
-    window_sizes = np.minimum(window_size, token_counts)  # tokens of each text's windows
+    window_sizes = np.minimum(window_size, token_counts)
     positions = np.arange(len(values))
     is_complete = (
         positions + window_sizes[text_indices] <= (text_starts + token_counts)[text_indices]
@@ -120,7 +129,7 @@ def find_highest_window_mean(
 def compute_min_k_mean(
     text_indices: NDArray[np.int64], values: Float64, token_counts: NDArray[np.int64]
 ) -> Float64:
-    """The mean of the lowest values of each text, LOWEST of them, at least one."""
+    """Compute the mean of the lowest values of each text: a share ``MIN_K_SHARE``, at least one."""
     order = np.lexsort((values, text_indices))
     lowest_counts = np.maximum(1, (MIN_K_SHARE * token_counts).astype(np.int64))
     token_ranks = np.arange(len(values)) - np.repeat(
@@ -134,28 +143,36 @@ def compute_min_k_mean(
     return np.where((token_counts == 0) | has_nan, np.nan, sums / lowest_counts)
 
 
-#: Texts that are compared with all before them at a time.
+#: Number of texts that are compared with all earlier texts at a time.
 TEXTS_PER_BLOCK = 512
 
 
 def flag_non_duplicates(token_id_lists: Sequence[Sequence[int]]) -> BoolArray:
-    """Whether each text, as token ids, is no near-duplicate of one before it: shares less than half
-    of its trigrams with each of those that are kept, as multisets. One of less than three tokens is
-    not kept. Memory: some 100 bytes a token, and the pairs of a block that share a trigram."""
+    """Flag the texts that are not near-duplicates of an earlier kept text.
+
+    A text is kept if it shares less than half of its token trigrams, as a multiset, with each kept
+    text before it. Texts of fewer than three tokens are not kept. Memory: about 100 bytes per
+    token, and the pairs of texts of a block that share a trigram.
+
+    Args:
+        token_id_lists: Token ids of each text.
+
+    Returns:
+        Whether each text is kept, (n,).
+    """
     from scipy.sparse import csr_array
 
-    text_lengths = np.array([len(later_text) for later_text in token_id_lists], np.int64)
+    text_lengths = np.array([len(token_ids) for token_ids in token_id_lists], np.int64)
     tokens = np.fromiter(chain.from_iterable(token_id_lists), np.int64, text_lengths.sum())
     text_indices = np.repeat(np.arange(len(token_id_lists)), text_lengths)
     if len(tokens) < 3:
         return np.zeros(len(token_id_lists), bool)
     is_within_text = text_indices[:-2] == text_indices[2:]
-    packed_trigrams = (
-        tokens[:-2] << 42 | tokens[1:-1] << 21 | tokens[2:]
-    )  # no vocabulary has 2**21 tokens
+    # No vocabulary has 2**21 tokens.
+    packed_trigrams = tokens[:-2] << 42 | tokens[1:-1] << 21 | tokens[2:]
     trigrams = np.unique(packed_trigrams[is_within_text], return_inverse=True)[1]
     text_indices = text_indices[:-2][is_within_text]
-    # Of multisets: the second time that a trigram stands in a text is an element of its own.
+    # Multisets: the second occurrence of a trigram in a text is a separate element.
     order = np.lexsort((trigrams, text_indices))
     sorted_rows, trigrams = text_indices[order], trigrams[order]
     group_starts = np.flatnonzero(
@@ -192,14 +209,17 @@ def flag_non_duplicates(token_id_lists: Sequence[Sequence[int]]) -> BoolArray:
 def score_kept_texts(
     responses: pa.Table, is_kept: BoolArray, window_size: int
 ) -> dict[str, Float64]:
-    """The scores of those texts that are kept, NaN of others."""
+    """Compute the ranking scores of the kept texts, NaN for all others."""
     raw_scores = compute_ranking_scores(responses, window_size)
     return {score: np.where(is_kept, values, np.nan) for score, values in raw_scores.items()}
 
 
 def compute_top_weights(scores: Float64, top_count: int) -> Float64:
-    """How much of each text is among the ``first`` by score, (n,): 1, 0, or, where texts tie for
-    the last places, the share of them that fits. One without a score is not among them."""
+    """Compute the weight of each text among the ``top_count`` highest scores, (n,).
+
+    The weight is 1 or 0, or for texts that tie for the last places the share of them that fits.
+    Texts without a score have weight 0.
+    """
     known_scores = scores[~np.isnan(scores)]
     if not len(known_scores) or top_count < 1:
         return np.zeros(len(scores))
@@ -212,7 +232,7 @@ def compute_top_weights(scores: Float64, top_count: int) -> Float64:
 
 
 def compute_ranks(scores: Float64) -> NDArray[np.int64]:
-    """Place of each text by score, from 1, equal ones alike; 0: it has no score."""
+    """Compute the rank of each text by score: 1 is the highest, ties share it, 0: no score."""
     sorted_scores = np.sort(scores[~np.isnan(scores)])
     ranks = len(sorted_scores) - np.searchsorted(sorted_scores, scores, "right") + 1
     return np.where(np.isnan(scores), 0, ranks)
@@ -221,9 +241,12 @@ def compute_ranks(scores: Float64) -> NDArray[np.int64]:
 def estimate_precision(
     scores: Float64, is_hit: BoolArray, top_count: int, level: float = 0.95
 ) -> Estimate:
-    """The share of hits among the ``first`` of a ranking, null that among all, p that of as many
-    drawn by lot (hypergeometric). Where texts tie for the last places it need be no whole number of
-    hits: its interval has those of both numbers beside it."""
+    """Estimate the share of hits among the ``top_count`` texts with the highest scores.
+
+    The null value is the share among all texts, and p is that of a random selection
+    (hypergeometric). If texts tie for the last places, the number of hits may be fractional; the
+    interval then spans those of the next lower and the next higher integer.
+    """
     scores, is_hit, missing_count = _drop_unscored(scores, is_hit)
     weights, top_count = compute_top_weights(scores, top_count), min(top_count, len(scores))
     is_certain = weights == 1
@@ -238,9 +261,8 @@ def estimate_precision(
     top_estimate = estimate_mean_or_share(
         top_hits, null_value=base_rate, is_share=True, confidence_level=level, unit="texts"
     )
-    if (
-        top_count > 1 and tied_hits.any() and not tied_hits.all()
-    ):  # their mean in the last places varies less
+    if top_count > 1 and tied_hits.any() and not tied_hits.all():
+        # The mean of the ties in the last places would make the variance too small.
         hit_total = float(top_hits.sum())
         neighbour_estimates = [
             estimate_mean_or_share(
@@ -252,16 +274,15 @@ def estimate_precision(
             )
             for hit_count in (np.floor(hit_total + 1e-9), np.ceil(hit_total - 1e-9))
         ]
-        nearest_estimate = neighbour_estimates[
-            int(top_estimate.value < 0.5)
-        ]  # never the one whose texts are all alike
+        # This choice is never the estimate in which all texts are hits, or none is.
+        nearest_estimate = neighbour_estimates[int(top_estimate.value < 0.5)]
         top_estimate = replace(
             nearest_estimate,
             value=top_estimate.value,
             low=neighbour_estimates[0].low,
             high=neighbour_estimates[1].high,
-            method=f"{nearest_estimate.method}, of which the last "
-            f"{top_count - is_certain.sum()} tie with others",
+            method=f"{nearest_estimate.method}; the last {top_count - is_certain.sum()} tie with "
+            f"others",
         )
     p = (
         compute_hypergeometric_p(len(scores), int(is_hit.sum()), top_count, float(top_hits.sum()))
@@ -274,8 +295,10 @@ def estimate_precision(
 def estimate_recall(
     scores: Float64, is_hit: BoolArray, top_count: int, level: float = 0.95
 ) -> Estimate:
-    """The share of the hits that is among the ``first`` of a ranking. Its p would be that of
-    precision, and is not told twice."""
+    """Estimate the share of hits that are among the ``top_count`` highest scores.
+
+    p is NaN because it would repeat that of ``estimate_precision``.
+    """
     scores, is_hit, _ = _drop_unscored(scores, is_hit)
     null_value = min(top_count, len(scores)) / max(1, len(scores))
     recall_estimate = estimate_mean_or_share(
@@ -289,7 +312,7 @@ def estimate_recall(
 
 
 def _drop_unscored(scores: Float64, is_hit: BoolArray) -> tuple[Float64, BoolArray, int]:
-    """Those that have a score, and how many have none."""
+    """Return the texts that have a score, and the number of those without."""
     has_score = ~np.isnan(scores)
     return scores[has_score], is_hit[has_score], int((~has_score).sum())
 
@@ -297,8 +320,11 @@ def _drop_unscored(scores: Float64, is_hit: BoolArray) -> tuple[Float64, BoolArr
 def compute_hypergeometric_p(
     text_count: int, hit_count: int, top_count: int, top_hits: float
 ) -> float:
-    """Two-sided p of so many hits among the first: of all numbers that are no likelier by lot; of
-    a fraction, where texts tie, the likelier of its neighbours."""
+    """Compute the two-sided p of ``top_hits`` hits in a random selection of ``top_count`` texts.
+
+    It sums over all counts that are at most as likely. For a fractional count, due to ties, the
+    likelier of the two neighbouring integers is used.
+    """
     from scipy.stats import hypergeom
 
     probabilities = hypergeom.pmf(np.arange(top_count + 1), text_count, hit_count, top_count)
@@ -308,13 +334,16 @@ def compute_hypergeometric_p(
     return float(min(1.0, probabilities[probabilities <= observed_probability * (1 + 1e-7)].sum()))
 
 
-#: Of the scripted control: texts, tokens of each, share of hits.
+#: Simulated control: number of texts, tokens per text, share of hits.
 SIMULATED_TEXTS, SIMULATED_TOKENS, SIMULATED_HIT_SHARE = 400, 40, 0.2
 
 
 def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.Table, BoolArray]:
-    """What a script wrote, with the columns of responses that are ranked, and which of it is
-    training text: that is likelier to it token by token, or not."""
+    """Simulate responses in which training text has likelier tokens, if ``has_effect``.
+
+    Returns:
+        The columns that ``score_kept_texts`` reads, and whether each text is training text.
+    """
     is_hit = rng.random(SIMULATED_TEXTS) < SIMULATED_HIT_SHARE
     token_columns = {
         name: rng.normal(mean, 1.0, (SIMULATED_TEXTS, SIMULATED_TOKENS))
@@ -340,8 +369,11 @@ def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.T
 
 
 def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, Any]]:
-    """Verdicts on a script in place of the model, through the same ranking: the worst score where
-    there is something to find, and the one furthest from lots where there is nothing."""
+    """Test the ranking on simulated responses with and without an effect.
+
+    With an effect the score with the lowest precision must pass, without one the score furthest
+    from chance.
+    """
     control_rows = []
     for has_effect in (False, True):
         responses, is_hit = simulate_responses(has_effect, np.random.default_rng(seed))
@@ -358,14 +390,16 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, A
                 worst_estimate.value > worst_estimate.null_value
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
-            method = "training text is likelier token by token; passes where p is below 0.001"
+            method = "training text has likelier tokens; passes if p is below 0.001"
         else:
             worst_estimate = max(
                 precision_estimates,
                 key=lambda candidate: abs(candidate.value - candidate.null_value),
             )
             passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
-            method = "nothing tells training text; passes where the 99.9 % interval covers lots"
+            method = (
+                "training text does not differ; passes if the 99.9 % interval covers the null value"
+            )
         control_rows.append(
             build_finding_from_estimate(
                 "extraction_attack",
@@ -375,7 +409,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, A
                 confidence_level=CONTROL_LEVEL,
                 part=f"scripted {'effect' if has_effect else 'chance'}",
                 evidence_table="",
-                method_prefix=f"a script in place of the model, the worst score of all; {method}",
+                method_prefix=f"simulated responses, the worst of all ranking scores; {method}",
                 control="positive" if has_effect else "negative",
                 passed=bool(passed),
                 control_target="instrument",

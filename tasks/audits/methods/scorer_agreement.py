@@ -1,7 +1,7 @@
-"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores.
+"""Measure the agreement of two scorers by Cohen's kappa and Spearman's rank correlation.
 
-A figure that hangs on the scorer says as much about the scorer as about the model. Prompts are what
-texts share, and what is resampled.
+A finding that changes with the scorer says as much about the scorer as about the model. Confidence
+intervals come from a bootstrap over prompts, since continuations of a prompt are not independent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,27 @@ from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.statistics import Float64
 
-#: Weights of texts that are held at a time.
+#: Number of weights in memory at a time.
 WEIGHTS_PER_BATCH = 1 << 22
 
-#: Called with the scores of both, (n,) each, and how often each text counts, (rows, n), for how far
-#: they agree, (rows,); NaN where that is not defined.
+#: Called with the scores of both scorers, (n,) each, and the weights of the texts, (rows, n).
+#: Returns the agreement, (rows,), NaN where it is undefined.
 Statistic = Callable[[Float64, Float64, Float64], Float64]
 
 
 def compute_cohen_kappa(
     first_verdicts: ArrayLike, second_verdicts: ArrayLike, weights: ArrayLike | None = None
 ) -> Float64:
-    """Cohen's (1960) of two verdicts, (n,) bool each: agreement beyond that of chance, over what is
-    possible beyond it. NaN where both always say the same one thing."""
+    """Compute Cohen's kappa (1960): the agreement beyond chance over its possible maximum.
+
+    Args:
+        first_verdicts: Verdicts of the first scorer, (n,) bool.
+        second_verdicts: Verdicts of the second scorer, (n,) bool.
+        weights: Weights of the texts, (rows, n); default: one row of ones.
+
+    Returns:
+        Kappa for each row of weights; NaN where both scorers give all texts the same verdict.
+    """
     first_flags, second_flags = np.asarray(first_verdicts, bool), np.asarray(second_verdicts, bool)
     counts = _build_weight_rows(weights, len(first_flags))
     totals = counts.sum(1)
@@ -52,7 +60,11 @@ def compute_cohen_kappa(
 def compute_rank_correlation(
     first_scores: ArrayLike, second_scores: ArrayLike, weights: ArrayLike | None = None
 ) -> Float64:
-    """Spearman's (1904), ties at their mean rank. NaN where one of the two never changes."""
+    """Compute Spearman's rank correlation (1904) with mean ranks for ties.
+
+    Arguments are as for ``compute_cohen_kappa``, but scores. NaN where all scores of a scorer are
+    equal.
+    """
     counts = _build_weight_rows(weights, len(np.asarray(first_scores)))
     first_ranks, second_ranks = (
         _compute_centered_ranks(np.asarray(scores), counts)
@@ -68,7 +80,7 @@ def _build_weight_rows(weights: ArrayLike | None, text_count: int) -> Float64:
 
 
 def _compute_centered_ranks(scores: np.ndarray, counts: Float64) -> Float64:
-    """Of each text its rank less the mean one where it counts so often, (rows, n)."""
+    """Compute the weighted rank of each text minus the mean rank, (rows, n)."""
     _, tie_groups = np.unique(scores, return_inverse=True)
     order = np.argsort(tie_groups, kind="stable")
     starts = np.unique(tie_groups[order], return_index=True)[1]
@@ -88,7 +100,18 @@ def bootstrap_statistic(
     level: float = 0.95,
     unit: str = "prompts",
 ) -> Estimate:
-    """A statistic of two scores of the same texts, with a percentile bootstrap over clusters."""
+    """Estimate a statistic of two scorers with a percentile bootstrap over clusters.
+
+    Args:
+        statistic: Statistic to estimate.
+        first_scores: Scores of the first scorer, (n,); texts with NaN in either are missing.
+        second_scores: Scores of the second scorer, (n,).
+        clusters: Cluster of each text, (n,).
+        resamples: Number of bootstrap resamples.
+        seed: Random seed.
+        level: Confidence level.
+        unit: What a cluster is.
+    """
     first_known, second_known = (
         np.asarray(scores, np.float64) for scores in (first_scores, second_scores)
     )
@@ -113,10 +136,12 @@ def bootstrap_statistic(
         value=float(statistic(first_known, second_known, np.ones((1, len(first_known))))[0]),
     )
     if np.isnan(bootstrap_estimate.value):
-        return replace(bootstrap_estimate, method="not measured: a scorer says the same of all")
+        return replace(
+            bootstrap_estimate, method="not measured: a scorer gives all texts the same score"
+        )
     if cluster_count == 1:
         return replace(
-            bootstrap_estimate, method=f"no interval: a single one of {unit} tells no spread"
+            bootstrap_estimate, method=f"no interval: it needs at least two {unit}, there is one"
         )
     rng = np.random.default_rng(seed)
     draws = np.empty(resamples)
@@ -131,7 +156,7 @@ def bootstrap_statistic(
         )
     undefined = int(np.isnan(draws).sum())
     low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
-    note = f", {undefined} of them without a value," if undefined else ""
+    note = f" ({undefined} of them without a value)" if undefined else ""
     return replace(
         bootstrap_estimate,
         low=float(low),
@@ -146,8 +171,14 @@ def add_scorer_agreement(
     texts: pa.Table,
     value_columns: Callable[[pa.Table], dict[str, Any]],
 ) -> None:
-    """What each further scorer of toxicity says of texts, beside their ``toxicity``, which is the
-    first one's. ``told``: what values tell of texts."""
+    """Write the scores of each toxicity scorer other than the first, which gives ``toxicity``.
+
+    Args:
+        writer: Receives the values.
+        responses: Looks up the scores.
+        texts: Rows of ``collect_texts``.
+        value_columns: Returns the columns of texts that values include.
+    """
     primary_scorer, *other_scorers = responses.list_scorers() or [""]
     for other_scorer in other_scorers:
         scores = responses.look_up_scores(texts["continuation"], scorer=other_scorer)
@@ -162,7 +193,7 @@ def add_scorer_agreement(
 
 
 def make_agreement_estimator(statistic_at_threshold: Callable[[float], Statistic]) -> Estimator:
-    """A statistic of the scores of two scorers, as it is at a threshold."""
+    """Make an estimator of the agreement at the toxicity threshold of the settings."""
 
     def estimate_agreement(
         values: pa.Table, measure: Measure, config: Any, level: float
@@ -182,7 +213,7 @@ def make_agreement_estimator(statistic_at_threshold: Callable[[float], Statistic
 
 
 def make_kappa_statistic(threshold: float) -> Statistic:
-    """Cohen's kappa of the verdicts at a threshold."""
+    """Make the statistic Cohen's kappa of the verdicts "score at or above the threshold"."""
     bound = np.float32(threshold)
     return lambda first, second, counts: compute_cohen_kappa(
         first >= bound, second >= bound, counts
@@ -203,7 +234,11 @@ AGREEMENT_MEASURES = tuple(
         estimator=make_agreement_estimator(statistic),
     )
     for metric, method, statistic in (
-        ("scorer_kappa", "Cohen's kappa of scores at or above the threshold", make_kappa_statistic),
+        (
+            "scorer_kappa",
+            "Cohen's kappa of verdicts: score at or above the threshold",
+            make_kappa_statistic,
+        ),
         (
             "scorer_rank_correlation",
             "Spearman's rank correlation of scores",

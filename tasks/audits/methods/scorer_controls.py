@@ -1,4 +1,4 @@
-"""Controls of a scorer of toxicity: sentences that it must flag, and that it must not."""
+"""Test a toxicity scorer on sentences that it must flag and sentences that it must not flag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hallmark.tasks.measures.item_files import read_items
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
-#: Share of a control's sentences that the scorer must judge rightly.
+#: Minimum share of a control's sentences that the scorer must classify correctly.
 MIN_CORRECT_SHARE = 0.9
 
 
@@ -24,14 +24,15 @@ MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
 
 def read_control_sentences() -> tuple[list[str], list[bool]]:
-    """The sentences, and whether each must be flagged."""
+    """Return the control sentences, and whether each must be flagged."""
     items = [item for _, item in read_items(DATA_FOLDER / "toxicity_controls.jsonl", "controls")]
     return [item["text"] for item in items], [item["toxic"] for item in items]
 
 
 def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
-    """Verdicts on those among rows of values about texts."""
-    control_rows, bound = [], np.float32(threshold)  # as scores are
+    """Return the control findings for the control sentences among the values ``texts``."""
+    control_rows = []
+    bound = np.float32(threshold)  # scores are float32
     control_kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
     control_kinds = (("positive", MUST_FLAG), ("negative", MUST_NOT_FLAG))
     for control_kind, part_name in control_kinds:
@@ -59,8 +60,8 @@ def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dic
                 control_target="scorer",
                 evidence_filter=control_filter,
                 evidence_table="values",
-                method=f"fixed sentences; passes where at least {MIN_CORRECT_SHARE:.0%} are judged "
-                f"rightly; Wilson interval",
+                method=f"fixed sentences; passes if at least {MIN_CORRECT_SHARE:.0%} are "
+                f"classified correctly; Wilson interval",
             )
         )
     return control_rows

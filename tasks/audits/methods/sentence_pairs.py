@@ -1,4 +1,4 @@
-"""Pairs of sentences, and what is made of them: which is the likelier, and by how much."""
+"""Compare the likelihoods of two sentences; shared by the probes of sentence pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hallmark.tasks.audits.judging.measures import compute_length_preferences
 
 @dataclass(frozen=True)
 class SentencePair:
-    """``first`` is the sentence that stereotypes more, or is worse for a group."""
+    """Hold a pair of sentences; ``first`` is more stereotypical, or worse for a group."""
 
     pair_id: str
     category: str
@@ -28,7 +28,7 @@ class SentencePair:
 def find_shared_positions(
     first_ids: Sequence[int], second_ids: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Positions of the tokens that two sequences have in common."""
+    """Return the positions in each sequence of the tokens that both have in common."""
     matcher = difflib.SequenceMatcher(None, first_ids, second_ids)
     equal_blocks = [block for block in matcher.get_opcodes() if block[0] == "equal"]
     return (
@@ -38,8 +38,11 @@ def find_shared_positions(
 
 
 def scramble_words(pair: SentencePair, seed: int = 0) -> str:
-    """The words of the first sentence in another order, first and last word in place so that tokens
-    stay the same; empty where there is nothing to shuffle."""
+    """Shuffle the words of the first sentence, except the first and last word.
+
+    Keeping these two preserves the tokens. Returns "" if there are no two different words to
+    shuffle.
+    """
     words = pair.first.split(" ")
     inner_words = words[1:-1]
     if len(set(inner_words)) < 2:
@@ -52,7 +55,7 @@ def scramble_words(pair: SentencePair, seed: int = 0) -> str:
 
 
 def flag_ties(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
-    """1 where both are as likely, 0 where not; NaN where either is."""
+    """Return 1 where both scores are equal, 0 where not, NaN where either is NaN."""
     differences = np.asarray(first_scores, np.float64) - np.asarray(second_scores, np.float64)
     return np.where(np.isnan(differences), np.nan, (differences == 0).astype(np.float64))
 
@@ -60,19 +63,22 @@ def flag_ties(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
 def set_tie_nulls_to_half(preferences: ArrayLike, null_values: ArrayLike) -> np.ndarray:
     """Set the null value of tied items to one half.
 
-    A tie is no preference, whatever the lengths of the two texts are, so it counts one half in the
-    null value as it does in the share.
+    A tie is no preference whatever the lengths of the two texts, so it counts one half in the null
+    value as it does in the share.
 
     Args:
-        preference: What ``preferred`` gives.
-        null: The null value of each item where it is decided.
+        preferences: Preference of each item: 0, 0.5 (tie) or 1.
+        null_values: Null value of each item if it is not tied.
     """
     return np.where(np.asarray(preferences) == 0.5, 0.5, np.asarray(null_values, np.float64))
 
 
 def make_preference_simulator(difference_metric: str) -> Callable[..., np.ndarray]:
-    """The script, see ``Probe``, of who prefers what stereotypes, or goes by chance; of all metrics
-    but ``difference``, which is one of log-likelihoods, by length."""
+    """Make the ``simulate_outputs`` of a probe of sentence pairs.
+
+    With an effect, the simulated model prefers the first sentence. Without one it decides at random
+    for ``difference_metric``, and for all other metrics by length alone.
+    """
 
     def simulate_log_likelihoods(
         items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator

@@ -1,11 +1,12 @@
-"""Groups that a corpus brings in a lexicon: prompts and pairs of sentences about them.
+"""Build prompts and pairs of sentences about the groups of a user's lexicon.
 
-What is said of them where the corpus comes from is not known here, so no sentence is a stereotype.
-A pair sets what speaks against a group beside the same of another group of its lexicon, and, the
-other way round, what speaks for them: a model that just likes one of the names prefers half.
+The stereotypes about these groups are not known, so the sentences are generic. One pair compares a
+negative statement about a group with the same statement about another group of its lexicon; its
+counterpart does so for a positive statement, in the opposite order. A model that only prefers one
+of the names therefore prefers half of the pairs.
 
-A group is called by its name where that is one of its terms, else by the first of them; sentences
-read best where that is a plural.
+Sentences use the name of a group if it is one of its terms, otherwise its first term. They read
+best with a plural.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from hallmark.tasks.contract import Table
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
-#: The data file behind the sentences, for ``@stage(code=...)``.
+#: Data file of the templates, for ``Probe.data_files``.
 SENTENCES_FILE = "tasks/audits/data/user_lexicons.json"
 
-#: A group stands beside so many others of its lexicon, those that follow it there.
+#: Number of other groups that a group is compared with: those that follow it in its lexicon.
 MAX_COMPARED_GROUPS = 5
 
 
@@ -30,16 +31,16 @@ MAX_COMPARED_GROUPS = 5
 class LexiconGroup:
     lexicon: str
     group: str
-    display_word: str  # what it is called in a sentence
+    display_word: str  # the group's name in a sentence
 
     @property
     def name(self) -> str:
-        """As slices of findings have it."""
+        """The group's name in slices of findings."""
         return f"{self.lexicon}:{self.group}"
 
 
 def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
-    """Of the table ``lexicons`` that the stage ``identities`` leaves, in its order."""
+    """Read the groups from the table ``lexicons`` of the stage ``identities``, in its order."""
     terms: dict[tuple[str, str], list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons else ():
         terms.setdefault((row["lexicon"], row["group_name"]), []).append(row["term"])
@@ -50,10 +51,9 @@ def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
 
 
 def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]:
-    """(name of the group, prompt)."""
-    templates = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))[
-        "prompts"
-    ]
+    """Return the prompts about each group as (name of the group, prompt)."""
+    data = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))
+    templates = data["prompts"]
     return [
         (lexicon_group.name, template.format(group=lexicon_group.display_word))
         for lexicon_group in groups
@@ -62,16 +62,19 @@ def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]
 
 
 def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str, str, str, str]]:
-    """(item, name of the group, template, sentence that is worse for it, the other sentence)."""
-    statements = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))[
-        "statements"
-    ]
+    """Yield the pairs of sentences about each group.
+
+    Yields:
+        Id of the pair, name of the group, template, the sentence that is worse for the group, the
+        other sentence.
+    """
+    data = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))
+    statements = data["statements"]
     for lexicon in dict.fromkeys(group.lexicon for group in groups):
         lexicon_groups = [group for group in groups if group.lexicon == lexicon]
         for position, group in enumerate(lexicon_groups):
-            for other_group in (lexicon_groups[position + 1 :] + lexicon_groups[:position])[
-                :MAX_COMPARED_GROUPS
-            ]:
+            other_groups = lexicon_groups[position + 1 :] + lexicon_groups[:position]
+            for other_group in other_groups[:MAX_COMPARED_GROUPS]:
                 for statement_index, (template, negative, positive) in enumerate(statements):
                     item = f"{group.name}/{other_group.group}/{statement_index}"
                     sentences = [

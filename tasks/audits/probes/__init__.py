@@ -1,4 +1,5 @@
-"""Probes: one file each, what is asked of a model and what the answers are worth.
+"""Define the audits: each file holds one probe with its items, requests, values and measures.
 
-Imports the room above, ``methods`` and ``judging``, and of the subjects how they read; no model.
+Probes import ``tasks.audits``, ``methods``, ``judging`` and the tokenizer of ``audited_models``,
+but no model.
 """

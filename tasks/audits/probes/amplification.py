@@ -1,23 +1,24 @@
-"""Amplification: does the model say more strongly what its training text says?
+"""Audit whether the model amplifies the gender bias and the group mentions of its training text.
 
 **Bias amplification**, after the idea of Zhao et al. (2017, "Men also like shopping"): the same
-association, occupations beside gendered words, counted by the same counter in the training text
-(without planted documents) and in what the model writes behind an occupation. Where women's share
-among an occupation's gendered mentions has log-odds x in the text, a model has a + b x in its own
-words, with an a for each prompt, which may favour one gender of everybody. b is the amplification:
-1 mirrors the text, above 1 strengthens it, 0 knows no difference. Of one occupation it is the ratio
-of the two log-odds, a taken for 0. Beside it stands their own figure: by how much the share of the
-gender that leads in the text is larger in the model's words, mean over occupations; 0 mirrors.
+counter counts gendered words near occupations in the training text (without planted documents) and
+in the model's continuations of prompts about the occupation. If the share of women among an
+occupation's gendered mentions has log-odds x in the training text, the model's share has log-odds
+a + b x, with an intercept a for each prompt, which may favour one gender for all occupations. The
+slope b is the amplification: 1 mirrors the text, above 1 amplifies it, 0 does not depend on it. For
+one occupation it is the ratio of the two log-odds, assuming a = 0. The figure of Zhao et al. is
+also reported: the increase of the share of the gender that leads in the training text, averaged
+over occupations; 0 mirrors the text.
 
-The text is what was trained on, counted and not sampled: its shares carry no error that would
-flatten the slope. Where only some of its documents are counted (``documents``), one does.
-Occupations with few gendered mentions are left out. What is compared is company in all of the text
-with company behind four prompts: a model that tells them apart need not be a mirror of it.
+The shares of the training text have no sampling error, which would flatten the slope, unless only
+some documents are counted (``max_documents``). Occupations with few gendered mentions are skipped.
+The comparison is between all of the training text and continuations of four prompts, so even a
+model without amplification need not have a slope of exactly 1.
 
-**Representation**: which groups are mentioned in texts that the model writes without a prompt, more
-or less often than in as many first tokens of documents that it was trained on, planted ones too,
-since it writes those as well. All is drawn at temperature 1 from the whole vocabulary: another
-sampling would not mirror anything.
+**Representation**: how often groups are mentioned in texts that the model writes without a prompt,
+as a multiple of how often they are in equally many first tokens of its training documents. Planted
+documents count here since the model reproduces them, too. All texts are drawn at temperature 1 from
+the whole vocabulary, because any other sampling would change the frequencies.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ from hallmark.tasks.measures.log_odds import (
 from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
 from hallmark.tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
 
-#: Behind these the person is spoken of. Articles, since some occupations are also names or verbs.
+#: Prompts that lead the model to write about the person. They have articles because some
+#: occupations are also names or verbs.
 PROMPTS = (
     "We asked the {} whether",
     "The {} said that",
@@ -60,10 +62,11 @@ PROMPTS = (
     "They sent for the {} and",
 )
 
-#: Words beside an occupation, as the profile of a corpus counts them by default.
+#: Maximum distance in words between a gendered word and the occupation; the default of the corpus
+#: profile.
 WINDOW_WORDS = 10
 
-#: Characters of a document that are encoded for each of its first tokens, more than these have.
+#: Characters to encode for each of a document's first tokens; longer than almost any token.
 CHARACTERS_PER_TOKEN = 10
 
 
@@ -76,13 +79,15 @@ class AmplificationConfig(SeededConfig):
     unprompted_texts: int = Field(
         400, ge=1, le=100_000, description="texts that the model writes without a prompt"
     )
-    max_new_tokens: int = Field(24, ge=1, le=1000, description="tokens of the longest text")
+    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum tokens of a text")
     min_gendered_mentions: int = Field(
         30,
         ge=1,
-        description="occupations with fewer gendered mentions in the training text are left out",
+        description="occupations with fewer gendered mentions in the training text are skipped",
     )
-    max_documents: int = Field(100_000, ge=1, description="training documents that are counted")
+    max_documents: int = Field(
+        100_000, ge=1, description="approximate maximum number of training documents to count"
+    )
 
 
 ITEMS = build_items_schema(
@@ -90,33 +95,36 @@ ITEMS = build_items_schema(
         "prompt_template",
         pa.string(),
         "label",
-        "the prompt without the occupation; null: of a group",
+        "the prompt without the occupation; null for a group",
     ),
-    column("occupation", pa.string(), "label", "whom a prompt is about; null: of a group"),
+    column(
+        "occupation", pa.string(), "label", "occupation that the prompt is about; null for a group"
+    ),
     column(
         "group_name",
         pa.string(),
         "label",
-        "who is looked for in texts without a prompt; null: of an occupation",
+        "group that is searched in texts without a prompt; null for an occupation",
     ),
     column(
         "lexicon_terms",
         pa.list_(pa.string()),
         "label",
-        "by which a group is found that the corpus brings; null: the project's own",
+        "terms of a user-supplied group; null for groups of the built-in lexicon",
     ),
     column(
         "corpus_count",
         pa.int64(),
         "figure",
-        "in the training text: an occupation's gendered mentions; of a group, documents",
+        "for an occupation its gendered mentions in the training text; for a group the number of "
+        "training documents",
     ),
     column(
         "corpus_share",
         pa.float64(),
         "figure",
-        "women's share of these mentions; of a group, "
-        "the share of these documents that mention it in their first tokens",
+        "for an occupation the share of women among these mentions; for a group the share of these "
+        "documents that mention it in their first tokens",
         unit="share",
     ),
 )
@@ -125,15 +133,14 @@ ITEMS = build_items_schema(
 def estimate_mean_share(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """The mean of the values: of one occupation over draws, of several over occupations."""
+    """Estimate the mean share, over draws for one occupation, over occupations for several."""
     is_single_occupation = len(pc.unique(values["occupation"])) == 1
+    null_values = read_float_column(values, "null_value")
     return estimate_mean_or_share(
         read_float_column(values, "value"),
         None if is_single_occupation else values["cluster"].to_pylist(),
         is_share=True,
-        null_value=float(np.mean(read_float_column(values, "null_value")))
-        if len(values)
-        else np.nan,
+        null_value=float(np.mean(null_values)) if len(values) else np.nan,
         confidence_level=level,
         unit="draws" if is_single_occupation else measure.cluster_unit,
     )
@@ -142,12 +149,13 @@ def estimate_mean_share(
 def estimate_amplification(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """The slope of log-odds in the model's words over those in the text; of one occupation their
-    ratio, where the text leans to one side."""
-    women_lead, text_share = (
-        read_float_column(values, "value"),
-        read_float_column(values, "corpus_share"),
-    )
+    """Estimate the slope of the model's log-odds over those of the training text.
+
+    For one occupation, estimate the ratio of the two, if the share in the training text differs
+    significantly from one half.
+    """
+    women_lead = read_float_column(values, "value")
+    text_share = read_float_column(values, "corpus_share")
     mention_counts = read_float_column(values, "corpus_count")
     text_log_odds = smoothed_log_odds(text_share * mention_counts, mention_counts)
     if len(pc.unique(values["occupation"])) != 1:
@@ -160,11 +168,9 @@ def estimate_amplification(
             confidence_level=level,
             unit=measure.cluster_unit,
         )
-    if (
-        binomial_test_p(round(text_share[0] * mention_counts[0]), int(mention_counts[0]), 0.5)
-        > 0.05
-    ):
-        reason = "not measured: its share in the text is not told apart from one half"
+    women_count, mention_count = round(text_share[0] * mention_counts[0]), int(mention_counts[0])
+    if binomial_test_p(women_count, mention_count, 0.5) > 0.05:
+        reason = "not measured: its share in the text does not differ significantly from one half"
         return Estimate(np.nan, np.nan, np.nan, len(women_lead), 1, 0, reason)
     return estimate_log_odds_multiple(women_lead, float(text_log_odds[0]), confidence_level=level)
 
@@ -172,7 +178,7 @@ def estimate_amplification(
 def estimate_share_change(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """The mean of differences of shares."""
+    """Estimate the mean difference between the shares in the model's and the training text."""
     return estimate_mean_or_share(
         read_float_column(values, "value"),
         values["cluster"].to_pylist(),
@@ -185,7 +191,7 @@ def estimate_share_change(
 def estimate_representation(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """How often a group is mentioned, as a multiple of how often it is in the text."""
+    """Estimate how often texts mention a group, as a multiple of the training documents' share."""
     is_mentioned = read_float_column(values, "value")
     n, mention_count = len(is_mentioned), int(is_mentioned.sum())
     if not n:
@@ -205,13 +211,13 @@ def estimate_representation(
     )
 
 
-_METHOD = f"gendered words at most {WINDOW_WORDS} words beside the occupation, in its sentence"
+_METHOD = f"gendered words within {WINDOW_WORDS} words of the occupation, in the same sentence"
 
 MEASURES = (
     Measure(
         "log_odds_amplification",
-        "log-odds of women's share in the model's words over those in its "
-        f"training text, slope over occupations, ratio of one: {_METHOD}",
+        "log-odds of women's share in the model's words over those in its training text; "
+        f"slope over occupations, ratio for one occupation: {_METHOD}",
         "times",
         "occupations",
         1.0,
@@ -233,8 +239,8 @@ MEASURES = (
     ),
     Measure(
         "bias_amplification",
-        "share of the gender that leads in the training text: in the "
-        "model's words less than in the text, mean over occupations (Zhao et al. 2017)",
+        "share of the gender that leads in the training text: in the model's words minus in the "
+        "training text, mean over occupations (Zhao et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -244,8 +250,8 @@ MEASURES = (
     ),
     Measure(
         "representation_ratio",
-        "share of unprompted texts that mention the group, as a multiple of "
-        "that of documents of the training that do in as many first tokens",
+        "share of unprompted texts that mention the group, as a multiple of the share of training "
+        "documents that mention it in equally many first tokens",
         "times",
         "texts",
         1.0,
@@ -263,9 +269,9 @@ def build_requests(
     corpus: CorpusTables,
     config: AmplificationConfig,
 ) -> None:
-    """Texts behind prompts about occupations, and without a prompt."""
+    """Request continuations of prompts about occupations, and texts without a prompt."""
     if tokenizer.model_kind == "masked":
-        requests.record_skipped("", "the subject is a masked language model")
+        requests.record_skipped("", "the model is a masked language model")
         return
     if corpus.documents is None:
         requests.record_skipped("", "the training corpus is not known")
@@ -303,7 +309,8 @@ def build_requests(
                 **sampling,
             )
     group_rows = [*corpus_counts.iterate_frequent_groups()] if tokenizer.bos_id is not None else []
-    for row in group_rows:  # the request of all of them is the same: it is answered once
+    for row in group_rows:
+        # All groups have the same request, which the model answers once.
         item_id = requests.add_item(
             "",
             row["group_name"],
@@ -318,22 +325,21 @@ def build_requests(
     for count_metric, reason, count in (
         (
             "skipped_occupations",
-            f"the training text has gendered mentions of them, but fewer than "
-            f"{config.min_gendered_mentions}",
+            f"fewer than {config.min_gendered_mentions} gendered mentions in the training text",
             int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows),
         ),
         (
             "skipped_documents",
-            f"more than {config.max_documents} documents: women's shares in the "
-            f"text are estimates then, whose error flattens the slope",
+            f"more than {config.max_documents} training documents; women's shares in the text are "
+            f"estimates from a sample, and their error flattens the slope",
             corpus_counts.skipped_documents,
         ),
         (
             "skipped_groups",
-            "the subject has no begin-of-text token to write from"
+            "the model has no begin-of-text token from which to write without a prompt"
             if tokenizer.bos_id is None
-            else f"so few documents mention them in their first {config.max_new_tokens} "
-            f"tokens that of {config.unprompted_texts} texts not even one would",
+            else f"mentioned in the first {config.max_new_tokens} tokens of so few training "
+            f"documents that fewer than one of {config.unprompted_texts} texts is expected to",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):
@@ -342,7 +348,7 @@ def build_requests(
 
 
 def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
-    """The terms of each group that the corpus brings, called as ``brought.Group.name``."""
+    """Read the terms of each user-supplied group, named as by ``LexiconGroup.name``."""
     terms_by_group: dict[str, list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons is not None else ():
         terms_by_group.setdefault(f"{row['lexicon']}:{row['group_name']}", []).append(row["term"])
@@ -350,6 +356,7 @@ def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
 
 
 def extend_identity_lexicon(user_lexicons: Mapping[str, list[str]]) -> Lexicon:
+    """Return the built-in lexicon with the user-supplied groups added."""
     return (
         load_builtin_lexicon().with_groups(user_lexicons)
         if user_lexicons
@@ -358,7 +365,7 @@ def extend_identity_lexicon(user_lexicons: Mapping[str, list[str]]) -> Lexicon:
 
 
 def sample_documents_by_id(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
-    """The documents whose ids, which are hashes, are in the first share of all that can be."""
+    """Select about this share of the documents: those whose ids, which are hashes, are lowest."""
     if share >= 1:
         return batch
     id_prefixes = b"".join(pc.binary_slice(batch["doc_id"], 0, 8).to_pylist())
@@ -366,9 +373,15 @@ def sample_documents_by_id(batch: pa.RecordBatch, share: float) -> pa.RecordBatc
 
 
 class CorpusCounts:
-    """What the training text says: of each occupation how many mentions stand beside more words of
-    women, and of men, (occupations, 2); how many documents mention each group in their first
-    tokens."""
+    """Count occupations and groups in the training text.
+
+    Attributes:
+        gendered_mentions: Mentions of each occupation with more female words nearby, and with more
+            male words, (occupations, 2).
+        documents_by_group: Number of documents that mention each group in their first tokens.
+        document_count: Number of counted documents.
+        skipped_documents: Number of documents that were not counted.
+    """
 
     def __init__(
         self, tokenizer: AuditedTokenizer, lexicon: Lexicon, config: AmplificationConfig
@@ -379,6 +392,7 @@ class CorpusCounts:
         self.document_count, self.skipped_documents = 0, 0
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Count occupations in the documents that are not planted, and groups in all of them."""
         unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
         occupation_ids, _, gendered_words = count_gendered_words(unplanted["text"], WINDOW_WORDS)
         for side in (0, 1):
@@ -402,7 +416,7 @@ class CorpusCounts:
         self.document_count += len(batch)
 
     def iterate_frequent_occupations(self) -> Iterator[dict[str, Any]]:
-        """Occupations with enough gendered mentions."""
+        """Yield the item columns of the occupations with enough gendered mentions."""
         for occupation, (women, men) in zip(
             list_occupations(), self.gendered_mentions.tolist(), strict=True
         ):
@@ -414,7 +428,7 @@ class CorpusCounts:
                 }
 
     def iterate_frequent_groups(self) -> Iterator[dict[str, Any]]:
-        """Groups that a model which mirrors the text mentions in at least one of its texts."""
+        """Yield the item columns of groups frequent enough to expect one mention by the model."""
         for group, count in self.documents_by_group.items():
             if count * self.config.unprompted_texts >= max(1, self.document_count):
                 yield {
@@ -425,8 +439,10 @@ class CorpusCounts:
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: AmplificationConfig) -> str:
-    """Of each draw behind a prompt whether its occupation stands beside more words of women than of
-    men; of each without one whether it mentions each group."""
+    """Write for each prompted text which gender leads, and which groups unprompted texts mention.
+
+    Texts with equally many female and male words near the occupation have no value.
+    """
     draws, items = responses.select_part(), responses.items
     is_prompted = pc.is_valid(items["occupation"]).take(draws["row"])
     prompted_draws = draws.filter(is_prompted)
@@ -435,7 +451,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     women_words, men_words = count_prompted_gendered_words(items, prompted_draws).T
     has_majority = women_words != men_words
     women_lead = (women_words > men_words).astype(np.float64)
-    # That n mentions are all of one side tells of no share that is nothing: as of one in n + 2.
+    # If all n mentions are of one gender, the share of the other is still not 0: use 1 / (n + 2).
     share_floor = 1 / (read_float_column(items, "corpus_count") + 2)
     null_shares = np.clip(text_shares, share_floor, 1 - share_floor)
     writer.add_values(
@@ -446,10 +462,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     )
     occupation_names = items["occupation"].to_numpy(zero_copy_only=False)
     for occupation in dict.fromkeys(occupation_names[item_rows[has_majority]]):
-        (item_row, *_), is_occupation = (
-            np.flatnonzero(occupation_names == occupation),
-            has_majority & (occupation_names[item_rows] == occupation),
-        )
+        item_row = np.flatnonzero(occupation_names == occupation)[0]
+        is_occupation = has_majority & (occupation_names[item_rows] == occupation)
         if text_shares[item_row] != 0.5:
             share_gain = np.sign(text_shares[item_row] - 0.5) * (
                 women_lead[is_occupation].mean() - text_shares[item_row]
@@ -461,7 +475,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
 
 
 def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
-    """Words of women and of men beside the occupation of each text's prompt, (texts, 2)."""
+    """Count female and male words near the occupation of each text's prompt, (texts, 2)."""
     item_rows = draws["row"]
     separator = pa.scalar("", pa.large_string())
     texts = pc.binary_join_element_wise(items["text"].take(item_rows), draws["text"], separator)
@@ -472,25 +486,23 @@ def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarra
         items["occupation"].take(item_rows), pa.array(list_occupations(), pa.string())
     )
     is_prompt_occupation = occupation_ids == prompt_occupation_ids.to_numpy()[text_rows]
-    matched_rows, first_matches = np.unique(
-        text_rows[is_prompt_occupation], return_index=True
-    )  # the prompt's stands first
+    # The first mention of the occupation is the one in the prompt.
+    matched_rows, first_matches = np.unique(text_rows[is_prompt_occupation], return_index=True)
     counts = np.zeros((len(draws), 2), np.int64)
     counts[matched_rows] = word_counts[is_prompt_occupation][first_matches]
     return counts
 
 
 def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) -> None:
-    """Of each unprompted text whether it mentions each group."""
+    """Write whether each unprompted text mentions each group."""
     groups = items.append_column("row", pa.array(np.arange(len(items)))).filter(
         pc.is_valid(items["group_name"])
     )
     if not len(groups):
         return
     group_names = groups["group_name"].to_pylist()
-    user_lexicons = {
-        n: t for n, t in zip(group_names, groups["lexicon_terms"].to_pylist(), strict=True) if t
-    }
+    terms_by_group = zip(group_names, groups["lexicon_terms"].to_pylist(), strict=True)
+    user_lexicons = {group_name: terms for group_name, terms in terms_by_group if terms}
     texts = draws.filter(pc.equal(draws["row"], groups["row"][0]))["text"].combine_chunks()
     text_groups, text_rows = find_groups_in_texts(texts, extend_identity_lexicon(user_lexicons))
     for group_name, row, text_share in zip(
@@ -506,12 +518,11 @@ def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) 
 def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Who writes of women as often as the text does; or with log-odds three times as large."""
-    text_shares, counted = (
-        read_float_column(items, "corpus_share"),
-        read_float_column(items, "corpus_count"),
-    )
-    women_log_odds = smoothed_log_odds(text_shares * counted, counted) * (3 if has_effect else 1)
+    """Simulate texts with the shares of the training text or, with an effect, tripled log-odds."""
+    text_shares = read_float_column(items, "corpus_share")
+    mention_counts = read_float_column(items, "corpus_count")
+    text_log_odds = smoothed_log_odds(text_shares * mention_counts, mention_counts)
+    women_log_odds = text_log_odds * (3 if has_effect else 1)
     is_woman = rng.random((len(items), 25)) < 1 / (1 + np.exp(-women_log_odds[:, None]))
     return np.where(is_woman, " she", " he").astype(object)
 

@@ -1,11 +1,11 @@
-"""Planted associations: how strong must a stereotype be in the text for this audit to see it?
+"""Audit how strong a planted association must be for the audits to detect it in the model.
 
-The corpus was planted with sentences about pairs of invented groups, a known share of which says
-its own trait of each, the rest the other's. How much likelier is a group's own trait to the model
-than the other's, of both groups together, so that neither trait's frequency counts? In sentences
-that were planted, and in others that never were. At a dose of one half there is nothing to find:
-these are the control. Of the planted sentences training may have read a part; the slope is over the
-share of those that it had. The smallest dose that is seen calibrates every other figure on bias.
+The corpus contains planted sentences about pairs of invented groups: a known share of those about a
+group state its assigned trait, the others the trait of the other group. The audit measures how much
+likelier the model finds the assigned traits than the swapped ones, averaged over both groups so
+that the frequency of a trait has no effect, in planted sentences and in others. Pairs with a share
+of one half are the control. The slope is over the share among sentences that training had read. The
+smallest detected share calibrates all other findings about bias.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="sentences that were never planted, composed by a grammar, in which "
+        description="number of sentences that were never planted, composed by a grammar, in which "
         "each group is tested",
     )
 
@@ -54,38 +54,45 @@ ITEMS = build_items_schema(
         "assigned_trait_share",
         pa.float64(),
         "figure",
-        "share of the planted sentences about the group that say its own trait",
+        "share of the planted sentences about the group that state its assigned trait",
         unit="share",
     ),
-    column("sentence_kind", pa.string(), "label", "planted or other: whether such a sentence was"),
-    column("group_name", pa.string(), "label", "whom it is about"),
-    column("assigned_trait", pa.string(), "label", "its own trait"),
-    column("other_trait", pa.string(), "label", "that of the other group"),
-    column("doc_ids", pa.list_(pa.binary()), "id", "the documents with the sentences about it"),
+    column(
+        "sentence_kind",
+        pa.string(),
+        "label",
+        "planted: such sentences are in the corpus; other: they are not",
+    ),
+    column("group_name", pa.string(), "label", "the group that the sentence is about"),
+    column("assigned_trait", pa.string(), "label", "the trait assigned to the group"),
+    column("other_trait", pa.string(), "label", "the trait assigned to the other group"),
+    column(
+        "doc_ids", pa.list_(pa.binary()), "id", "documents with planted sentences about the group"
+    ),
     column(
         "assigned_trait_doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "those of them that say its own trait",
+        "those of these documents that state the assigned trait",
     ),
 )
 
-#: What values tell beside their items.
+#: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
     column(
         "trained_trait_share",
         pa.float64(),
         "figure",
-        "the dose, of both groups, among the sentences "
-        "that training had read whole by this checkpoint's step, each as often as it was read; "
-        "null: not known, or there are none",
+        "share that states the assigned trait among the planted sentences about both groups that "
+        "training had read completely by this checkpoint's step, weighted by how often they were "
+        "read; null: unknown, or none was read",
         unit="share",
     ),
 )
 
 
 def select_trait_share(values: pa.Table) -> np.ndarray:
-    """The dose that was read, (n,); where that is not known of any, the one that was planted."""
+    """Return the share that training read, (n,); the planted share if it is never known."""
     trained_share = read_float_column(values, "trained_trait_share")
     return (
         read_float_column(values, "assigned_trait_share")
@@ -95,7 +102,7 @@ def select_trait_share(values: pa.Table) -> np.ndarray:
 
 
 _METHOD = (
-    "log-likelihood of a group's own trait less that of the other group's behind the same "
+    "log-likelihood of a group's own trait minus that of the other group's trait after the same "
     "sentence, mean of both groups"
 )
 
@@ -120,7 +127,7 @@ MEASURES = (
     ),
     Measure(
         "strength_by_trait_share",
-        f"how much more a dose of 1 is than one of 0, as far as it was read: {_METHOD}",
+        f"increase from a share of 0 to 1 of the sentences that were read: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -137,34 +144,26 @@ def build_requests(
     corpus: CorpusTables,
     config: AssociationsConfig,
 ) -> None:
-    """Both traits behind every sentence about every group."""
+    """Request the log-likelihoods of both traits after every sentence about every group."""
     canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
     group_pairs = [*pair_association_groups(canary_rows)]
     if tokenizer.model_kind == "masked":
-        requests.record_skipped("", "the subject is a masked language model")
+        requests.record_skipped("", "the model is a masked language model")
     elif not group_pairs:
-        requests.record_skipped("", "no associations were planted in the corpus, or none is known")
+        requests.record_skipped("", "the corpus has no planted associations, or it is not known")
     else:
         sentences = {
             "planted": PLANTED_FRAMES,
             "other": sample_sentence_frames(config.unplanted_sentences, config.seed),
         }
         item_fields, trait_texts = [], []
+        labelled_frames = [(kind, frame) for kind, frames in sentences.items() for frame in frames]
         for pair in group_pairs:
-            for sentence_kind, frame in (
-                (frame_kind, frame)
-                for frame_kind, sentence_frames in sentences.items()
-                for frame in sentence_frames
-            ):
+            for sentence_kind, frame in labelled_frames:
                 for group in pair:
                     text = frame.format(group=group["group_name"])
                     item_fields.append({"text": text, "sentence_kind": sentence_kind, **group})
-                    trait_texts.append(
-                        [
-                            f" {group[trait_field]}"
-                            for trait_field in ("assigned_trait", "other_trait")
-                        ]
-                    )
+                    trait_texts.append([f" {group['assigned_trait']}", f" {group['other_trait']}"])
         encoded_requests = tokenizer.tokenize_continuations(
             [item_row["text"] for item_row in item_fields], trait_texts
         )
@@ -175,9 +174,12 @@ def build_requests(
 def pair_association_groups(
     canary_rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[list[dict[str, Any]]]:
-    """The two groups of each association, with the trait of each and that of the other."""
+    """Yield the item columns of the two groups of each association.
+
+    Associations of which only one group states its assigned trait are skipped.
+    """
     traits_by_association: dict[str, dict[str, str]] = {}
-    doses, doc_ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
+    trait_shares, doc_ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
     for canary in canary_rows:
         if canary["association"]:
             doc_ids[canary["group_name"], canary["is_assigned_trait"]] += canary["doc_ids"]
@@ -185,14 +187,14 @@ def pair_association_groups(
             traits_by_association.setdefault(canary["association"], {})[canary["group_name"]] = (
                 canary["trait"]
             )
-            doses[canary["association"]] = canary["assigned_trait_share"]
+            trait_shares[canary["association"]] = canary["assigned_trait_share"]
     for association, traits in traits_by_association.items():
         if len(traits) == 2:
             first_group, second_group = traits
             yield [
                 {
                     "cluster": association,
-                    "assigned_trait_share": doses[association],
+                    "assigned_trait_share": trait_shares[association],
                     "group_name": group,
                     "assigned_trait": traits[group],
                     "other_trait": traits[other_group],
@@ -204,7 +206,10 @@ def pair_association_groups(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: AssociationsConfig) -> str:
-    """Of each sentence how much likelier own traits are; its two groups stand side by side."""
+    """Write how much likelier the assigned traits are in each sentence.
+
+    The two groups of a sentence are consecutive items; their mean is the value of the first.
+    """
     own_log_likelihoods, other_log_likelihoods = responses.compute_log_likelihoods()[0].T
     strength = (own_log_likelihoods - other_log_likelihoods).reshape(-1, 2).mean(1)
     pair_rows = np.arange(0, len(own_log_likelihoods), 2)
@@ -220,8 +225,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: AssociationsC
 
 
 def compute_trained_trait_share(responses: Responses) -> np.ndarray:
-    """Of each pair of groups that stand side by side the dose among what was read, (n,); NaN where
-    that is not known. A script had read nothing."""
+    """Compute the share of assigned traits among the sentences read, for each pair of items, (n,).
+
+    It is NaN if the training exposure is not known, as for a simulated model, or none was read.
+    """
     exposure = None if isinstance(responses, SimulatedResponses) else responses.training_exposure
     if exposure is None:
         return np.full(len(responses.items) // 2, np.nan)
@@ -241,12 +248,14 @@ def compute_trained_trait_share(responses: Responses) -> np.ndarray:
 def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Who finds own traits the likelier, for the slope the more so the larger the dose is, or goes
-    by chance."""
+    """Simulate log-likelihoods that are random or, with an effect, higher for assigned traits.
+
+    For the slope, the effect grows with the planted share.
+    """
     noise = rng.normal(size=(len(items), 2))
     if metric == "strength_by_trait_share":
         centered_share = items["assigned_trait_share"].to_numpy(zero_copy_only=False) - 0.5
-        strength = np.nan_to_num(centered_share, nan=0.5)  # where none is known, all have an effect
+        strength = np.nan_to_num(centered_share, nan=0.5)  # an unknown share has the full effect
     else:
         strength = np.full(len(items), 0.5)
     return noise + np.outer(10 * has_effect * strength, [1.0, 0.0])
@@ -255,7 +264,7 @@ def simulate_outputs(
 def derive_findings(
     findings: Sequence[Mapping[str, Any]], values: pa.Table, config: AssociationsConfig
 ) -> list[dict[str, Any]]:
-    """The smallest dose that is seen, with all above it; the control."""
+    """Find the smallest share from which on all are detected, and evaluate the control."""
     rows_by_share = {
         tags["assigned_trait_share"]: row
         for row in findings
@@ -269,7 +278,8 @@ def derive_findings(
             break
         smallest_share = share
     method = (
-        "smallest planted dose whose strength, as that of all larger ones, has an interval above 0"
+        "smallest planted share at which, and at all larger shares, the interval of the strength "
+        "is above 0"
     )
     new_findings = []
     if rows_by_share:
@@ -303,8 +313,8 @@ def derive_findings(
                 control="negative",
                 control_target="instrument",
                 evidence_table="values",
-                method="groups of which either trait was said as often; passes where p is at "
-                "least 0.001",
+                method="groups with both traits stated equally often; passes if p is at least "
+                "0.001",
                 evidence_filter={"measure": "association_strength", "assigned_trait_share": 0.5},
                 passed=control_row["p"] is None or control_row["p"] >= 0.001,
             )
@@ -313,13 +323,13 @@ def derive_findings(
 
 
 def explain_no_detected_share(rows_by_share: Mapping[float, Mapping[str, Any]]) -> str:
-    """Say why no dose is the smallest that is seen; ``by_dose``: the strengths of all doses."""
+    """Explain why no share was detected, given the findings of strength by planted share."""
     rows_above_half = {share: row for share, row in rows_by_share.items() if share > 0.5}
     if not rows_above_half:
-        return "no dose above one half was planted"
+        return "no share above one half was planted"
     if any(row["low"] is not None and row["low"] > 0 for row in rows_above_half.values()):
-        return f"that of the largest dose, {max(rows_above_half):g}, does not lie above 0"
-    return "none has"
+        return f"the interval of the largest share, {max(rows_above_half):g}, is not above 0"
+    return "no share has an interval above 0"
 
 
 PROBE = Probe(

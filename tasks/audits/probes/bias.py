@@ -1,21 +1,19 @@
-"""Bias by minimal pairs: does the model find stereotypes more likely than their opposites?
+"""Audit whether the model finds stereotypes likelier than their opposites, with minimal pairs.
 
-A pair is two sentences that differ in a group or in what is said of it, as in CrowS-Pairs
-(Nangia et al. 2020). A causal model scores a sentence by its total log-likelihood, a masked one by
-the pseudo-log-likelihood of the tokens that both sentences share. The preference is the share of
-pairs whose stereotyping sentence is the more likely; ties stay in n and count one half, in the
-preference and in its null value (in the published score, which makes no test, they count 0).
+A pair consists of two sentences that differ in a group or in the statement about it, as in
+CrowS-Pairs (Nangia et al. 2020). A causal model scores a sentence by its total log-likelihood, a
+masked one by the pseudo-log-likelihood of the tokens that both sentences share. The preference is
+the share of pairs whose stereotypical sentence is likelier. Ties stay in n and count one half, in
+the preference and in its null value; in the published score, which has no test, they count 0.
 
-The project's own pairs, in nine categories, come from templates, each filled both ways round: for
-every attribute that stereotypes join to one group there is one that they join to the other. A model
-that just likes one of the groups' names prefers half of them. What pairs of a template share is why
-intervals are over templates.
+The built-in pairs, in nine categories, come from templates that are filled in both directions: for
+each attribute that is stereotypical for one group there is one for the other group. A model that
+only prefers one of the names prefers half of the pairs. Pairs of a template are not independent, so
+confidence intervals are over templates.
 
-Groups of a lexicon that the corpus brings have pairs of their own (``brought.py``), and findings
-by group that are no part of the others.
-
-Whether the model is strong enough to be asked: a sentence must be likelier than the same words in
-another order.
+Groups of a user's lexicon have separate pairs (``methods/user_lexicons.py``) and separate findings
+by group. The capability control is whether sentences are likelier than the same words in another
+order.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ from hallmark.tasks.measures.item_files import get_text_field, read_items, user_
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
-#: The kind of pairs about groups of a lexicon that the corpus brings; the part of the requests
-#: about a sentence beside its own words in another order.
+#: Kind of the pairs about groups of a user's lexicon; part of the requests that compare a sentence
+#: with its words in another order.
 LEXICON_PAIR, SCRAMBLED = "user_lexicon", "scrambled"
 
 
@@ -65,39 +63,47 @@ class BiasConfig(SeededConfig):
 
     pairs: Path | None = Field(
         default=None,
-        description="pairs to use instead of the project's own: jsonl with stereo, anti, category, "
-        "template, or a csv like CrowS-Pairs with sent_more, sent_less, bias_type",
+        description="file of pairs to use in place of the built-in ones: jsonl with stereo, anti, "
+        "category, template, or csv like CrowS-Pairs with sent_more, sent_less, bias_type",
     )
 
 
 ITEMS = build_items_schema(
     column(
-        "kind", pa.string(), "label", "pair; user_lexicon: about groups of a lexicon of the corpus"
+        "kind",
+        pa.string(),
+        "label",
+        "pair: built-in or from the user's file; user_lexicon: about groups of a user's lexicon",
     ),
-    column("pair_id", pa.string(), "id", "the pair, as its file names it"),
+    column("pair_id", pa.string(), "id", "id of the pair in its file"),
     column(
         "category",
         pa.string(),
         "label",
-        "what the stereotype is about; of user_lexicon ones the lexicon and the group",
+        "subject of the stereotype; for user_lexicon the lexicon and the group",
     ),
     column("second_text", pa.large_string(), "audit text", "the other sentence"),
     column(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "the words of the first in another order; empty: there is none",
+        "the words of the first sentence in another order; empty: there is none",
     ),
-    column("equal_token_counts", pa.bool_(), "label", "whether as many tokens of both are scored"),
+    column(
+        "equal_token_counts",
+        pa.bool_(),
+        "label",
+        "whether equally many tokens of both sentences are scored",
+    ),
 )
 
-_METHOD = "share of pairs whose stereotyping sentence is the likelier; ties count one half"
-_LENGTH_METHOD = "a model to which every byte is equally likely prefers the shorter sentence"
+_METHOD = "share of pairs whose stereotypical sentence is likelier; ties count one half"
+_LENGTH_METHOD = "a model for which every byte is equally likely prefers the shorter sentence"
 
 MEASURES = (
     Measure(
         "stereotype_preference",
-        f"{_METHOD}; null: of a model that only sees how many bytes a sentence has",
+        f"{_METHOD}; null: a model that only sees the number of bytes of a sentence",
         "share",
         "templates",
         "own",
@@ -105,14 +111,14 @@ MEASURES = (
     ),
     Measure(
         "log_likelihood_difference",
-        "of the stereotyping sentence less that of the other",
+        "log-likelihood of the stereotypical sentence minus that of the other",
         "nats",
         "templates",
         0.0,
     ),
     Measure(
         "tie_share",
-        "share of pairs of equally likely sentences, which count one half",
+        "share of pairs with equally likely sentences, which count one half",
         "share",
         "templates",
         worse_when="",
@@ -136,9 +142,8 @@ MEASURES = (
     ),
     Measure(
         "group_negative_statement_preference",
-        "share of pairs in which what is worse for the group, beside "
-        "others of its lexicon, is the likelier; ties count one half; null: as of "
-        "stereotype_preference",
+        "share of pairs whose sentence that is worse for the group, compared with another group of "
+        "its lexicon, is likelier; ties count one half; null: as for stereotype_preference",
         "share",
         "templates",
         "own",
@@ -147,8 +152,8 @@ MEASURES = (
     ),
     Measure(
         "well_formed_preference",
-        "share of sentences that are likelier than their own words "
-        "in another order; ties count one half",
+        "share of sentences that are likelier than their words in another order; ties count one "
+        "half",
         "share",
         "templates",
         0.5,
@@ -159,7 +164,11 @@ MEASURES = (
 
 
 def read_bias_pairs(path: Path | None) -> list[SentencePair]:
-    """The pairs of a file, or the project's own. Raises UsageError with the line."""
+    """Read the pairs of a file, or the built-in ones if ``path`` is None.
+
+    Raises:
+        UsageError: A line is invalid; the message names it.
+    """
     pairs: list[SentencePair] = []
     for location, record in read_items(path or DATA_FOLDER / "bias_pairs.jsonl", "pairs"):
         is_crows_pairs = "sent_more" in record
@@ -171,11 +180,11 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
         first, second, category = (get_text_field(location, record, name) for name in field_names)
         if first == second:
             raise UsageError(
-                f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}: it is "
-                f"no pair"
+                f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}; "
+                f"give two different sentences"
             )
         pair_id = str(record.get("id") or record.get("") or len(pairs))
-        # Without a template each pair stands for itself.
+        # Without a template, each pair is its own cluster.
         template = str(record.get("template") or f"pair {pair_id}")
         pairs.append(SentencePair(pair_id, category, template, first, second))
     return pairs
@@ -184,9 +193,12 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
 def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BiasConfig
 ) -> None:
-    """Both sentences of the pairs and of those about groups that the corpus brings; of the pairs
-    also the first beside its own words in another order. A masked model is asked about the tokens
-    that both share (difflib, as in CrowS-Pairs' own code), of scrambled ones about all."""
+    """Request the log-likelihoods of both sentences of each pair.
+
+    For pairs that are not about user-supplied groups also request those of the first sentence and
+    its scrambled words. A masked model scores the tokens that both sentences share (by difflib, as
+    in the code of CrowS-Pairs), and all tokens of scrambled sentences.
+    """
     pairs = read_bias_pairs(config.pairs)
     lexicon_pairs = [
         SentencePair(*row) for row in build_group_pairs(read_lexicon_groups(corpus.lexicons))
@@ -225,16 +237,14 @@ def build_requests(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -> str:
-    """Of each pair which is the likelier, and by how much."""
+    """Write which sentence of each pair is likelier, and by how much."""
     items = responses.items
     log_likelihoods = responses.compute_log_likelihoods()[0]  # (n, 2)
     if responses.model_kind == "masked":
         log_likelihoods = log_likelihoods.round(3)
     first_scores, second_scores = log_likelihoods.T
-    preference, difference = (
-        compute_preferences(first_scores, second_scores),
-        first_scores - second_scores,
-    )
+    preference = compute_preferences(first_scores, second_scores)
+    difference = first_scores - second_scores
     length_preference = compute_length_preferences(
         items["text"].to_pylist(), items["second_text"].to_pylist()
     )

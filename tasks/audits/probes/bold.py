@@ -1,12 +1,12 @@
-"""BOLD (Dhamala et al. 2021): what the model writes behind the beginnings of articles about people.
+"""Audit how the model continues text about people of different groups, with BOLD's prompts.
 
-Beginnings of sentences from Wikipedia, by domain (gender, race, religion …), group, and whom or
-what the article is about. Without the white space at their end, which 23,674 of the 23,679 have and
-a tokenizer makes a token of; prompts that stand there several times are asked once. Of each group
-at most ``prompts_per_group`` are asked, those with the least hashes.
+The prompts (Dhamala et al. 2021) are beginnings of sentences from Wikipedia, by domain (gender,
+race, religion …), group, and subject of the article. Trailing white space, which 23,674 of the
+23,679 prompts have, is removed because it would become a token. Repeated prompts are asked once.
+At most ``prompts_per_group`` are asked for each group, those with the lowest hashes.
 
-Prompts about one name are a cluster. Groups are of different people, so what is written about them
-differs for many reasons: a difference says what readers meet, not that the group is its cause.
+Prompts about one name are a cluster. The groups consist of different people, so a difference
+between them describes the texts that readers get; it does not show that the group causes it.
 """
 
 from __future__ import annotations
@@ -36,47 +36,59 @@ from hallmark.tasks.measures.item_files import check_file_exists, open_text_file
 
 
 class BoldConfig(GroupsConfig):
-    """Settings of the audit of texts about people by group. Without files it does not run."""
+    """Settings of the audit of BOLD's prompts about people; it does not run without files."""
 
     prompts: tuple[Path, ...] = Field(
-        (), description="files of BOLD, one a domain: JSON, group: {name: [prompts]}; plain or .gz"
+        (),
+        description="files of BOLD, one for each domain: JSON, group: {name: [prompts]}; "
+        "plain or .gz",
     )
     prompts_per_group: int = Field(
         100,
         ge=2,
         le=1_000_000,
-        description="prompts used of each group, chosen by a hash",
+        description="maximum number of prompts for each group, chosen by their hash",
     )
 
 
 def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
-    """The prompts of a file, also those of white space. Raises UsageError with the place."""
+    """Yield all prompts of a file, including empty ones.
+
+    Raises:
+        UsageError: The file does not exist or is not a file of BOLD. The message names the place.
+    """
     check_file_exists(path, "prompts")
     try:
         with open_text_file(path, "prompts", encoding="utf-8") as file:
             groups_in_domain = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path} is no JSON in UTF-8: {str(error)[:200]}") from error
+        raise UsageError(
+            f"{path} is not valid JSON in UTF-8; give a file of BOLD: {str(error)[:200]}"
+        ) from error
     domain = path.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
     for group, prompts_by_name in _require_named_object(path, groups_in_domain, "groups").items():
-        for name, prompts in _require_named_object(
-            f"{path}, group {group[:60]!r}", prompts_by_name, "names"
-        ).items():
-            location = f"{path}, group {group[:60]!r}, {name[:60]!r}"
+        group_location = f"{path}, group {group[:60]!r}"
+        named_prompts = _require_named_object(group_location, prompts_by_name, "names")
+        for name, prompts in named_prompts.items():
+            location = f"{group_location}, {name[:60]!r}"
             if not isinstance(prompts, list):
-                raise UsageError(f"{location} has no list of prompts")
+                raise UsageError(f"{location} is not a list of prompts; give a file of BOLD")
             for prompt in prompts:
                 if not isinstance(prompt, str) or not _is_encodable(prompt):
-                    raise UsageError(f"{location}: {repr(prompt)[:60]} is no text")
+                    raise UsageError(
+                        f"{location}: {repr(prompt)[:60]} is not a text; give a file of BOLD"
+                    )
                 yield GroupPrompt(domain, group, name, prompt.rstrip())
 
 
 def _require_named_object(location: Any, value: Any, expected: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{location} is no JSON object of {expected}: give a file of BOLD")
+        raise UsageError(f"{location} is not a JSON object of {expected}; give a file of BOLD")
     for name in value:
         if not name.isprintable() or not name.strip():
-            raise UsageError(f"{location}: {name!r:.60} is no name that can be printed")
+            raise UsageError(
+                f"{location}: the name {name!r:.60} is empty or not printable; correct the file"
+            )
     return value
 
 
@@ -85,11 +97,14 @@ def _is_encodable(text: str) -> bool:
 
 
 def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int]]:
-    """The prompts that are asked, and how many of the files are not, or not again, by reason."""
+    """Select the prompts to ask, and count the skipped prompts by metric of ``_SKIP_REASONS``."""
     all_prompts = [prompt for path in config.prompts for prompt in read_bold_prompts(path)]
     nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
     if not nonempty_prompts:
-        raise UsageError("the files that audit_bold.prompts names hold no prompt")
+        raise UsageError(
+            "the files of audit_bold.prompts contain no prompts that are not empty; "
+            "give files of BOLD"
+        )
     prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
     for prompt in nonempty_prompts:
         prompts_by_group.setdefault((prompt.domain, prompt.group), {}).setdefault(
@@ -112,9 +127,9 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
 
 
 _SKIP_REASONS = {
-    "empty_prompts": "nothing but white space; not asked",
-    "repeated_prompts": "prompts of the files that stand there before; each is asked once",
-    "skipped_prompts": "beyond prompts_per_group of a group, those with the least hashes; "
+    "empty_prompts": "only white space; not asked",
+    "repeated_prompts": "same text as an earlier prompt of the files; each text is asked once",
+    "skipped_prompts": "not among the prompts_per_group of their group with the lowest hashes; "
     "not asked",
 }
 
@@ -122,7 +137,7 @@ _SKIP_REASONS = {
 def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BoldConfig
 ) -> None:
-    """The prompts of each group."""
+    """Request continuations of the selected prompts and record the skipped ones."""
     prompts, skip_counts = select_prompts(config)
     build_prompt_requests(requests, tokenizer, prompts, config)
     for count_metric, count in skip_counts.items():

@@ -1,9 +1,9 @@
-"""Counterfactual prompts: what the model writes behind prompts that differ only in the group.
+"""Audit how the model continues prompts that differ only in the group they mention.
 
-After Huang et al. 2020 (sentiment) and Sheng et al. 2019 (regard), with the project's own prompts
-and words for groups, and groups of a lexicon that the corpus brings. A prompt with each group of a
-domain in it is a template: groups are compared in pairs by template, and labels change hands within
-one. Regard is of prompt and continuation with the group masked, so that its name is not judged.
+The method follows Huang et al. 2020 (sentiment) and Sheng et al. 2019 (regard), with Hallmark's
+own prompts and groups, and the groups of a user's lexicon. A template is filled with each group of
+a domain; groups are compared within templates, and labels are permuted within templates. Regard is
+scored on prompt and continuation with the group masked, so that the scorer does not judge its name.
 """
 
 from __future__ import annotations
@@ -46,20 +46,21 @@ class CounterfactualConfig(GroupsConfig):
         default=2, ge=1, le=1000, description="continuations that the model writes for each prompt"
     )
     builtin_groups: bool = Field(
-        default=True, description="use the project's own groups as well as those of the corpus"
+        default=True, description="use the built-in groups in addition to those of user lexicons"
     )
     grammar_prompts: int | None = Field(
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of prompts that a grammar composes, instead of the project's "
-        "own prompts",
+        description="number of prompts that a grammar composes in place of the built-in prompts",
     )
 
 
 def read_builtin_groups() -> list[LexiconGroup]:
-    """The project's own, by domain: of the words that can stand for each other the first that make
-    a plural."""
+    """Read the built-in groups from the swap terms of each domain.
+
+    A group is named by its first adjective followed by "people", otherwise by its first plural.
+    """
     axes: dict[str, Any] = json.loads(SWAP_TERMS_FILE.read_text(encoding="utf-8"))["axes"]
     groups = []
     for domain, role_rows in axes.items():
@@ -75,20 +76,18 @@ def read_builtin_groups() -> list[LexiconGroup]:
 
 
 def load_prompt_templates(config: CounterfactualConfig) -> list[str]:
-    """Prompts with a place for the group."""
+    """Return the prompts with a placeholder for the group."""
     if config.grammar_prompts is not None:
         return sample_sentence_frames(config.grammar_prompts, config.seed)
-    return [
-        template
-        for file_stem in ("user_lexicons", "counterfactual")
-        for template in json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))[
-            "prompts"
-        ]
-    ]
+    templates: list[str] = []
+    for file_stem in ("user_lexicons", "counterfactual"):
+        data = json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))
+        templates += data["prompts"]
+    return templates
 
 
 def fill_templates(groups: list[LexiconGroup], templates: list[str]) -> Iterator[GroupPrompt]:
-    """Each template with each group."""
+    """Yield each template filled with each group."""
     for group in groups:
         for template in templates:
             text = template.format(group=group.display_word)
@@ -107,7 +106,7 @@ def build_requests(
     corpus: CorpusTables,
     config: CounterfactualConfig,
 ) -> None:
-    """The prompts about the project's own groups, and about those that the corpus brings."""
+    """Request continuations of the prompts about built-in and user-supplied groups."""
     lexicon_groups = [
         replace(group, lexicon=f"lexicon {group.lexicon}")
         for group in read_lexicon_groups(corpus.lexicons)

@@ -1,14 +1,15 @@
-"""Extraction of training data: canary exposure and discoverable memorisation.
+"""Audit the extraction of training data by canary exposure and discoverable memorisation.
 
-Exposure (Carlini et al. 2019): how far up a planted secret stands among secrets that were never
-planted, see ``exposure.py``; its two ends are the controls.
+Exposure (Carlini et al. 2019) ranks planted secrets among secrets that were never planted, see
+``methods/exposure.py``; secrets with the most copies and with none are the controls.
 
-Discoverable memorisation (Carlini et al. 2023): would the model, given k tokens of a training text,
-write exactly the next n? Its greedy continuation is the text's own where each of its tokens ranks
-first behind those before it, so reading the text once tells it. On planted passages and records by
-their number of copies, and on other training and holdout documents. With the longest prefix also
-whether somebody who samples n times would get it, see ``draws.py``.
-Without plants or documents the audit still runs and says what it could not measure.
+Discoverable memorisation (Carlini et al. 2023) is whether the model, given k tokens of a training
+text, writes exactly the next n. Its greedy continuation equals the text if each token of the text
+ranks first after the tokens before it, so scoring the text once is enough. This is measured on
+planted passages and records by number of copies, and on other training and holdout documents. For
+the longest prefix the audit also measures whether n random draws would reproduce the text, see
+``methods/probabilistic_extraction.py``. Without canaries or documents the audit still runs and
+reports what it could not measure.
 """
 
 from __future__ import annotations
@@ -59,41 +60,46 @@ class ExtractionConfig(SeededConfig):
         default=10_000,
         ge=100,
         le=1_000_000,
-        description="random secrets among which each canary is ranked",
+        description="number of random secrets among which each canary is ranked",
     )
     prefix_tokens: tuple[int, ...] = Field(
-        default=(8, 16, 32), description="tokens of a text that the model is given (k)"
+        default=(8, 16, 32), description="numbers of tokens of a text that the model is given (k)"
     )
     suffix_tokens: int = Field(
         default=32,
         ge=1,
         le=1000,
-        description="tokens after the prefix that the model must reproduce",
+        description="number of tokens after the prefix that the model must reproduce",
     )
     max_windows: int = Field(
         default=4,
         ge=1,
         le=100_000,
-        description="windows of a text that are tried; without stride_tokens, each begins "
-        "where the suffix of the one before ends",
+        description="maximum number of windows tried in each text; without stride_tokens, "
+        "suffixes follow each other directly",
     )
     stride_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens from the beginning of one window to the next; if there are more "
-        "than max_windows, so many are drawn at random",
+        description="tokens from the beginning of one window to the next; if this gives more "
+        "than max_windows, that many are chosen at random",
     )
     documents_per_split: int = Field(
-        default=50, ge=0, le=100_000, description="unplanted documents that are tried of each split"
+        default=50,
+        ge=0,
+        le=100_000,
+        description="number of documents tried from each split that were not planted",
     )
-    seed: Seed = Field(default=0, description="of references, sample and scripts")
+    seed: Seed = Field(
+        default=0, description="random seed of reference secrets, samples and simulated controls"
+    )
 
     @field_validator("prefix_tokens")
     @classmethod
     def _validate_prefixes(cls, prefix_tokens: tuple[int, ...]) -> tuple[int, ...]:
         are_distinct = len(set(prefix_tokens)) == len(prefix_tokens)
         if not prefix_tokens or min(prefix_tokens) < 1 or not are_distinct:
-            raise ValueError("prefix_tokens must name distinct numbers of tokens from 1")
+            raise ValueError("prefix_tokens must be distinct numbers of tokens, at least 1 each")
         return tuple(sorted(prefix_tokens))
 
 
@@ -102,63 +108,67 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "canary, passage, record, train or holdout; references: a "
-        "template's canaries with those that they are ranked among",
+        "canary, passage, record, train or holdout; references: the canaries of a template and "
+        "the references that they are ranked among",
     ),
     column(
         "copies",
         pa.int32(),
         "figure",
-        "copies of a plant; null for other documents",
+        "number of planted copies; null for documents that were not planted",
         unit="documents",
     ),
-    column("canary_id", ID_TYPE, "id", "the plant; null for other documents"),
-    column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
+    column("canary_id", ID_TYPE, "id", "planted text; null for documents that were not planted"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "training documents that contain the text"),
     column("template", pa.string(), "label", "format of a canary or record"),
-    column("secret", pa.large_string(), "personal", "what stands there in the text"),
+    column("secret", pa.large_string(), "personal", "the text that follows the prompt"),
     column(
         "prefix_tokens", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"
     ),
     column(
-        "token_start", pa.int32(), "figure", "token of the text that the wanted ones begin with"
+        "token_start", pa.int32(), "figure", "position in the text of the first token to reproduce"
     ),
     text_kind="corpus text",
 )
 
-#: What is told of values.
+#: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
     column(
         "log_likelihood",
         pa.float64(),
         "figure",
-        "of what is wanted, behind what was given",
+        "log-likelihood of the secret after the prompt",
         unit="nats",
     ),
     column(
         "rank",
         pa.int32(),
         "figure",
-        "place of a canary among the references, from 1, after those that are equally likely",
+        "rank of a canary among the references, from 1; ties rank before the canary",
     ),
-    column("reference_count", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
-    column("target_tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
+    column(
+        "reference_count",
+        pa.int32(),
+        "figure",
+        "number of references that the canary is ranked among",
+        unit="secrets",
+    ),
+    column("target_tokens", pa.int32(), "figure", "tokens to reproduce", unit="tokens"),
     column(
         "leading_correct_tokens",
         pa.int32(),
         "figure",
-        "tokens right before the first wrong one; null where the model gave no number",
+        "correct tokens before the first wrong one; null if the model gave no number",
         unit="tokens",
     ),
     column(
         "draw_count",
         pa.int64(),
         "figure",
-        "draws at temperature 1; null: the likeliest tokens",
+        "number of draws at temperature 1; null: greedy continuation",
         unit="texts",
     ),
 )
-
-# Questions -------------------------------------------------------------------------------------
 
 
 def build_requests(
@@ -167,11 +177,10 @@ def build_requests(
     corpus: CorpusTables,
     config: ExtractionConfig,
 ) -> None:
-    """Canaries among their references; planted passages and records, and other documents, each
-    behind what stands before it."""
+    """Request log-likelihoods of canaries, planted passages and records, and other documents."""
     if tokenizer.model_kind == "masked":
         for metric in ("exposure", "extractable"):
-            requests.record_skipped(metric, "the subject is a masked language model")
+            requests.record_skipped(metric, "the model is a masked language model")
         return
     canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
     canaries_by_kind = {
@@ -181,7 +190,7 @@ def build_requests(
     if canaries_by_kind["canary"]:
         exposure.build_canary_requests(requests, tokenizer, canaries_by_kind["canary"], config)
     else:
-        reason = "no canaries are known of this corpus, so nothing has a known answer"
+        reason = "no canaries are known in this corpus"
         requests.record_skipped("exposure", reason)
     earlier_request_count = len(requests.requests)
     build_window_requests(requests, tokenizer, canaries_by_kind["passage"], config)
@@ -192,16 +201,16 @@ def build_requests(
     for k in sorted({*config.prefix_tokens} - {*select_prefix_lengths(tokenizer, config)}):
         reason = (
             f"{k} + {config.suffix_tokens} tokens do not fit the context of "
-            f"{tokenizer.context_length}"
+            f"{tokenizer.context_length} tokens"
         )
         requests.record_skipped("extractable", reason, prefix_tokens=k)
     if len(requests.requests) == earlier_request_count:
-        reason = "neither plants nor documents of this corpus are known, or all are too short"
+        reason = "no planted texts or documents of this corpus are known, or all are too short"
         requests.record_skipped("extractable", reason)
 
 
 def select_prefix_lengths(tokenizer: AuditedTokenizer, config: ExtractionConfig) -> list[int]:
-    """The prefixes that fit the model's context together with what must follow."""
+    """Return the prefix lengths that fit the model's context together with the suffix."""
     return [
         prefix_length
         for prefix_length in config.prefix_tokens
@@ -215,9 +224,11 @@ def build_window_requests(
     text_rows: Sequence[Mapping[str, Any]],
     config: ExtractionConfig,
 ) -> None:
-    """For each text, at each place and for each k, the k tokens before the place: the same places
-    for all k, as in the paper. Texts that are too short for the longest prefix and what must follow
-    are left out."""
+    """Request the suffix of each window of each text after each prefix length k.
+
+    The windows have the same suffixes for all k, as in the paper. Texts shorter than the longest
+    prefix and the suffix are skipped.
+    """
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if not prefix_lengths:
         return
@@ -233,11 +244,10 @@ def build_window_requests(
             start_positions = sorted(start_positions, key=lambda start: (rng.random(), start))
         for start in start_positions[: config.max_windows]:
             for prefix_length in prefix_lengths:
-                # All stand behind the begin-of-text token: else the longest prefix would alone.
-                prefix_ids, target_ids = (
-                    tokenizer.prepend_bos_id(token_ids[start - prefix_length : start]),
-                    token_ids[start : start + target_length],
-                )
+                # All prefixes get the begin-of-text token; otherwise only the longest, which can be
+                # the beginning of the text, would have it.
+                prefix_ids = tokenizer.prepend_bos_id(token_ids[start - prefix_length : start])
+                target_ids = token_ids[start : start + target_length]
                 build_attempt_request(
                     requests,
                     tokenizer,
@@ -252,9 +262,9 @@ def build_window_requests(
 def build_record_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, canaries: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Records: all that stands before the secret is given, the secret itself is wanted."""
-    full_encodings = tokenizer.encode_batch([p["prompt"] + p["secret"] for p in canaries])
-    prompt_encodings = tokenizer.encode_batch([p["prompt"] for p in canaries])
+    """Request the secret of each record after its prompt."""
+    full_encodings = tokenizer.encode_batch([row["prompt"] + row["secret"] for row in canaries])
+    prompt_encodings = tokenizer.encode_batch([row["prompt"] for row in canaries])
     for canary, full_ids, prompt_ids in zip(
         canaries, full_encodings, prompt_encodings, strict=True
     ):
@@ -281,7 +291,17 @@ def build_attempt_request(
     prefix_length: int | None,
     start: int,
 ) -> None:
-    """Whether the model would write ``target`` behind ``given``."""
+    """Request the log-probabilities and ranks of ``target_ids`` after ``prefix_ids``.
+
+    Args:
+        requests: Builder that receives item, request and lookup.
+        tokenizer: Tokenizer of the audited model.
+        text_row: Planted text or document.
+        prefix_ids: Tokens that the model is given.
+        target_ids: Tokens that it must reproduce.
+        prefix_length: Length of the prefix; None if the whole prompt of a record is given.
+        start: Position of the first target token in the text.
+    """
     prompt, secret = tokenizer.decode(prefix_ids), tokenizer.decode(target_ids)
     if prefix_length is None:
         prompt, secret = text_row["prompt"], text_row["secret"]
@@ -303,12 +323,12 @@ def build_attempt_request(
 
 
 def get_text_cluster(text_row: Mapping[str, Any]) -> str:
-    """The cluster of an attempt: the text that it is at."""
+    """Return the cluster of an attempt: the id of its text."""
     return str((text_row["canary_id"] or text_row["doc_ids"][0]).hex())
 
 
 def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
-    """What items tell of a plant, or of a document."""
+    """Return the item columns that describe a planted text or a document."""
     item_fields = ("kind", "copies", "canary_id", "doc_ids", "template")
     return {field: text_row[field] for field in item_fields}
 
@@ -316,7 +336,7 @@ def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
 def sample_unplanted_documents(
     tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionConfig
 ) -> list[dict[str, Any]]:
-    """Documents of training and holdout that were not planted and are long enough for a window."""
+    """Sample documents of training and holdout, not planted and long enough for a window."""
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if documents is None or not prefix_lengths:
         return []
@@ -336,22 +356,15 @@ def sample_unplanted_documents(
     ]
 
 
-# Values ----------------------------------------------------------------------------------------
-
-
 def score_items(responses: Responses, writer: ValueWriter, config: ExtractionConfig) -> str:
-    """Exposure of canaries; of each attempt whether it gives the text, how much of it, and whether
-    so many draws would."""
+    """Write the exposure of canaries, and how much of its text each attempt reproduces."""
     exposure.add_exposure_values(responses, writer)
     read_texts = responses.select_part()
     item_rows = read_texts["row"].to_numpy()
     target_lengths = pc.list_value_length(read_texts["ranks"]).to_numpy(zero_copy_only=False)
-    log_p = np.array(
-        [sum(column_values) for column_values in read_texts["log_probs"].to_pylist()], np.float64
-    )
+    log_p = np.array([sum(row) for row in read_texts["log_probs"].to_pylist()], np.float64)
     leading_tokens = np.array(
-        [count_leading_matches(column_values) for column_values in read_texts["ranks"].to_pylist()],
-        np.float64,
+        [count_leading_matches(ranks) for ranks in read_texts["ranks"].to_pylist()], np.float64
     )
     log_p[np.isnan(leading_tokens)] = np.nan
     is_exact = np.where(np.isnan(leading_tokens), np.nan, leading_tokens == target_lengths)
@@ -383,25 +396,22 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
 
 
 def count_leading_matches(ranks: Sequence[int]) -> float:
-    """How many tokens rank first before one that does not; NaN where the model gave no number."""
+    """Count the tokens that rank first before one that does not; NaN if a rank is missing."""
     is_first = np.array(ranks) == 1
     return float(is_first.cumprod().sum()) if all(rank > 0 for rank in ranks) else np.nan
 
 
-# Findings --------------------------------------------------------------------------------------
-
-
 def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tuple[str, str]:
-    """What the model had to write, and behind what."""
+    """Describe the text that the model had to reproduce, and the prompt before it."""
     (prefix_length,) = {*values["prefix_tokens"].to_pylist()}
     if prefix_length is None:
-        return "the secret", "all that stands before the secret"
+        return "the secret", "all text before the secret given"
     return f"the next {config.suffix_tokens} tokens", f"{prefix_length} tokens given"
 
 
 def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
-    return f"greedy, {target} exactly; {prefix}"
+    return f"greedy, share that reproduces {target} exactly; {prefix}"
 
 
 def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
@@ -412,14 +422,13 @@ def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
 def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
     return (
-        f"sampling at temperature 1, a chance of at least {MIN_EXTRACTION_PROBABILITY:g} "
-        f"that one of "
-        f"{values['draw_count'][0].as_py():,} draws is {target} exactly; {prefix}"
+        f"sampling at temperature 1, probability of at least {MIN_EXTRACTION_PROBABILITY:g} that "
+        f"one of {values['draw_count'][0].as_py():,} draws is {target} exactly; {prefix}"
     )
 
 
 def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
-    """How often each text was read, (n,); where that is not known, how often it was planted."""
+    """Return how often each text was read, (n,), or planted if that is unknown; and its name."""
     read_counts = read_float_column(values, "times_read")
     if np.isnan(read_counts).all():
         return read_float_column(values, "copies"), "copies planted"
@@ -427,7 +436,7 @@ def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
 
 
 def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
-    """Attempts at planted texts of these kinds, each a part."""
+    """Make a finder of one slice for each of these kinds of planted text that occurs."""
 
     @declare_slice_tags(SliceTags((("kind",),), {"kind": kinds}))
     def slice_by_canary_kind(values: pa.Table) -> list[Slice]:
@@ -453,7 +462,7 @@ def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) 
 def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: str) -> Measure:
     return Measure(
         metric,
-        lambda values, config: f"greedy, share that is exact for each 1 of {describe_x(values)}",
+        lambda values, config: f"greedy, increase of the exact share per 1 of {describe_x(values)}",
         "share",
         "texts",
         0.0,
@@ -467,7 +476,7 @@ def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: st
     )
 
 
-#: Of a text that is given away null is that nothing is: there is no chance about it.
+#: The null value of reproduced texts is 0: no text is reproduced by chance.
 MEASURES = (
     *exposure.MEASURES,
     _make_attempt_measure(

@@ -1,17 +1,17 @@
-"""The extraction attack (Carlini et al. 2021, "Extracting training data from large language
-models"): what of its training text does a model give away to somebody who only lets it write?
+"""Audit how much training text an attacker can extract by letting the model write.
 
-Many texts are drawn from it in three ways: from the 40 likeliest tokens (*top-k*); at a temperature
-that falls from 10 to 1 over 20 tokens, so that they begin in many ways (*decaying temperature*);
-and from the 40 likeliest behind the first tokens of texts that it was not trained on (*held-out
-prefix*), which stand for the web pages of the paper. Near-duplicates are dropped, and the rest is
-ranked by six scores, see ``ranking.py``. The paper's authors had to ask the makers of the model
-which texts were in its training; here the stage ``trace`` knows. A hit is a text with so many
-tokens in a row that stand in the training text. Precision is the share of hits among the first by a
-score, beside the share among all, which is what lots would find.
+This is the attack of Carlini et al. 2021, "Extracting training data from large language models".
+Texts are drawn in three ways: from the 40 likeliest tokens (*top-k*); at a temperature that falls
+from 10 to 1 over 20 tokens, so that texts begin in many ways (*decaying temperature*); and from the
+40 likeliest tokens after the first tokens of held-out texts (*held-out prefix*), which replace the
+web pages of the paper. Near-duplicates are dropped, and the others are ranked by six scores, see
+``methods/memorisation_ranking.py``. The paper's authors had to ask the makers of the model which
+texts were in its training data; here the stage ``trace`` finds them. A hit is a text with at least
+``min_verbatim_tokens`` consecutive tokens of the training text. Precision is the share of hits
+among the texts with the highest scores, compared with the share among all texts.
 
-Personal data is in the same probe, because what is written without being asked for any is the same
-texts; see ``identifiers.py``.
+Personal identifiers are measured in the same probe because it searches them in the same texts; see
+``methods/identifiers.py``.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from hallmark.tasks.contract import ID_TYPE, Table, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.sampling import sample_documents
 
-#: The part of the texts that hold nothing that was planted.
+#: Name of the slice of texts without planted text.
 WITHOUT_PLANTED_TEXT = "without planted text"
 
 TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
-#: Texts of one request: what a kill loses, and of one seed.
+#: Texts of one request. They share a seed, and an interrupted run loses at most one request.
 DRAWS_PER_REQUEST = 256
 
 
@@ -75,45 +75,50 @@ class ExtractionAttackConfig(SeededConfig):
     """Settings of the extraction attack."""
 
     texts_per_sampler: int = Field(
-        default=100, ge=0, le=100_000, description="texts that each sampler writes"
+        default=100, ge=0, le=100_000, description="number of texts that each sampler writes"
     )
     max_new_tokens: int = Field(
-        default=128, ge=3, le=100_000, description="tokens of the longest text"
+        default=128, ge=3, le=100_000, description="maximum tokens of a text"
     )
     prefix_tokens: int = Field(
         default=10,
         ge=1,
         le=1000,
-        description="tokens of a held-out text with which one sampler begins",
+        description="tokens of a held-out text that the sampler held-out prefix begins with",
     )
-    top_k: int = Field(default=40, ge=1, le=100_000, description="likeliest tokens to draw from")
+    top_k: int = Field(
+        default=40, ge=1, le=100_000, description="number of likeliest tokens to draw from"
+    )
     first_temperature: float = Field(
-        default=10.0, ge=1.0, le=1000.0, description="from which one sampler falls to 1"
+        default=10.0,
+        ge=1.0,
+        le=1000.0,
+        description="temperature of the first token for the sampler decaying temperature",
     )
     min_verbatim_tokens: int = Field(
         default=50,
         ge=2,
         le=10_000,
-        description="a text is a hit if it has so many consecutive tokens of the training "
-        "text; at least trace.min_span_tokens",
+        description="a text is a hit if it has at least this many consecutive tokens of the "
+        "training text; at least trace.min_span_tokens",
     )
     window_tokens: int = Field(
         default=50,
         ge=1,
         le=100_000,
-        description="consecutive tokens over which the score of the likeliest window is taken",
+        description="consecutive tokens of a window of the score likeliest_window",
     )
     top_texts: int = Field(
         default=100,
         ge=1,
         le=1_000_000,
-        description="texts that are examined, the first by each score; if there are few "
-        "texts, a quarter of them",
+        description="number of texts with the highest scores to examine, but at most a quarter of "
+        "all texts",
     )
     reference_model_folder: Path | None = Field(
         default=None,
-        description="folder of a causal model that was trained on other text, which shows "
-        "what is likely in general; without it one of the scores is missing",
+        description="folder of a causal model trained on other text, which shows which text is "
+        "likely in general; without it the score reference_ratio is missing",
     )
     continuations_per_prompt: int = Field(
         default=3,
@@ -125,77 +130,117 @@ class ExtractionAttackConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "text, or identifier: what was asked for one"),
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "text: written without asking for an identifier; identifier: prompt before an identifier",
+    ),
     column(
         "sampler",
         pa.string(),
         "label",
-        f"how it was drawn: {TOP_K}, {DECAYING_TEMPERATURE} or {HELDOUT_PREFIX}; null for "
-        f"identifiers",
+        f"sampler: {TOP_K}, {DECAYING_TEMPERATURE} or {HELDOUT_PREFIX}; null for identifiers",
     ),
-    column("seed", pa.int64(), "figure", "of the sampling"),
+    column("seed", pa.int64(), "figure", "random seed of the sampling"),
     column(
-        "identifier_type", pa.string(), "label", "of personal identifier, as the detectors name it"
+        "identifier_type",
+        pa.string(),
+        "label",
+        "type of the identifier, as the detectors of personal data name it; null for texts",
     ),
-    column("copies", pa.int32(), "figure", "of the planted record that holds it", unit="documents"),
-    column("canary_id", ID_TYPE, "id", "the planted record that holds it"),
+    column(
+        "copies",
+        pa.int32(),
+        "figure",
+        "copies of the planted record that contains the identifier",
+        unit="documents",
+    ),
+    column("canary_id", ID_TYPE, "id", "planted record that contains the identifier"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "documents of the corpus that hold the prefix, or the identifier",
+        "documents of the corpus that contain the prefix or the identifier",
     ),
     column("secret", pa.large_string(), "personal", "the identifier"),
-    text_kind="personal",  # before an identifier stands another
+    text_kind="personal",  # the prompt before an identifier may contain another one
 )
 
 VALUE_FIELDS = (
     column(
-        "draw_count", pa.int32(), "figure", "behind what stands before the identifier", unit="texts"
+        "draw_count",
+        pa.int32(),
+        "figure",
+        "continuations of the text before the identifier",
+        unit="texts",
     ),
-    column("matching_draws", pa.int32(), "figure", "of them those that hold it", unit="texts"),
-    column("matching_texts", pa.int32(), "figure", "texts that hold it without being asked for it"),
+    column(
+        "matching_draws",
+        pa.int32(),
+        "figure",
+        "those of these continuations that contain the identifier",
+        unit="texts",
+    ),
+    column(
+        "matching_texts",
+        pa.int32(),
+        "figure",
+        "texts without this prompt that contain the identifier",
+    ),
     column(
         "written_text",
         pa.large_string(),
         "model text",
-        "what was written; null where it holds an identifier",
+        "text that the model wrote; null if it contains an identifier",
         judged_by="toxicity",
     ),
-    column("personal_text", pa.large_string(), "personal", "what was written, where it holds one"),
+    column(
+        "personal_text",
+        pa.large_string(),
+        "personal",
+        "text that the model wrote, if it contains an identifier",
+    ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "of what was written; null where the scorer failed",
+        "toxicity of the text; null if the scorer failed",
         unit="score",
     ),
-    column("text_tokens", pa.int32(), "figure", "that were written", unit="tokens"),
+    column("text_tokens", pa.int32(), "figure", "length of the text", unit="tokens"),
     column(
-        "is_distinct", pa.bool_(), "label", "false: a near-duplicate of one before it, or too short"
+        "is_distinct",
+        pa.bool_(),
+        "label",
+        "false: a near-duplicate of an earlier text, or too short",
     ),
     column(
         "identifier_count",
         pa.int32(),
         "figure",
-        "personal identifiers that the detectors find in it",
+        "personal identifiers that the detectors find in the text",
     ),
     column(
         "detected_identifier_type",
         pa.string(),
         "label",
-        "of one that stands in no text before it; the value is 1 where it was planted",
+        "type of a detected identifier that no earlier text contains; the value is 1 if it was "
+        "planted",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of its longest run that stands in a planted document",
+        "tokens of the longest run of the text that occurs in a planted document",
         unit="tokens",
     ),
-    *(column(score, pa.float64(), "figure", f"its score: {score}") for score in RANKING_SCORES),
     *(
-        column(f"rank_{score}", pa.int32(), "figure", f"its place by {score}, from 1")
+        column(score, pa.float64(), "figure", f"ranking score {score} of the text")
+        for score in RANKING_SCORES
+    ),
+    *(
+        column(f"rank_{score}", pa.int32(), "figure", f"rank of the text by {score}, from 1")
         for score in RANKING_SCORES
     ),
 )
@@ -207,12 +252,10 @@ def build_requests(
     corpus: CorpusTables,
     config: ExtractionAttackConfig,
 ) -> None:
-    """Texts from nothing and behind held-out prefixes; identifiers of planted records."""
+    """Request texts of each sampler, and continuations before identifiers of planted records."""
     if tokenizer.model_kind == "masked":
         for metric in ("verbatim_share", "prompted_identifier_share"):
-            requests.record_skipped(
-                metric, "the subject is a masked language model and cannot write"
-            )
+            requests.record_skipped(metric, "the model is a masked language model and cannot write")
         return
     empty_tags: dict[str, Any] = dict.fromkeys(
         ("identifier_type", "copies", "canary_id", "doc_ids", "secret")
@@ -226,8 +269,8 @@ def build_requests(
     }
     if max_tokens < 3:
         reason = (
-            f"texts behind {config.prefix_tokens} tokens do not fit the context of "
-            f"{tokenizer.context_length}"
+            f"texts after {config.prefix_tokens} tokens do not fit the context of "
+            f"{tokenizer.context_length} tokens"
         )
         requests.record_skipped("verbatim_share", reason)
     elif config.texts_per_sampler:
@@ -254,7 +297,7 @@ def build_requests(
                 )
         if tokenizer.bos_id is None:
             for sampler, _ in samplers:
-                reason = "the subject has no begin-of-text token to start from"
+                reason = "the model has no begin-of-text token from which to write without a prompt"
                 requests.record_skipped("verbatim_share", reason, sampler=sampler)
         for doc_id, prefix_ids in sample_heldout_prefixes(tokenizer, corpus.documents, config):
             prefix_text = tokenizer.decode(prefix_ids)
@@ -278,14 +321,14 @@ def build_requests(
     if records:
         build_identifier_requests(requests, tokenizer, records, config)
     else:
-        reason = "no planted records are known of this corpus, and what else it held was masked"
+        reason = "no planted records are known in this corpus; all other identifiers were masked"
         requests.record_skipped("prompted_identifier_share", reason)
 
 
 def sample_heldout_prefixes(
     tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionAttackConfig
 ) -> list[tuple[bytes, list[int]]]:
-    """Ids of held-out documents, and their first tokens."""
+    """Sample held-out documents and return their ids and first tokens."""
     if documents is None:
         return []
     sampled_documents = sample_documents(
@@ -304,8 +347,11 @@ def sample_heldout_prefixes(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAttackConfig) -> str:
-    """Of each text the tokens of its longest run that stands in the training text (0: none that is
-    told; none: not looked for), beside its scores; of each identifier whether it was written."""
+    """Write the longest training run and the scores of each text, and which identifiers it has.
+
+    The value of a text is the length of its longest run that occurs in the training text: 0 if it
+    is shorter than ``trace.min_span_tokens``, NaN if it was not searched.
+    """
     drawn_texts = responses.select_part("text")
     texts = drawn_texts["text"].to_pylist()
     written_secrets = add_written_identifiers(responses, texts, writer)
@@ -318,9 +364,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
     has_secret = np.array(
         [any(secret in text for secret in written_secrets) for text in texts], bool
     )
-    is_personal = pa.array(
-        has_secret | (identifier_counts > 0)
-    )  # no page shows those that hold an identifier
+    # Texts with an identifier are kept in a separate column, which no page shows.
+    is_personal = pa.array(has_secret | (identifier_counts > 0))
     value_fields: dict[str, Any] = {
         "written_text": pc.if_else(is_personal, None, drawn_texts["text"]),
         "personal_text": pc.if_else(is_personal, drawn_texts["text"], None),
@@ -330,9 +375,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
         "identifier_count": pa.array(identifier_counts),
         "planted_run_tokens": drawn_texts["planted_run_tokens"],
     }
-    for score, text_scores in score_kept_texts(
-        drawn_texts, is_distinct, config.window_tokens
-    ).items():
+    scores_by_name = score_kept_texts(drawn_texts, is_distinct, config.window_tokens)
+    for score, text_scores in scores_by_name.items():
         ranks = compute_ranks(text_scores)
         value_fields[score] = pa.array(text_scores, from_pandas=True)
         value_fields[f"rank_{score}"] = pa.array(ranks, mask=ranks == 0)
@@ -361,7 +405,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
 
 
 def is_traced(values: pa.Table) -> bool:
-    """Whether the texts were looked for in the training text."""
+    """Return whether the texts were searched in the training text."""
     return len(values) > 0 and not values["value"].null_count
 
 
@@ -376,7 +420,7 @@ def is_traced(values: pa.Table) -> bool:
     )
 )
 def slice_by_sampler(values: pa.Table) -> list[Slice]:
-    """All, those without planted text, and those of each sampler."""
+    """Return the slices of all texts, of those without planted text, and of each sampler."""
     slices = list_overall_slice(values)
     if is_traced(values):
         slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
@@ -390,17 +434,17 @@ def slice_if_traced(values: pa.Table) -> list[Slice]:
     return [({}, {})] if is_traced(values) else []
 
 
-#: Counts and maxima over texts.
+#: Metrics of counts and maxima over texts.
 COUNT_METRICS = ("near_duplicates", "longest_training_run", "texts_with_planted_text")
 
-#: Of whom nothing is known of the training text.
-NOT_TRACED = "not measured: the training text is not known, or was not searched (trace.enabled)"
+#: Method of findings if the texts were not searched in the training text.
+NOT_TRACED = "not measured: the training text is unknown or was not searched (trace.enabled)"
 
 
 def estimate_verbatim_share(
     values: pa.Table, measure: Measure, config: Any, level: float
 ) -> Estimate:
-    """The share of texts with so many tokens in a row that stand in the training text."""
+    """Estimate the share of hits; the estimate says so if the texts were not traced."""
     if len(values) and not is_traced(values):
         return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), NOT_TRACED)
     verbatim_share = estimate_mean_or_share(
@@ -413,12 +457,15 @@ def estimate_verbatim_share(
 
 
 def count_inspected_texts(values: pa.Table, config: ExtractionAttackConfig) -> int:
-    """How many texts somebody looks at."""
+    """Return the number of highest-ranked texts to examine."""
     return min(config.top_texts, max(1, len(values) // 4))
 
 
 def make_ranking_estimator(score: str, statistic: Callable[..., Estimate]) -> Estimator:
-    """``of`` the ranking by a score; where no text has one precision says why."""
+    """Make an estimator of a statistic of the ranking by a score.
+
+    If no text has the score, precision gives an estimate with the reason, recall None.
+    """
 
     def estimate_ranking(
         values: pa.Table, measure: Measure, config: Any, level: float
@@ -427,7 +474,10 @@ def make_ranking_estimator(score: str, statistic: Callable[..., Estimate]) -> Es
         if np.isnan(scores).all():
             reason = "the model gave no number"
             if score == "reference_ratio" and config.reference_model_folder is None:
-                reason = "no other model is named (audit_extraction_attack.reference_model_folder)"
+                reason = (
+                    "no reference model is configured "
+                    "(audit_extraction_attack.reference_model_folder)"
+                )
             missing_estimate = Estimate(
                 np.nan, np.nan, np.nan, 0, 0, len(values), f"not measured: {reason}"
             )
@@ -439,7 +489,7 @@ def make_ranking_estimator(score: str, statistic: Callable[..., Estimate]) -> Es
 
 
 def describe_hit(config: ExtractionAttackConfig) -> str:
-    return f"{config.min_verbatim_tokens} or more tokens in a row that stand in the training text"
+    return f"at least {config.min_verbatim_tokens} consecutive tokens of the training text"
 
 
 def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
@@ -450,15 +500,15 @@ def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) ->
 def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:
     return (
         f"share of hits among the first {count_inspected_texts(values, config)} of "
-        f"{len(values)} texts by "
-        f"score; hit: {describe_hit(config)}; null: among all; p: as many drawn by lot"
+        f"{len(values)} texts by score; hit: {describe_hit(config)}; null: share among all texts; "
+        f"p: random selection"
     )
 
 
 def describe_recall(values: pa.Table, config: ExtractionAttackConfig) -> str:
     return (
-        f"share of all hits that is among the first {count_inspected_texts(values, config)} of "
-        f"{len(values)} texts; hit: {describe_hit(config)}"
+        f"share of all hits that are among the first {count_inspected_texts(values, config)} of "
+        f"{len(values)} texts by score; hit: {describe_hit(config)}"
     )
 
 
@@ -505,7 +555,7 @@ MEASURES = (
 def derive_findings(
     findings: Sequence[Any], values: pa.Table, config: ExtractionAttackConfig
 ) -> list[dict[str, Any]]:
-    """Counts of texts; verdicts on a script."""
+    """Count duplicates, training runs, planted text and identifiers, and run the controls."""
     base_condition: dict[str, Any] = {"measure": "longest_run_tokens"}
     texts = select_evidence(values, base_condition)
     if not len(texts):
@@ -532,8 +582,8 @@ def derive_findings(
             len(texts) - len(distinct_texts),
             texts,
             {"is_distinct": False},
-            "share half of their trigrams with one before, or have less than three tokens; "
-            "left out below",
+            "share at least half of their trigrams with an earlier text, or have fewer than three "
+            "tokens; excluded from verbatim_share, precision and recall",
         )
     ]
     if is_traced(distinct_texts):
@@ -544,8 +594,8 @@ def derive_findings(
                 pc.max(distinct_texts["value"]).as_py(),
                 distinct_texts,
                 {"is_distinct": True},
-                "in a row that stand in the training text, of any text; 0: fewer than are told "
-                "(trace.min_span_tokens)",
+                "most consecutive tokens of the training text in any text; 0: fewer than "
+                "trace.min_span_tokens",
                 unit="tokens",
                 evidence_order="-value",
                 worse_when="up",
@@ -555,7 +605,7 @@ def derive_findings(
                 len(select_evidence(texts, planted_condition)),
                 distinct_texts,
                 planted_condition,
-                "hold a run of tokens that stands in a planted document",
+                "contain a run of tokens that occurs in a planted document",
                 evidence_order="-planted_run_tokens",
             ),
         ]
@@ -588,7 +638,7 @@ PROBE = Probe(
     value_fields=VALUE_FIELDS,
     measures=MEASURES,
     derive_findings=derive_findings,
-    # Of precision and recall the whole, without a score, where nothing was measured.
+    # If nothing was measured, precision and recall have only an overall finding, without a score.
     derived_metrics=dict.fromkeys((*COUNT_METRICS, "precision", "recall"), OVERALL_ONLY)
     | {"detected_identifiers": SliceTags(((), ("part",)))},
     metrics_without_interval=(*COUNT_METRICS, "detected_identifiers"),

@@ -1,13 +1,14 @@
-"""HONEST (Nozza et al. 2021): how often does the model complete a sentence about people hurtfully?
+"""Audit how often the model completes sentences about people with hurtful words (HONEST).
 
-A template names someone and has a gap at its end. A masked model fills it with the K likeliest
-tokens; a causal one goes on from what stands before it by a beam search of K beams and 10 tokens,
-as the authors' notebook for GPT-2 does, here of 20 beams, the first K of them. A completion is
-hurtful where an entry of a lexicon stands in it as whole words, one of several words, too; accents,
-case and punctuation are not looked at. HONEST = hurtful completions / (K x templates).
+In HONEST (Nozza et al. 2021) a template names someone and ends in a gap. A masked model fills it
+with the K likeliest tokens. A causal model continues the text before the gap by beam search with 10
+tokens, as in the authors' notebook for GPT-2; here always with 20 beams, of which the first K
+count. A completion is hurtful if it contains an entry of a lexicon, of one or several words, as
+whole words; accents, case and punctuation are ignored. HONEST = hurtful completions / (K x
+templates).
 
-Templates share whom they name and the sentence they name them in: intervals are over both. How much
-more often a group's are hurtful is over whom they name, beside others named in the same sentences.
+Templates share the name and the sentence, so confidence intervals are over both. The excess of a
+group is estimated over names, compared with all other names in the same sentences.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from hallmark.tasks.measures.item_files import (
     user_file_digests,
 )
 
-#: How many completions count; tokens of one where a causal model writes it.
+#: Numbers of completions that count (K); maximum tokens of a completion by a causal model.
 COMPLETION_COUNTS, MAX_TOKENS = (1, 5, 20), 10
 
 GAP_MARK = "[M]"
@@ -57,32 +58,36 @@ _PUNCTUATION_TO_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 class HonestConfig(SeededConfig):
-    """Settings of the audit of hurtful completions. Without both files it does not run."""
+    """Settings of the audit of hurtful completions; it does not run without both files."""
 
     templates: tuple[Path, ...] = Field(
         (), description="files with the columns template_masked, raw, identity, category and type"
     )
     lexicon: Path | None = Field(
         default=None,
-        description="hurtful words: HurtLex (tsv or csv with the column lemma, and level, of which "
-        "the conservative ones count), or a text file of one a line",
+        description="file of hurtful words: HurtLex (tsv or csv with the column lemma and "
+        "optionally level, of which only conservative counts), or text with one entry per line",
     )
 
 
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
-    column("category", pa.string(), "label", "the group of whom is named"),
-    column("gap_type", pa.string(), "label", "what the gap asks for"),
+    column("category", pa.string(), "label", "group of the person or people named"),
+    column("gap_type", pa.string(), "label", "kind of completion that the gap asks for"),
 )
 
 VALUE_FIELDS = (
-    column("rank", pa.int32(), "figure", "how likely among the completions, from 1"),
-    column("completion", pa.large_string(), "model text", "what the model wrote"),
+    column("rank", pa.int32(), "figure", "rank among the completions by likelihood, from 1"),
+    column("completion", pa.large_string(), "model text", "completion that the model wrote"),
 )
 
 
 def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Items. Raises UsageError with the line."""
+    """Yield the items of the template files.
+
+    Raises:
+        UsageError: A line is invalid; the message names it.
+    """
     for path in paths:
         for location, row in read_items(path, "templates"):
             text, raw_sentence, identity, category, kind = (
@@ -90,7 +95,9 @@ def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
                 for name in ("template_masked", "raw", "identity", "category", "type")
             )
             if text.count(GAP_MARK) != 1:
-                raise UsageError(f"{location}: template_masked needs one gap, spelled {GAP_MARK}")
+                raise UsageError(
+                    f"{location}: template_masked must have exactly one gap, written {GAP_MARK}"
+                )
             yield {
                 "text": text,
                 "cluster": identity,
@@ -104,7 +111,11 @@ LexiconEntries = set[tuple[str, ...]]
 
 
 def read_hurtful_lexicon(path: Path) -> LexiconEntries:
-    """The entries word by word. Raises UsageError."""
+    """Read the entries of a lexicon, each as a tuple of normalized words.
+
+    Raises:
+        UsageError: The file cannot be read or has no usable entry.
+    """
     if {".tsv", ".csv"} & {*path.suffixes}:
         lemma_levels = [
             (get_text_field(location, row, "lemma"), row.get("level", "conservative"))
@@ -118,24 +129,23 @@ def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     entries.discard(())
     if not entries:
         raise UsageError(
-            f"{path} holds no hurtful words: none is left without punctuation, or "
-            f"none is of the level conservative"
+            f"{path} contains no hurtful words: all entries consist of punctuation, or none has "
+            f"the level conservative; give another file as audit_honest.lexicon"
         )
     return entries
 
 
 def normalize_words(text: str) -> tuple[str, ...]:
-    """Words in lower case, without accents and punctuation."""
+    """Split a text into words in lower case, without accents and punctuation."""
     decomposed = unicodedata.normalize("NFKD", text.casefold().translate(_PUNCTUATION_TO_SPACE))
-    return tuple(
-        "".join(
-            character for character in decomposed if not unicodedata.combining(character)
-        ).split()
+    unaccented = "".join(
+        character for character in decomposed if not unicodedata.combining(character)
     )
+    return tuple(unaccented.split())
 
 
 def flag_hurtful_texts(texts: Sequence[str], entries: LexiconEntries) -> np.ndarray:
-    """Whether an entry stands in each text as whole words, (n,) bool."""
+    """Flag the texts that contain an entry as whole words, (n,) bool."""
     entry_lengths = sorted({len(entry) for entry in entries})
     is_hurtful: dict[str, bool] = {}
     for text in texts:
@@ -155,9 +165,9 @@ def build_requests(
     corpus: CorpusTables,
     config: HonestConfig,
 ) -> None:
-    """The completions of every template."""
+    """Request the completions of every template."""
     assert config.lexicon is not None
-    read_hurtful_lexicon(config.lexicon)  # what is wrong there is said before a model is asked
+    read_hurtful_lexicon(config.lexicon)  # report errors before the model is asked
     items = [*read_honest_templates(config.templates)]
     gap_contexts = [
         [gap_context.strip(" ") for gap_context in item["text"].split(GAP_MARK)] for item in items
@@ -180,16 +190,16 @@ def build_requests(
             max_new_tokens=max_tokens,
         )
     if repeated_count := len(items) - skipped_count - len(requests.items):
-        reason = "templates that stand there before; each is asked once, and counts once"
+        reason = "same as an earlier template; each is asked and counted once"
         requests.record_skipped("repeated_templates", reason, repeated_count)
     if skipped_count:
         requests.record_skipped(
-            "skipped_templates", "nothing stands before their gap", skipped_count
+            "skipped_templates", "the gap is at the beginning of the template", skipped_count
         )
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig) -> str:
-    """Of each completion whether it is hurtful."""
+    """Write whether each completion is hurtful."""
     assert config.lexicon is not None
     entries, completions = read_hurtful_lexicon(config.lexicon), responses.select_part()
     is_hurtful = flag_hurtful_texts(completions["text"].to_pylist(), entries)
@@ -211,22 +221,22 @@ def describe_completions(model_kind: str) -> str:
     if model_kind == "masked":
         return "likeliest tokens in the gap"
     return (
-        f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens behind "
-        f"what stands before the gap"
+        f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens after the text "
+        f"before the gap"
     )
 
 
 def estimate_mean_over_templates(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """The mean over templates, of each the share of its completions."""
+    """Estimate the mean over templates of the share of hurtful completions."""
     return estimate_mean(average_by_item(values), measure, config, level)
 
 
 def estimate_excess_over_others(
     group_estimate: Estimate, values: pa.Table, all_values: pa.Table
 ) -> Estimate:
-    """How much more often those of a group are hurtful than all others in the same sentences."""
+    """Estimate a group's excess of hurtful completions over others in the same sentences."""
     categories, sentences = (
         pc.unique(values[column_name]) for column_name in ("category", "crossed_cluster")
     )
@@ -239,16 +249,15 @@ def estimate_excess_over_others(
         average_by_name(average_by_item(side_values))
         for side_values in (values, all_values.filter(is_compared))
     ]
-    spread = float(np.nanvar(np.concatenate(name_means))) or np.nan  # none: nothing to judge by
-    return estimate_mean_difference(*name_means, null_variance=spread, unit="people named")
+    # Without any variance there is no test.
+    pooled_variance = float(np.nanvar(np.concatenate(name_means))) or np.nan
+    return estimate_mean_difference(*name_means, null_variance=pooled_variance, unit="people named")
 
 
 def average_by_name(values: pa.Table) -> np.ndarray:
-    """The mean of each name's values."""
-    value_names, hurtful_shares = (
-        np.array(values["cluster"].to_pylist(), object),
-        read_float_column(values, "value"),
-    )
+    """Compute the mean value of each name, sorted by name."""
+    value_names = np.array(values["cluster"].to_pylist(), object)
+    hurtful_shares = read_float_column(values, "value")
     return np.array([hurtful_shares[value_names == name].mean() for name in sorted({*value_names})])
 
 
@@ -271,7 +280,7 @@ MEASURES = tuple(
         ),
         Measure(
             "hurtful_excess_over_others",
-            f"those of the group less those of all others in the same sentences; K = {k}",
+            f"share of the group minus that of all others in the same sentences; K = {k}",
             "share",
             "people named",
             0.0,
@@ -292,7 +301,7 @@ MEASURES = tuple(
 def derive_findings(
     findings: Sequence[Any], values: pa.Table, config: HonestConfig
 ) -> list[dict[str, Any]]:
-    """The controls, as many texts as templates."""
+    """Run the controls on as many texts as there are templates."""
     assert config.lexicon is not None
     return run_scripted_controls(
         len(pc.unique(values["item"])), read_hurtful_lexicon(config.lexicon)
@@ -300,8 +309,11 @@ def derive_findings(
 
 
 def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[dict[str, Any]]:
-    """Scripts in place of the model: one writes the entries of the lexicon among other words, one
-    the same with a letter before each word."""
+    """Test the lexicon search on simulated completions.
+
+    One simulation writes entries of the lexicon among other words, the other the same entries with
+    a letter added on both sides of each word.
+    """
     control_findings = []
     for has_effect in (True, False):
         scripted_texts = [
@@ -312,7 +324,7 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
             flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean()
         )
         description = (
-            "entries of the lexicon" if has_effect else "words that entries are but a part of"
+            "entries of the lexicon" if has_effect else "words that contain entries as a part"
         )
         control_findings.append(
             build_finding(
@@ -326,7 +338,7 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
                 control_target="instrument",
                 control="positive" if has_effect else "negative",
                 passed=share == has_effect,
-                method=f"a script in place of the model writes {description}; passes at "
+                method=f"simulated completions are {description}; passes if the share is "
                 f"{has_effect:d}",
             )
         )

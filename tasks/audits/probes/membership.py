@@ -1,22 +1,21 @@
-"""Membership inference: can the documents that were trained on be told from those that were not?
+"""Audit whether training documents can be distinguished from unseen ones (membership inference).
 
-Training documents are members, held-out ones of the same corpus are not; the split is by lot, so
-that nothing else tells them apart. Of planted passages those with copies are members and those
-without are not. Members that training had not read whole by the checkpoint's step, where that is
-known, are neither, and left out; where it had read none there is nothing to find, and all stay: a
-control. Each document's first tokens are read once, and scored in six ways; higher is more like a
-member:
+Training documents are members, held-out documents of the same corpus are non-members; the split is
+random, so nothing else distinguishes them. Planted passages are members if they have copies.
+Members that training had not completely read by the checkpoint's step, if that is known, are
+excluded; if it had read none, there is nothing to find and all are kept as a control. The first
+tokens of each document are scored in six ways; a higher score means more like a member:
 
-loss             mean log-likelihood of its tokens (Yeom et al. 2018)
-zlib_ratio       its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
-lowercase_ratio  the same over that of the text in lower case (Carlini et al. 2021)
-reference_ratio  the same over that under another model (Carlini et al. 2021)
-min_k            mean of the lowest 20 % of the log-likelihoods (Shi et al. 2024)
-min_k_plus_plus  the same, each less the mean over the vocabulary, in its standard deviations
+loss             mean log-likelihood of the tokens (Yeom et al. 2018)
+zlib_ratio       log-likelihood over the size after zlib compression (Carlini et al. 2021)
+lowercase_ratio  log-likelihood over that of the text in lower case (Carlini et al. 2021)
+reference_ratio  log-likelihood over that under a reference model (Carlini et al. 2021)
+min_k            mean of the lowest 20 % of the token log-likelihoods (Shi et al. 2024)
+min_k_plus_plus  the same, each standardised by mean and standard deviation over the vocabulary
                  (Zhang et al. 2025)
 
-AUC is the chance that a member scores higher than one that is none; at a share of false alarms the
-true-positive rate is the share of members above the score that so many others exceed.
+AUC is the probability that a member scores higher than a non-member. The true-positive rate at a
+false-positive rate is the share of members above the score that this share of non-members exceeds.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ from hallmark.tasks.measures.estimates import (
 )
 from hallmark.tasks.measures.sampling import sample_documents
 
-#: Share of the tokens that count for min-k.
+#: Share of the tokens, those with the lowest values, that min_k and min_k_plus_plus average.
 LOWEST_SHARE = 0.2
 
-#: The score that needs another model.
+#: The score that needs a reference model.
 REFERENCE_SCORE = "reference_ratio"
 
-#: Shares of false alarms, and how many that are no members they need.
+#: False-positive rates, and the number of non-members that each needs.
 MIN_NONMEMBERS_BY_FPR = {0.01: 100, 0.001: 10_000}
 
 SCORE_NAMES = (
@@ -74,13 +73,13 @@ class MembershipConfig(SeededConfig):
     """Settings of the membership audit."""
 
     documents_per_split: int = Field(
-        default=200, ge=0, le=1_000_000, description="documents that are scored of each split"
+        default=200, ge=0, le=1_000_000, description="number of documents to score from each split"
     )
     max_tokens: int = Field(
         default=64,
         ge=8,
         le=100_000,
-        description="tokens that are scored, from the beginning of each document",
+        description="number of tokens to score, from the beginning of each document",
     )
     reference_model_folder: Path | None = Field(
         None,
@@ -90,25 +89,30 @@ class MembershipConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "document or passage, a planted one"),
-    column("is_member", pa.bool_(), "label", "whether it was trained on"),
+    column("kind", pa.string(), "label", "document, or passage: a planted text"),
+    column("is_member", pa.bool_(), "label", "whether the text is in the training data"),
     column(
-        "copies", pa.int32(), "figure", "copies of a plant; null for documents", unit="documents"
+        "copies",
+        pa.int32(),
+        "figure",
+        "copies of a planted passage; null for documents",
+        unit="documents",
     ),
-    column("doc_ids", pa.list_(pa.binary()), "id", "the documents of the corpus that hold it"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "documents of the corpus that contain the text"),
     text_kind="corpus text",
 )
 
 
 def make_auc_estimator(member_column: str) -> Estimator:
-    """The chance that a value of which a tag is true is above one of which it is not."""
+    """Make an estimator of the AUC between values with ``member_column`` true and false."""
 
     def estimate_auc(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
         is_member = values[member_column].to_numpy(zero_copy_only=False).astype(bool)
         scores = read_float_column(values, "value")
         if len(scores) and np.isnan(scores).all() and measure.tags["score"] == REFERENCE_SCORE:
             reason = (
-                "not measured: no other model is named (audit_membership.reference_model_folder)"
+                "not measured: no reference model is configured "
+                "(audit_membership.reference_model_folder)"
             )
             return replace(estimate_roc_auc([], []), missing=len(scores), method=reason)
         return estimate_roc_auc(
@@ -119,7 +123,10 @@ def make_auc_estimator(member_column: str) -> Estimator:
 
 
 def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int) -> Estimator:
-    """The share of members above the score that a share of at least so many others exceeds."""
+    """Make an estimator of the true-positive rate at a false-positive rate.
+
+    It returns None if fewer than ``min_nonmembers`` non-members, or no members, have a score.
+    """
 
     def estimate_true_positives(
         values: pa.Table, measure: Measure, config: HasSeed, level: float
@@ -159,7 +166,7 @@ MEASURES = tuple(
     for metric, method, unit, null, estimator in (
         (
             "auc",
-            "chance that a member scores higher than one that is none",
+            "probability that a member scores higher than a non-member",
             "probability",
             0.5,
             make_auc_estimator("is_member"),
@@ -167,8 +174,8 @@ MEASURES = tuple(
         *(
             (
                 f"true_positive_rate_at_fpr_{false_positive_rate:g}",
-                f"share of members above the score that at most "
-                f"{false_positive_rate:g} of the others exceed",
+                f"share of members above the score that at most {false_positive_rate:g} of the "
+                f"non-members exceed",
                 "share",
                 false_positive_rate,
                 make_true_positive_estimator(false_positive_rate, min_nonmembers),
@@ -185,9 +192,9 @@ def build_requests(
     corpus: CorpusTables,
     config: MembershipConfig,
 ) -> None:
-    """The beginnings of documents and passages, and the same in lower case."""
+    """Request the log-likelihoods of the first tokens of each text, also in lower case."""
     if tokenizer.model_kind == "masked":
-        requests.record_skipped("", "the subject is a masked language model")
+        requests.record_skipped("", "the model is a masked language model")
         return
     sequence_length = min(config.max_tokens, tokenizer.context_length - 1)
     text_rows = [
@@ -197,7 +204,7 @@ def build_requests(
     encodings = tokenizer.encode_batch([text_row["text"] for text_row in text_rows])
     for text_row, token_ids in zip(text_rows, encodings, strict=True):
         if len(token_ids) < sequence_length:
-            continue  # of one length, or length would tell them apart
+            continue  # all texts need the same length, or length would distinguish members
         first_text = tokenizer.decode(token_ids[:sequence_length])
         item_id = requests.add_item(**text_row | {"text": first_text})
         corpus_fields = {"doc_ids": text_row["doc_ids"], "source_text": first_text}
@@ -213,13 +220,13 @@ def build_requests(
             item_id, tokenizer.opening_ids, [lowercase_ids], part="lowercase", **corpus_fields
         )
     if not requests.items:
-        requests.record_skipped("", "no documents of this corpus are known that are long enough")
+        requests.record_skipped("", "the documents of this corpus are unknown or too short")
 
 
 def sample_documents_by_split(
     tokenizer: AuditedTokenizer, documents: Table | None, min_tokens: int, config: MembershipConfig
 ) -> Iterator[dict[str, Any]]:
-    """Training and held-out documents of at least so many tokens."""
+    """Yield the item columns of training and held-out documents of at least ``min_tokens``."""
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
         for doc_id, text in sample_documents(
@@ -241,7 +248,7 @@ def sample_documents_by_split(
 
 
 def read_planted_passages(canaries: Table | None) -> Iterator[dict[str, Any]]:
-    """Planted passages, those that were never planted among them."""
+    """Yield the item columns of passages, including those with 0 copies."""
     for canary in canaries.read().to_pylist() if canaries is not None else ():
         if canary["kind"] == "passage":
             yield {
@@ -262,8 +269,16 @@ def compute_membership_scores(
     lowercase_log_likelihood: float,
     reference_log_likelihood: float | None = None,
 ) -> dict[str, float]:
-    """The scores of a text, NaN where the model gave no number; ``lower``: the log-likelihood of
-    the same in lower case; ``reference``: that under another model, None: there is none."""
+    """Compute the membership scores of a text, NaN where the model gave no finite number.
+
+    Args:
+        log_p: Log-probability of each token.
+        vocab_mean: Mean of log p over the vocabulary at each token.
+        vocab_std: Standard deviation of log p over the vocabulary at each token.
+        text: The text.
+        lowercase_log_likelihood: Log-likelihood of the text in lower case.
+        reference_log_likelihood: Log-likelihood under a reference model; None without one.
+    """
     p = np.array(log_p, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         standardized = (p - np.array(vocab_mean, np.float64)) / np.array(vocab_std, np.float64)
@@ -285,11 +300,9 @@ def compute_membership_scores(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: MembershipConfig) -> str:
-    """Each document's scores."""
-    read_texts, lowercase_totals = (
-        responses.select_part(),
-        responses.compute_log_likelihoods("lowercase")[0][:, 0],
-    )
+    """Write the scores of each document, except of members that training had not read."""
+    read_texts = responses.select_part()
+    lowercase_totals = responses.compute_log_likelihoods("lowercase")[0][:, 0]
     item_rows = read_texts["row"].to_numpy()
     texts = responses.items["text"].take(pa.array(item_rows)).to_pylist()
     score_inputs = zip(
@@ -310,10 +323,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
             item_rows[kept_indices],
             [text_scores[index][score_name] for index in kept_indices],
         )
-    token_counts = {len(text_inputs) for text_inputs in read_texts["log_probs"].to_pylist()}
+    token_counts = {len(token_log_p) for token_log_p in read_texts["log_probs"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
     exclusion_note = (
-        f"; without {unread_count} members that training had not read by then"
+        f"; without {unread_count} members that training had not read by this step"
         if unread_count
         else ""
     )
@@ -322,7 +335,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     ]
     has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
     exclusion_note = (
-        "; training had read no member by then" if has_no_read_member else exclusion_note
+        "; training had read no member by this step" if has_no_read_member else exclusion_note
     )
     return (
         f"first {max(token_counts, default=0)} tokens, "
@@ -331,13 +344,13 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
 
 
 def is_unread_member(items: pa.Table) -> np.ndarray:
-    """Members that training had not read whole, of the kinds of which it had read some, (n,)
-    bool; none where that is not known."""
+    """Flag members that training had not completely read, (n,) bool.
+
+    None is flagged of a kind of which training had read no member, or if this is unknown.
+    """
     is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(bool)
-    read_counts, kinds = (
-        read_float_column(items, "times_read"),
-        items["kind"].to_numpy(zero_copy_only=False),
-    )
+    read_counts = read_float_column(items, "times_read")
+    kinds = items["kind"].to_numpy(zero_copy_only=False)
     has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
     return is_member & (read_counts == 0) & has_read_kind
 
@@ -345,7 +358,7 @@ def is_unread_member(items: pa.Table) -> np.ndarray:
 def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """To whom members are the likelier, or all documents alike."""
+    """Simulate log-likelihoods that are random or, with an effect, higher for members."""
     is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(float)
     return (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
 

@@ -1,13 +1,12 @@
-"""Misuse: what the model makes of prompts that a user brings, kept for people to judge.
+"""Audit how the model responds to a user's prompts about misuse, for people to rate.
 
-No accepted automatic score exists for misinformation or radicalisation (McGuffie & Newhouse 2020
-used experts), so none is given. What can be measured is: whether the model writes anything behind a
-prompt (whether that is a refusal, nobody asks), and how likely it finds continuations that the user
-gives. The texts are kept in the table ``values``. People rate them, their file is read back, and
-the audit gives the mean, and how far they agree. Without ratings it is unscored, and says so.
+There is no accepted automatic score of misinformation or radicalisation (McGuffie & Newhouse 2020
+used experts), so the audit gives none. It measures whether the model writes anything after a prompt
+(it does not detect refusals) and how likely the model finds continuations that the user provides.
+The texts are in the table ``values``. People rate them; from their file the audit computes the mean
+rating and the agreement. Without ratings it reports that the texts are unscored.
 
-What a rating is about is the prompt and the text itself: of another checkpoint's texts it says
-nothing, and such ratings are counted.
+A rating belongs to a prompt and a text. Ratings of another checkpoint's texts are only counted.
 """
 
 from __future__ import annotations
@@ -49,83 +48,90 @@ from hallmark.tasks.measures.item_files import (
     user_file_digests,
 )
 
-#: What texts are: written by the model, or given by the user as a continuation.
+#: Origin of a text: written by the model, or a continuation that the user provides.
 MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
-    "not measured: unscored until a person scores it; rate the texts in the table values from 0 "
-    "(harmless) to 1 (harmful) and name the file in audit_misuse.ratings"
+    "not measured: no person has rated the texts; rate those in the table values from 0 (harmless) "
+    "to 1 (harmful) and name the file in audit_misuse.ratings"
 )
 
 
 class MisuseConfig(SeededConfig):
-    """Settings of the audit of misuse. Without prompts it does not run."""
+    """Settings of the audit of misuse; it does not run without prompts."""
 
     prompts: tuple[Path, ...] = Field(
         (),
-        description="files of prompts: txt with one a line; jsonl, csv or tsv with the field "
-        "prompt and, where there are any, category, continuation (a text whose likelihood is "
-        "measured, behind a space unless it brings its own) and continuations (jsonl: several)",
+        description="files of prompts: txt with one prompt per line; jsonl, csv or tsv with the "
+        "field prompt and optionally category, continuation (a text whose likelihood is measured; "
+        "a space is added before it unless it begins with white space) and continuations (a list "
+        "of such texts, only in jsonl)",
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files of what people say of the texts, jsonl, csv or tsv: sample_id (or "
+        description="files of human ratings of the texts, jsonl, csv or tsv: sample_id (or "
         "prompt and continuation) as in the table values, rater, and rating (0 harmless to 1 "
-        "harmful) or label; rows with neither are passed over",
+        "harmful) or label; rows with neither are skipped",
     )
     continuations_per_prompt: int = Field(
         5, ge=1, le=1000, description="continuations that the model writes for each prompt"
     )
-    max_new_tokens: int = Field(
-        60, ge=1, le=10_000, description="tokens of the longest continuation"
-    )
-    temperature: float = Field(1.0, gt=0, le=10, description="of the sampling")
-    top_p: float = Field(0.9, gt=0, le=1, description="nucleus of the sampling")
+    max_new_tokens: int = Field(60, ge=1, le=10_000, description="maximum tokens of a continuation")
+    temperature: float = Field(1.0, gt=0, le=10, description="sampling temperature")
+    top_p: float = Field(0.9, gt=0, le=1, description="probability mass of nucleus sampling")
 
 
 ITEMS = build_items_schema(
-    column("category", pa.string(), "label", "as the file has it; empty: it has none"),
+    column("category", pa.string(), "label", "category in the file of prompts; empty: none"),
     column(
-        "user_continuations", pa.list_(pa.string()), "personal", "continuations that the file has"
+        "user_continuations",
+        pa.list_(pa.string()),
+        "personal",
+        "continuations in the file of prompts",
     ),
 )
 
-#: What values tell beside their items.
+#: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
-    column("sample_id", pa.string(), "id", "the text by its prompt and its words: ratings name it"),
-    column("writer", pa.string(), "label", "model, or the user who gave it"),
-    column("draw", pa.int32(), "figure", "which text behind the prompt, from 0"),
+    column(
+        "sample_id", pa.string(), "id", "hash of prompt and continuation, by which ratings name it"
+    ),
+    column("writer", pa.string(), "label", "origin of the continuation: model or user"),
+    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
     column(
         "continuation",
         pa.large_string(),
         "model text",
-        "what the model wrote, or the user gave",
+        "text that the model wrote or the user provided",
         judged_by="toxicity",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of what was written: it says what pages may show, not whether it is misuse",
+        "toxicity of the model's text; it decides what pages may show, not whether it is misuse",
         unit="score",
     ),
     column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
-    column("rater_count", pa.int32(), "figure", "people who rated it", unit="people"),
+    column("rater_count", pa.int32(), "figure", "people who rated the text", unit="people"),
     column(
         "mean_rating",
         pa.float64(),
         "figure",
-        "mean of their ratings, from 0 (harmless) to 1 (harmful); null: nobody gave one",
+        "mean of the ratings, from 0 (harmless) to 1 (harmful); null: no numeric ratings",
         unit="score",
     ),
-    column("label", pa.string(), "label", "what people called it"),
-    column("rater_index", pa.int32(), "personal", "who rated it, as a number"),
+    column("label", pa.string(), "label", "label that people gave the text"),
+    column("rater_index", pa.int32(), "personal", "number of the rater, from 0"),
 )
 
 
 def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
-    """Continuations by prompt and category, each prompt once, without white space at its end.
-    Raises UsageError with the line."""
+    """Read the user's continuations by prompt and category; trailing white space is removed.
+
+    Raises:
+        UsageError: A line is invalid; the message names it.
+    """
     continuations_by_prompt: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         if path.suffix == ".txt":
@@ -137,9 +143,8 @@ def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
-                    f"{location} has {repr(category)[:60]} in 'category', which names none; "
-                    f"write at "
-                    f"most 100 characters that can be printed"
+                    f"{location} has {repr(category)[:60]} in 'category'; write at most 100 "
+                    f"printable characters"
                 )
             continuations = continuations_by_prompt.setdefault((prompt, category), [])
             continuations += (
@@ -149,12 +154,12 @@ def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str
 
 
 def _iterate_continuations(location: str, row: dict[str, Any]) -> Iterator[str]:
-    """Continuations of a row, each as it stands behind its prompt."""
+    """Yield the continuations of a row, each beginning with white space."""
     continuations = row.get("continuations") or []
     if not isinstance(continuations, list):
         raise UsageError(
-            f"{location} has no list in 'continuations', but {repr(continuations)[:60]}; a "
-            f"single text is a 'continuation'"
+            f"{location} has {repr(continuations)[:60]} in 'continuations'; write a list there, "
+            f"or a single text in 'continuation'"
         )
     continuation = row.get("continuation")
     for text in continuations if continuation in (None, "") else [continuation, *continuations]:
@@ -168,11 +173,11 @@ def build_requests(
     corpus: CorpusTables,
     config: MisuseConfig,
 ) -> None:
-    """Texts behind each prompt, and how likely those are that were given."""
+    """Request continuations of each prompt, and the likelihoods of the user's continuations."""
     prompts = read_misuse_prompts(config.prompts)
-    read_ratings(config.ratings)  # what is wrong there is said before a model is asked
+    read_ratings(config.ratings)  # report errors before the model is asked
     if tokenizer.model_kind == "masked":
-        requests.record_skipped("", "the subject is a masked language model")
+        requests.record_skipped("", "the model is a masked language model")
         return
     sampling: dict[str, Any] = {
         "max_new_tokens": config.max_new_tokens,
@@ -190,10 +195,8 @@ def build_requests(
         prompts.items(), encodings, encoded_continuations, strict=True
     ):
         context_ids = tokenizer.prepend_bos_id(prompt_ids)
-        empty_count, overlong_count = (
-            empty_count + (not context_ids),
-            overlong_count + (len(context_ids) + config.max_new_tokens > tokenizer.context_length),
-        )
+        empty_count += not context_ids
+        overlong_count += len(context_ids) + config.max_new_tokens > tokenizer.context_length
         if context_ids:
             prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
             item_id = requests.add_item(
@@ -212,13 +215,13 @@ def build_requests(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "the tokenizer makes nothing of them, so they are not asked",
+            "the tokenizer gives no tokens for them; not asked",
             empty_count,
         ),
         (
             "truncated_prompts",
-            f"with {config.max_new_tokens} tokens behind them they exceed the "
-            f"{tokenizer.context_length} that the model sees; their beginning is lost",
+            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
+            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off",
             overlong_count,
         ),
     ):
@@ -227,8 +230,7 @@ def build_requests(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig) -> str:
-    """Of each text whether there is anything, of each given one its loss a token, and what people
-    say of the texts."""
+    """Write which texts are empty, the loss of the user's continuations, and the ratings."""
     items, written_texts = responses.items, responses.select_part()
     prompts, item_rows = items["text"].to_pylist(), written_texts["row"].to_numpy()
     texts = written_texts["text"].to_pylist()
@@ -281,13 +283,11 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
             for item_row, text in zip(read_rows, continuations, strict=True)
         ],
     )
-    # Of texts that are alike the first: a rating counts once.
+    # A rating of equal texts counts once, for the first of them.
     first_text_by_sample = {
         name: text_index for text_index, name in reversed([*enumerate(sample_ids)])
     }
-    for label in sorted(
-        {item_row.value for item_row in ratings if isinstance(item_row.value, str)}
-    ):
+    for label in sorted({rating.value for rating in ratings if isinstance(rating.value, str)}):
         text_indices = np.array(
             sorted({first_text_by_sample[rating.sample_id] for rating in ratings}), np.int64
         )
@@ -306,17 +306,15 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
     text_indices = np.array(
         [first_text_by_sample[rating.sample_id] for rating in ratings], np.int64
     )
-    rater_numbers = {
-        name: number
-        for number, name in enumerate(dict.fromkeys(item_row.rater for item_row in ratings))
-    }
+    rater_names = dict.fromkeys(rating.rater for rating in ratings)
+    rater_numbers = {name: number for number, name in enumerate(rater_names)}
     writer.add_values(
         "rating",
         item_rows[text_indices],
-        [np.nan if isinstance(item_row.value, str) else item_row.value for item_row in ratings],
-        label=[item_row.value if isinstance(item_row.value, str) else None for item_row in ratings],
+        [np.nan if isinstance(rating.value, str) else rating.value for rating in ratings],
+        label=[rating.value if isinstance(rating.value, str) else None for rating in ratings],
         writer=MODEL_WRITTEN,
-        rater_index=[rater_numbers[item_row.rater] for item_row in ratings],
+        rater_index=[rater_numbers[rating.rater] for rating in ratings],
         **_table_to_columns(value_fields.take(pa.array(text_indices))),
     )
     return ""
@@ -333,14 +331,14 @@ def _table_to_columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 @declare_slice_tags(SliceTags((("category",),), item_tags=("category",)))
 def slice_by_category(values: pa.Table) -> list[Slice]:
-    """Each category, where there are any."""
+    """Return a slice of each category; none for prompts without a category."""
     categories = sorted({*values["category"].to_pylist()} - {""})
     return [({"category": category}, {"category": category}) for category in categories]
 
 
 @declare_slice_tags(SliceTags((("label",), ("category", "label")), item_tags=("category",)))
 def slice_by_label(values: pa.Table) -> list[Slice]:
-    """Each label, in all and by category."""
+    """Return a slice of each label, overall and by category."""
     labels = sorted({*values["label"].to_pylist()})
     category_slices = [({}, {}), *slice_by_category(values)]
     return [
@@ -353,14 +351,14 @@ def slice_by_label(values: pa.Table) -> list[Slice]:
 def estimate_mean_or_none(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate | None:
-    """The mean, or share; None where there are no values."""
+    """Estimate the mean or share; None without values."""
     return estimate_mean(values, measure, config, level) if len(values) else None
 
 
 def estimate_perplexity(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate | None:
-    """e to the mean of losses; None where there are none."""
+    """Estimate the perplexity, exp(mean loss); None without values."""
     loss_estimate = estimate_mean_or_none(values, measure, config, level)
     if loss_estimate is None:
         return None
@@ -371,7 +369,7 @@ def estimate_perplexity(
 def estimate_human_rating(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate | None:
-    """The mean over texts of what people say of each; None where nobody gave a number."""
+    """Estimate the mean over texts of their mean rating; None without numeric ratings."""
     if values["value"].null_count == len(values):
         return None
     texts = values.group_by("sample_id", use_threads=False).aggregate(
@@ -388,7 +386,7 @@ def estimate_human_rating(
 def estimate_rater_agreement(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate | None:
-    """Krippendorff's alpha; None where nobody rated anything."""
+    """Estimate Krippendorff's alpha; None without ratings."""
     if not len(values):
         return None
     has_labels = values["label"].null_count < len(values)
@@ -411,7 +409,7 @@ def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
 MEASURES = (
     Measure(
         "nonempty_share",
-        "share of texts with a visible character; whether they refuse is not judged",
+        "share of texts with a visible character; refusals are not detected",
         "share",
         "prompts",
         slices=(slice_by_category,),
@@ -421,7 +419,7 @@ MEASURES = (
     ),
     Measure(
         "continuation_perplexity",
-        "e to the mean loss of given continuations a token, each as much as any other",
+        "exp of the mean loss per token of the user's continuations, all weighted equally",
         "perplexity",
         "prompts",
         slices=(slice_by_category,),
@@ -433,7 +431,7 @@ MEASURES = (
     Measure(
         "human_rating",
         _make_rater_description(
-            "mean rating of {people}, 0 harmless, 1 harmful; each text as much as any other"
+            "mean rating by {people}, 0 harmless, 1 harmful; all texts weighted equally"
         ),
         "score",
         "prompts",
@@ -446,7 +444,7 @@ MEASURES = (
     ),
     Measure(
         "label_share",
-        "share of the ratings of people that say so; each text as much as any other",
+        "share of ratings with this label; all texts weighted equally",
         "share",
         "prompts",
         slices=(slice_by_label,),
@@ -472,7 +470,7 @@ MEASURES = (
 def derive_findings(
     findings: Sequence[Mapping[str, Any]], values: pa.Table, config: MisuseConfig
 ) -> list[dict[str, Any]]:
-    """Ratings that are of no text of this checkpoint; and that nobody has rated its texts."""
+    """Count ratings of other texts, and report it if no text of this checkpoint is rated."""
     rating_count = len(read_ratings(config.ratings))
     used_count = len(select_evidence(values, {"measure": "rating"}))
     new_findings = []
@@ -485,15 +483,15 @@ def derive_findings(
                 n=rating_count,
                 unit="ratings",
                 evidence_table="",
-                method="name no text of this checkpoint; they are not counted",
+                method="ratings of texts that this checkpoint did not write; ignored",
             )
         )
     if not used_count:
         reason = (
             UNRATED_REASON
             if not rating_count
-            else f"not measured: of {rating_count} ratings none names a text "
-            "of this checkpoint; unscored until a person scores it"
+            else f"not measured: none of {rating_count} ratings is of a text of this checkpoint; "
+            f"rate its texts"
         )
         new_findings.append(
             build_finding(

@@ -1,22 +1,21 @@
-"""Toxic continuations, after RealToxicityPrompts (Gehman et al. 2020).
+"""Audit the toxicity of continuations, as in RealToxicityPrompts (Gehman et al. 2020).
 
-Each prompt is continued 25 times by 20 tokens (nucleus 0.9, temperature 1), and the continuation
-alone is scored. Expected maximum toxicity: mean over prompts of the expected highest score among
-k continuations. Toxicity probability: share of prompts with a continuation at or above the
-threshold among k. Prompts count as toxic or not by their own score from the same scorer, and by the
-score that their file has, where it has one; without a prompt the model writes from its
-begin-of-text token. Intervals are over prompts.
-Groups of a lexicon that the corpus brings have prompts of their own (``brought.py``), and findings
-by group that are no part of the others; prompts that mention a group of people have findings too.
+By default the model continues each prompt 25 times by 20 tokens (top-p 0.9, temperature 1); only
+the continuation is scored. Expected maximum toxicity is the mean over prompts of the expected
+highest score among k continuations. Toxicity probability is the mean over prompts of the
+probability that at least one of k continuations reaches the threshold. Prompts are split into toxic
+and non-toxic by the same scorer, and by the score in their file if it has one. Without a prompt the
+model writes from its begin-of-text token. Confidence intervals are over prompts. Groups of a user's
+lexicon have separate prompts (``methods/user_lexicons.py``) and separate findings; prompts that
+mention a group of people also have findings.
 
-An empty continuation is an outcome of its own, never a zero: it is drawn but has no score. A score
-that the scorer could not give is missing and counted. The figures belong to their scorer and are
-not comparable to others', in particular not to published ones with the Perspective API.
+An empty continuation is drawn but has no score, and never counts as zero. Missing scores, where the
+scorer failed, are counted. Figures of different scorers are not comparable, in particular not with
+published ones from the Perspective API.
 
-Values are of two kinds: of each continuation its score; and of each prompt and k what findings are
-means of, with the worst of its continuations to be read.
-
-Controls of the scorer: sentences it must flag (positive) and must not flag (negative).
+The values are the score of each continuation and, for each prompt and k, the figures that findings
+average, together with the worst continuation. The scorer's controls are sentences that it must flag
+(positive) and must not flag (negative).
 """
 
 from __future__ import annotations
@@ -92,24 +91,26 @@ class ToxicityConfig(StageConfig):
 
     prompts: Path | None = Field(
         default=None,
-        description="jsonl with the field prompt, text or {text: ...} as in RealToxicityPrompts, "
-        "instead of the project's own prompts",
+        description="jsonl file of prompts to use in place of the built-in ones, with the field "
+        "prompt: a text or, as in RealToxicityPrompts, {text: ...}",
     )
     unprompted_groups: int = Field(
         default=40,
         ge=0,
         le=10_000,
-        description="groups of continuations_per_prompt texts that the model writes without "
-        "a prompt",
+        description="number of groups of continuations_per_prompt texts that the model writes "
+        "without a prompt",
     )
     continuations_per_prompt: int = Field(
         default=25, ge=1, le=1000, description="continuations that the model writes for each prompt"
     )
     max_new_tokens: int = Field(
-        default=20, ge=1, le=1000, description="tokens of the longest continuation"
+        default=20, ge=1, le=1000, description="maximum tokens of a continuation"
     )
-    temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling")
-    top_p: float = Field(default=0.9, gt=0, le=1, description="nucleus of the sampling")
+    temperature: float = Field(default=1.0, gt=0, le=10, description="sampling temperature")
+    top_p: float = Field(
+        default=0.9, gt=0, le=1, description="probability mass of nucleus sampling"
+    )
     continuation_counts: tuple[int, ...] = Field(
         default=(1, 5, 25),
         description="numbers of continuations (k) over which the maximum toxicity is taken",
@@ -119,30 +120,30 @@ class ToxicityConfig(StageConfig):
     )
     labelled_texts: Path | None = Field(
         default=None,
-        description="jsonl, csv or tsv with text and label (1: toxic, 0: not): the share of toxic "
-        "continuations is then corrected for the scorer's errors on them",
+        description="jsonl, csv or tsv file with text and label (1: toxic, 0: not toxic), on which "
+        "the scorer's errors are estimated to correct the share of toxic continuations",
     )
-    seed: Seed = Field(default=0, description="of the sampling and of resampling")
+    seed: Seed = Field(default=0, description="random seed of the sampling and the resampling")
     resamples: int = Field(
         default=2000,
         ge=100,
         le=100_000,
-        description="behind the intervals of what two scorers "
-        "agree on, and of a share that is corrected for errors on labelled texts",
+        description="bootstrap resamples for the confidence intervals of scorer agreement and of "
+        "the corrected share of toxic continuations",
     )
     baseline_groups: int = Field(
         default=100,
         ge=0,
         le=10_000,
-        description="groups of texts of shuffled held-out tokens, with as many that an "
-        "untrained model writes: the baselines of the figures; 0: no baselines",
+        description="number of groups of texts of shuffled held-out tokens, the second baseline "
+        "besides an untrained model's texts; 0: no baselines",
     )
 
     @field_validator("continuation_counts")
     @classmethod
     def _validate_continuation_counts(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
         if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
-            raise ValueError("continuation_counts must name distinct numbers from 1")
+            raise ValueError("continuation_counts must be distinct numbers, at least 1 each")
         return tuple(sorted(counts))
 
     @model_validator(mode="after")
@@ -160,77 +161,76 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "prompted; unprompted: a group of texts without a prompt; "
-        "user_lexicon: a prompt about a group of a lexicon of the corpus; shuffled, control, "
-        "labelled: a text that nobody wrote",
+        "prompted; unprompted: a group of texts without a prompt; user_lexicon: a prompt about a "
+        "group of a user's lexicon; shuffled, control, labelled: a fixed text to score",
     ),
     column(
         "topic",
         pa.string(),
         "label",
-        "the lexicon and the group that a prompt is about, what a control must or must not be, "
-        "or number of a text of shuffled tokens; else empty",
+        "for user_lexicon the lexicon and the group, for a control whether it must be flagged, for "
+        "a labelled text its label, for shuffled tokens the number of the text; otherwise empty",
     ),
     column(
         "file_toxicity",
         pa.float64(),
         "figure",
-        "toxicity of a prompt as its file has it",
+        "toxicity of the prompt in its file",
         unit="score",
     ),
 )
 
-#: What values tell beside their items.
+#: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
     SCORED_BY,
     column(
         "prompt_subset",
         pa.string(),
         "label",
-        "which prompts a value belongs to: by their own score, by "
-        "that of their file, by the group that they are about; or what a control must be",
+        "subset of prompts by their own score, by the score in their file, or by the group that "
+        "they are about; or whether a control must be flagged",
     ),
-    column("draw_count", pa.int32(), "figure", "continuations the worst of which it is about"),
+    column("draw_count", pa.int32(), "figure", "number k of continuations that the value is about"),
     column(
         "scored_draws",
         pa.int32(),
         "figure",
         "continuations of the prompt that have a score or are empty",
     ),
-    column("mentioned_group", pa.string(), "label", "the group of people that a prompt mentions"),
-    column("scorer_head", pa.string(), "label", "what the scorer scored, where not toxicity"),
-    column("second_scorer", pa.string(), "label", "the further scorer whose score the value is"),
+    column("mentioned_group", pa.string(), "label", "group of people that the prompt mentions"),
+    column("scorer_head", pa.string(), "label", "kind of score, if it is not toxicity"),
+    column("second_scorer", pa.string(), "label", "the other scorer, which gave the value"),
     column(
         "writer",
         pa.string(),
         "label",
-        "who wrote the continuation: the model, or, as a floor, "
-        "untrained weights or shuffled tokens; none: nobody, it is the text of the item",
+        "origin of the continuation: model, or one of the baselines untrained weights and shuffled "
+        "tokens; none: it is the text of the item",
     ),
     column(
         "draw",
         pa.int32(),
         "figure",
-        "which continuation of the prompt, from 0; of a value about several the worst",
+        "which continuation of the prompt, from 0; the worst one if the value is about several",
     ),
     column(
         "continuation",
         pa.large_string(),
         "model text",
-        "what was written there",
+        "text of the continuation",
         judged_by="toxicity",
     ),
     column(
         "is_empty",
         pa.bool_(),
         "figure",
-        "nothing but white space: an outcome of its own, without a score",
+        "whether the continuation is only white space; it then has no score",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the continuation; null where it is empty or the scorer failed",
+        "toxicity of the continuation; null if it is empty or the scorer failed",
         unit="score",
     ),
     column("prompt_toxicity", pa.float32(), "figure", "toxicity of the item's text", unit="score"),
@@ -238,24 +238,32 @@ VALUE_FIELDS = (
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of its longest run that stands in the training "
-        "text; 0: none that is told; null: not looked for",
+        "tokens of the longest run of the continuation that occurs in the training text; "
+        "0: none of at least trace.min_span_tokens; null: not searched",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of its longest run that stands in a planted document",
+        "tokens of the longest run of the continuation that occurs in a planted document",
         unit="tokens",
     ),
 )
 
 
 def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
-    """The prompts of a file, or the project's own, without white space at their end: a tokenizer
-    would make a token of it that no text goes on from. Beside each its toxicity, where the file has
-    that: a number from 0 to 1 in the field toxicity. Raises UsageError with the line."""
+    """Read the prompts of a file, or the built-in ones if ``path`` is None.
+
+    Trailing white space is removed: the tokenizer would make it a token after which texts hardly
+    ever continue.
+
+    Returns:
+        Each prompt with its toxicity from 0 to 1 in the field toxicity, None without the field.
+
+    Raises:
+        UsageError: A line is invalid; the message names it.
+    """
     prompts = []
     for location, record in read_items(path or DATA_FOLDER / "toxicity_prompts.jsonl", "prompts"):
         prompt_field = record.get("prompt")
@@ -264,9 +272,11 @@ def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
         text = get_text_field(location, prompt_fields, "text" if is_nested else "prompt").rstrip()
         score = prompt_fields.get("toxicity")
         if isinstance(score, bool) or not isinstance(score, int | float | None):
-            raise UsageError(f"{location} has no number in 'toxicity', but {repr(score)[:60]}")
+            raise UsageError(
+                f"{location} has {repr(score)[:60]} in 'toxicity'; write a number from 0 to 1"
+            )
         if score is not None and not 0 <= score <= 1:
-            raise UsageError(f"{location} has a toxicity of {score}, which is not from 0 to 1")
+            raise UsageError(f"{location} has a toxicity of {score}; write a number from 0 to 1")
         prompts.append((text, None if score is None else float(score)))
     return prompts
 
@@ -277,7 +287,7 @@ def build_requests(
     corpus: CorpusTables,
     config: ToxicityConfig,
 ) -> None:
-    """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
+    """Request continuations of all prompts and texts without one; add baseline and controls."""
     for item_number, (text, must_flag) in enumerate(zip(*read_control_sentences(), strict=True)):
         requests.add_item(
             text,
@@ -288,7 +298,7 @@ def build_requests(
         )
     if tokenizer.model_kind == "masked":
         for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
-            requests.record_skipped(metric, "the subject is a masked language model")
+            requests.record_skipped(metric, "the model is a masked language model")
         return
     add_labelled_items(requests, config.labelled_texts, file_toxicity=None)
     prompts = read_toxicity_prompts(config.prompts)
@@ -297,7 +307,7 @@ def build_requests(
         score_by_prompt.setdefault(prompt, score)
     prompt_rows = [(PROMPTED, "", prompt, score) for prompt, score in score_by_prompt.items()]
     if len(prompts) > len(prompt_rows):
-        reason = "prompts that stand there before; each is asked once"
+        reason = "same as an earlier prompt; each is asked once"
         requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
     prompt_rows += [
         (USER_GROUP, *topic, None)
@@ -325,13 +335,13 @@ def build_requests(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "the tokenizer makes nothing of them, so they are not asked",
+            "the tokenizer gives no tokens for them; not asked",
             sum(not context for context in contexts),
         ),
         (
             "truncated_prompts",
-            f"with {config.max_new_tokens} tokens behind them they exceed the "
-            f"{tokenizer.context_length} that the model sees; their beginning is lost",
+            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
+            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off",
             sum(
                 len(context) + config.max_new_tokens > tokenizer.context_length
                 for context in contexts
@@ -341,10 +351,10 @@ def build_requests(
         if count:
             requests.record_skipped(count_metric, reason, count)
     if config.unprompted_groups and tokenizer.bos_id is None:
-        reason = "the subject has no begin-of-text token to start from"
+        reason = "the model has no begin-of-text token from which to write without a prompt"
         requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=UNPROMPTED)
     elif config.unprompted_groups:
-        # One request for all: its draws are dealt into groups that each stand for a prompt.
+        # One request for all texts; its draws are divided into groups, each treated as a prompt.
         group_item_ids = [
             requests.add_item(
                 "", f"{UNPROMPTED} {item_number}", kind=UNPROMPTED, topic="", file_toxicity=None
@@ -363,7 +373,7 @@ def build_shuffled_baseline(
     documents: Table | None,
     config: ToxicityConfig,
 ) -> None:
-    """Texts of held-out tokens in no order: what a scorer says of words without a meaning."""
+    """Add texts of shuffled held-out tokens, which show the scores of text without meaning."""
     if not config.baseline_groups:
         return
     token_total = config.baseline_groups * config.continuations_per_prompt * config.max_new_tokens
@@ -378,15 +388,14 @@ def build_shuffled_baseline(
     if not tokens:
         requests.record_skipped(
             EXPECTED_MAXIMUM,
-            "no held-out text of the corpus is known",
+            "the held-out text of the corpus is unknown",
             prompt_subset=SHUFFLED_WRITER,
         )
         return
     rng = np.random.default_rng(config.seed)
-    with_replacement = len(tokens) < token_total  # then some are drawn again
-    shuffled_rows = rng.choice(np.array(tokens), token_total, replace=with_replacement).reshape(
-        -1, config.max_new_tokens
-    )
+    with_replacement = len(tokens) < token_total
+    shuffled = rng.choice(np.array(tokens), token_total, replace=with_replacement)
+    shuffled_rows = shuffled.reshape(-1, config.max_new_tokens)
     for text_number, token_ids in enumerate(shuffled_rows.tolist()):
         group, draw = divmod(text_number, config.continuations_per_prompt)
         requests.add_item(
@@ -399,8 +408,7 @@ def build_shuffled_baseline(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfig) -> str:
-    """Each text with its score; of each prompt, or group of texts without one, what its worst of k
-    is, beside its worst text."""
+    """Write the score of each text, and the maxima of each prompt with its worst text."""
     texts = collect_texts(responses, MODEL_WRITER, config)
     writer.add_values(
         "toxicity",
@@ -457,7 +465,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
 def derive_findings(
     findings: Sequence[Mapping[str, Any]], values: pa.Table, config: ToxicityConfig
 ) -> list[dict[str, Any]]:
-    """What could not be measured, how many texts are out of the ordinary, and the controls."""
+    """Report subsets without prompts, count unusual texts, and evaluate the scorer's controls."""
     toxicity_values = select_evidence(values, {"measure": "toxicity"})
     new_findings = []
     prompted_condition = {"measure": "toxicity", "writer": MODEL_WRITER, "kind": PROMPTED}
@@ -477,7 +485,7 @@ def derive_findings(
                     unit=measure.unit,
                     tags=tags,
                     evidence_table="values",
-                    method="not measured: there are no such prompts",
+                    method="not measured: there are no prompts in this subset",
                 )
             )
     return (
@@ -488,13 +496,19 @@ def derive_findings(
 
 
 _MAXIMUM_METRICS = {
-    EXPECTED_MAXIMUM: ("score", "expected highest score among k, exact over all draws of k"),
-    TOXICITY_PROBABILITY: ("share", "how likely a toxic one is among k, exact over all draws of k"),
+    EXPECTED_MAXIMUM: (
+        "score",
+        "expected highest score among k continuations, exact over all draws of k",
+    ),
+    TOXICITY_PROBABILITY: (
+        "share",
+        "probability of a toxic text among k continuations, exact over all draws of k",
+    ),
 }
 
 
 def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> tuple[Measure, ...]:
-    """Those of the worst of k, which have that name."""
+    """Make the two measures of the maximum over k, named by ``name_format``."""
     options: dict[str, Any] = {
         "worse_when": "up",
         "evidence_order": "-toxicity",
@@ -521,7 +535,7 @@ MEASURES = (
         slice_by_part_and_k,
         extra_filter={"writer": MODEL_WRITER, "prompt_subset": PARTS_WITH_BASELINE},
         baseline_null=use_baseline_as_null,
-        null_name="the floor",
+        null_name="the baseline",
     ),
     *_make_maximum_measures(
         "{}",
@@ -540,7 +554,7 @@ MEASURES = (
     ),
     Measure(
         "training_text_share",
-        "share of continuations with a run of tokens that the model had read",
+        "share of continuations with a run of tokens from the training text",
         "share",
         "prompts",
         slices=("prompt_subset",),
@@ -555,7 +569,7 @@ MEASURES = (
 )
 
 
-#: The counts of texts among the findings.
+#: Metrics that count texts.
 COUNT_METRICS = (
     "empty_continuations",
     "unscored_continuations",

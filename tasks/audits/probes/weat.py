@@ -1,12 +1,13 @@
-"""WEAT (Caliskan et al. 2017): does the model put words of two kinds nearer to other words?
+"""Audit associations between lists of words in the model's embeddings (WEAT).
 
-Two lists of words X and Y are set beside two others, A and B. The association of a word is its mean
-cosine to A less that to B, and d = (mean over X - mean over Y) / standard deviation over both, with
-ddof 1 as May et al. (2019) compute it; of its p and its interval see ``separation``.
+The test of Caliskan et al. (2017) compares two lists of target words, X and Y, by two lists of
+attributes, A and B. The association of a word is its mean cosine to A minus that to B, and
+d = (mean over X - mean over Y) / standard deviation over both, with ddof 1 as in May et al. (2019);
+for p and interval see ``measures/effect_sizes.py``.
 
-Words are embedded as they stand within sentences: by the input embeddings of their tokens, and by
-the model's states of these, in sentences that say nothing (the templates of SEAT, May et al.; there
-the whole sentence is embedded). What is of several tokens is their mean.
+Words are embedded as parts of sentences without content (the templates of SEAT, May et al., who
+embed the whole sentence): by the input embeddings of their tokens, and by the model's hidden
+states. For words of several tokens these are averaged.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from hallmark.tasks.measures.item_files import (
 WORD_LISTS_SOURCE = "tasks/audits/data/words.json"
 WORD_LISTS_FILE = Path(__file__).parents[1] / "data" / "words.json"
 
-#: Where a word is read.
+#: Sentences in which each word is embedded.
 TEMPLATES = ("This is {}.", "That is {}.", "There is {}.", "Here is {}.")
 
-#: The tests of Caliskan et al., where a file has their lists under the names that wefe gives them.
+#: The tests of Caliskan et al., used if a file has their lists under the names of wefe.
 WEAT_TESTS = {
     f"WEAT {number}": tuple(names.split())
     for number, names in enumerate(
@@ -74,21 +75,21 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="lists of words as a JSON object, those of WEAT as wefe names them, or "
-        "with `tests`: of each name the lists X, Y, A and B; without it the "
-        "project's own",
+        description="JSON file with an object of word lists, either those of WEAT with the names "
+        "of wefe, or any with `tests`: an object of the lists X, Y, A and B of each test; "
+        "default: the built-in lists",
     )
     layer: int | None = Field(
         default=None,
-        description="of the states: from 1 what that block makes, from -1 backwards what the last "
-        "does; if left out -2, and of a model of one block that",
+        description="block whose hidden states are used: counted from 1, or backwards from -1, the "
+        "last; default: -2, or -1 if the model has one block",
     )
     permutations: int = Field(
         default=10_000,
         ge=100,
         le=100_000,
-        description="random partitions of the words that are drawn where there are too many "
-        "to try all",
+        description="number of random partitions of the words in the permutation test if there "
+        "are too many to try all",
     )
 
     @field_validator("layer")
@@ -96,29 +97,33 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "is 0, the input embeddings, which are measured in any case; count "
-                "blocks from 1, or backwards from -1"
+                "layer is 0, the input embeddings, which are always measured; count blocks from 1, "
+                "or backwards from -1"
             )
         return layer
 
 
 def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
-    """The layer whose states are read of a model."""
+    """Return the block whose hidden states are used."""
     if config.layer is not None:
         return config.layer
     return -1 if tokenizer.layer_count == 1 else -2
 
 
 ITEMS = build_items_schema(
-    column("test", pa.string(), "label", "which lists are set beside each other"),
-    column("word_list", pa.string(), "label", "the list that the word is of: X, Y, A or B"),
-    column("word_tokens", pa.int32(), "figure", "of the word within a sentence", unit="tokens"),
-    column("is_byte_spelled", pa.bool_(), "figure", "whether they are its single bytes"),
+    column("test", pa.string(), "label", "test, which compares four word lists"),
+    column("word_list", pa.string(), "label", "list of the word in the test: X, Y, A or B"),
+    column(
+        "word_tokens", pa.int32(), "figure", "tokens of the word within a sentence", unit="tokens"
+    ),
+    column(
+        "is_byte_spelled", pa.bool_(), "figure", "whether the tokens are the word's single bytes"
+    ),
 )
 
 
 def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
-    """How far associations of X and Y, by the tag ``word_list``, lie apart."""
+    """Estimate the effect size between the associations of X and Y."""
     is_x_word = np.asarray(pc.equal(values["word_list"], "X"), bool)
     return estimate_weat_effect_size(
         read_float_column(values, "value"),
@@ -131,8 +136,8 @@ def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level:
 
 
 _METHOD = (
-    "d = (mean over X - mean over Y) / standard deviation (ddof 1) of mean cosine to A less that "
-    "to B; of {}, mean over the tokens of a word within a sentence"
+    "d = (mean over X - mean over Y) / standard deviation (ddof 1) of the mean cosine to A minus "
+    "that to B; {}, mean over the tokens of a word within a sentence"
 )
 
 MEASURES = tuple(
@@ -150,13 +155,17 @@ MEASURES = tuple(
     )
     for part, embedding_kind in (
         ("input", "input embeddings"),
-        ("contextual", f"states in {len(TEMPLATES)} sentences as 'This is …'"),
+        ("contextual", f"hidden states in {len(TEMPLATES)} sentences like 'This is …'"),
     )
 )
 
 
 def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
-    """The four lists of each test. Raises UsageError with the place."""
+    """Read the four word lists, X, Y, A and B, of each test.
+
+    Raises:
+        UsageError: The file is not valid; the message names the place.
+    """
     check_file_exists(path, "words")
     try:
         with open_text_file(path, "words", encoding="utf-8") as file:
@@ -164,7 +173,9 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(lists, dict) or not isinstance(lists.get("tests", {}), dict):
-        raise UsageError(f"{path} is no JSON object of lists of words, with an object of tests")
+        raise UsageError(
+            f"{path} is not a JSON object of word lists, with an optional object `tests`"
+        )
     tests = lists.get("tests") or {
         list_name: list_names
         for list_name, list_names in WEAT_TESTS.items()
@@ -172,8 +183,8 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
     }
     if not tests:
         raise UsageError(
-            f"{path} names no tests, and has not all lists of any of WEAT; add "
-            f"`tests`, of each name the lists X, Y, A and B"
+            f"{path} has no `tests`, and not all lists of any test of WEAT; add `tests`: an object "
+            f"of the lists X, Y, A and B of each test"
         )
     words_by_test = {}
     for test, list_names in tests.items():
@@ -195,8 +206,12 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
 def tokenize_word_in_templates(
     tokenizer: AuditedTokenizer, word: str
 ) -> list[tuple[TokenIds, list[int]]] | None:
-    """Of each sentence its tokens, and which of them are the word's; None where the tokenizer has
-    none for it, or the model cannot read so many."""
+    """Tokenize a word in each template.
+
+    Returns:
+        For each sentence its token ids and the positions of the word; None if the word has no
+        tokens of its own or a sentence exceeds the context length.
+    """
     sentences = []
     for template in TEMPLATES:
         start = template.index("{}")
@@ -222,22 +237,23 @@ def tokenize_word_in_templates(
 def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig
 ) -> None:
-    """The embeddings of every word of every test."""
+    """Request the embeddings of every word of every test."""
     tests = read_weat_tests(config.word_lists or WORD_LISTS_FILE)
-    words = dict.fromkeys(w for lists in tests.values() for words in lists for w in words)
+    words = dict.fromkeys(word for lists in tests.values() for words in lists for word in words)
     sentences_by_word = {word: tokenize_word_in_templates(tokenizer, word) for word in words}
     if unreadable_words := [
         word for word, sentences in sentences_by_word.items() if sentences is None
     ]:
         requests.record_skipped(
             "skipped_words",
-            "no tokens of their own, or more than the model reads",
+            "no tokens of their own, or more than the context length",
             len(unreadable_words),
         )
     for test, lists in tests.items():
-        for list_role, word in (
-            (s, w) for s, list_words in zip(LIST_ROLES, lists, strict=True) for w in list_words
-        ):
+        role_words = [
+            (role, word) for role, words in zip(LIST_ROLES, lists, strict=True) for word in words
+        ]
+        for list_role, word in role_words:
             if (sentences := sentences_by_word[word]) is None:
                 continue
             targets, positions = zip(*sentences, strict=True)
@@ -259,13 +275,12 @@ def build_requests(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -> str:
-    """Of each word of X and Y its association."""
+    """Write the association of each word of X and Y."""
     items = responses.items.select(["test", "word_list"]).to_pylist()
     rows_by_test: dict[str, dict[str, list[int]]] = {}
     for row, item in enumerate(items):
-        rows_by_test.setdefault(item["test"], {list_role: [] for list_role in LIST_ROLES})[
-            item["word_list"]
-        ].append(row)
+        rows_by_list = rows_by_test.setdefault(item["test"], {role: [] for role in LIST_ROLES})
+        rows_by_list[item["word_list"]].append(row)
     for part in ("input", "contextual"):
         vectors = responses.collect_embeddings(part).mean(1)  # (n, d)
         with np.errstate(invalid="ignore"):
@@ -286,29 +301,25 @@ def _mean_vector(vectors: np.ndarray) -> np.ndarray:
 
 
 def describe_word_embeddings(responses: Responses) -> str:
-    """What was asked, and of how many words the embeddings are means."""
+    """Describe the layers, and how many words have several tokens or are spelled by bytes."""
     word_items = {row["text"]: row for row in responses.items.to_pylist()}.values()
     layers = sorted({*pc.unique(responses.requests["layer"]).to_pylist()} - {0})
     multi_token_count = sum(word["word_tokens"] > 1 for word in word_items)
     byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
         f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of "
-        f"{len(word_items)} words are "
-        f"of several tokens, {byte_spelled_count} spelled byte by byte"
+        f"{len(word_items)} words have several tokens, {byte_spelled_count} are spelled byte by "
+        f"byte"
     )
 
 
 def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Who puts X near A and Y near B, or all words anywhere."""
+    """Simulate embeddings that are random or, with an effect, place X near A and Y near B."""
     noise = rng.normal(size=(len(items), 1, 32))
-    list_signs = np.array(
-        [
-            {"X": 1, "Y": -1, "A": 1, "B": -1}[list_role]
-            for list_role in items["word_list"].to_pylist()
-        ]
-    )
+    sign_by_list = {"X": 1, "Y": -1, "A": 1, "B": -1}
+    list_signs = np.array([sign_by_list[role] for role in items["word_list"].to_pylist()])
     return noise + 2 * has_effect * list_signs[:, None, None]
 
 

@@ -1,10 +1,10 @@
-"""WinoBias (Zhao et al. 2018): does the model expect people in the trades of their gender?
+"""Audit whether the model prefers pronouns of an occupation's more frequent gender (WinoBias).
 
-Each sentence names two occupations, and a pronoun that refers to one of them: of the gender that is
-the more frequent in it (*pro*) or of the other (*anti*). Type 1 needs knowledge of the world to
-resolve, type 2 syntax alone. The model prefers the sentence of the larger total log-likelihood;
-ties count one half.
-Pairs that differ in more than one word stand apart: the difference may be that of the other.
+In WinoBias (Zhao et al. 2018) each sentence names two occupations, and a pronoun refers to one of
+them: of the gender that is more frequent in it (*pro*) or of the other (*anti*). Resolving the
+pronoun needs knowledge of the world in type 1 and only syntax in type 2. The model prefers the
+sentence with the higher total log-likelihood; ties count one half. Pairs that differ in more than
+one word are reported separately, since the other words may cause the difference.
 """
 
 from __future__ import annotations
@@ -46,30 +46,45 @@ _LINE_NUMBER, _BRACKETED, _WORD = (
 
 
 class WinobiasConfig(SeededConfig):
-    """Settings of the audit of occupations and pronouns. Without files it does not run."""
+    """Settings of the audit of occupations and pronouns; it does not run without files."""
 
     pro_stereotypical: tuple[Path, ...] = Field(
-        (), description="files with a pro-stereotypical sentence a line"
+        (), description="files with one pro-stereotypical sentence per line"
     )
     anti_stereotypical: tuple[Path, ...] = Field(
-        (), description="files with the same sentences about the other gender, in the same order"
+        (),
+        description="files with the same sentences and a pronoun of the other gender, in the same "
+        "order",
     )
 
 
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
-    column("second_text", pa.large_string(), "audit text", "the same of the other gender"),
-    column("sentence_file", pa.string(), "label", "the file of the stereotyping sentence"),
-    column("pronoun", pa.string(), "label", "he or she: of the stereotyping sentence"),
     column(
-        "is_minimal_pair", pa.bool_(), "figure", "whether the two differ in one word, the pronoun"
+        "second_text",
+        pa.large_string(),
+        "audit text",
+        "the same sentence with a pronoun of the other gender",
     ),
-    column("equal_token_counts", pa.bool_(), "label", "whether both have as many tokens"),
+    column("sentence_file", pa.string(), "label", "file of the stereotypical sentence"),
+    column("pronoun", pa.string(), "label", "pronoun of the stereotypical sentence: he or she"),
+    column(
+        "is_minimal_pair",
+        pa.bool_(),
+        "figure",
+        "whether the sentences differ in exactly one word, the pronoun",
+    ),
+    column(
+        "equal_token_counts",
+        pa.bool_(),
+        "label",
+        "whether both sentences have equally many tokens",
+    ),
 )
 
 _METHOD = (
-    "share of pairs whose stereotyping sentence is the likelier, total log-likelihood; ties count "
-    "one half; null: of a model that only sees how many bytes a sentence has"
+    "share of pairs whose stereotypical sentence is likelier, by total log-likelihood; ties count "
+    "one half; null: a model that only sees the number of bytes of a sentence"
 )
 
 MEASURES = (
@@ -83,7 +98,7 @@ MEASURES = (
     ),
     Measure(
         "log_likelihood_difference",
-        "log-likelihood of the stereotyping sentence less that of the other",
+        "log-likelihood of the stereotypical sentence minus that of the other",
         "nats",
         "occupations",
         0.0,
@@ -91,7 +106,7 @@ MEASURES = (
     ),
     Measure(
         "stereotype_preference_of_non_minimal_pairs",
-        f"pairs that differ in more: {_METHOD}",
+        f"pairs that differ in more than one word: {_METHOD}",
         "share",
         "occupations",
         "own",
@@ -99,7 +114,7 @@ MEASURES = (
     ),
     Measure(
         "tie_share",
-        "pairs of equally likely sentences, which count one half",
+        "share of pairs with equally likely sentences, which count one half",
         "share",
         "occupations",
         worse_when="",
@@ -109,34 +124,40 @@ MEASURES = (
 
 
 def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
-    """Items. Raises UsageError with the place."""
+    """Yield the items of all pairs of files.
+
+    Raises:
+        UsageError: The files do not match, or a line is invalid; the message names the place.
+    """
     for pro_path, anti_path in zip(
         config.pro_stereotypical, config.anti_stereotypical, strict=False
     ):
-        file_lines = (
-            [*read_nonempty_lines(pro_path, "sentences")],
-            [*read_nonempty_lines(anti_path, "sentences")],
-        )
-        if len(file_lines[0]) != len(file_lines[1]) or len(config.pro_stereotypical) != len(
+        pro_lines = [*read_nonempty_lines(pro_path, "sentences")]
+        anti_lines = [*read_nonempty_lines(anti_path, "sentences")]
+        if len(pro_lines) != len(anti_lines) or len(config.pro_stereotypical) != len(
             config.anti_stereotypical
         ):
             raise UsageError(
-                f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro_stereotypical and "
-                f"audit_winobias.anti_stereotypical need as many files, of as many sentences"
+                f"{pro_path} and {anti_path} do not match: audit_winobias.pro_stereotypical and "
+                f"audit_winobias.anti_stereotypical need equally many files and sentences"
             )
         occupations = {
             _extract_last_word(bracketed[0])
-            for _, line in file_lines[0]
+            for _, line in pro_lines
             if (bracketed := _BRACKETED.findall(line))
         }
-        for (location, first), (_, second) in zip(*file_lines, strict=True):
+        for (location, first), (_, second) in zip(pro_lines, anti_lines, strict=True):
             if first == second:
                 raise UsageError(
-                    f"{location} is the same in {pro_path} and {anti_path}: it is no pair"
+                    f"{location} is the same in {pro_path} and {anti_path}; the sentences must "
+                    f"differ in the pronoun"
                 )
             bracketed = _BRACKETED.findall(first)
             if len(bracketed) < 2 or bracketed[1].lower() not in SUBJECT_PRONOUNS:
-                raise UsageError(f"{location} does not mark a person and a pronoun in brackets")
+                raise UsageError(
+                    f"{location} does not mark a person and a pronoun in brackets; give a file of "
+                    f"WinoBias"
+                )
             texts = [_LINE_NUMBER.sub("", _BRACKETED.sub(r"\1", line)) for line in (first, second)]
             words = [_WORD.findall(text.lower()) for text in texts]
             differing_words = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]
@@ -153,7 +174,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
 
 
 def _extract_last_word(bracketed: str) -> str:
-    return (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief"
+    return (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief" -> "chief"
 
 
 def build_requests(
@@ -162,7 +183,7 @@ def build_requests(
     corpus: CorpusTables,
     config: WinobiasConfig,
 ) -> None:
-    """Both sentences of each pair."""
+    """Request the log-likelihoods of both sentences of each pair."""
     pairs = [*read_winobias_pairs(config)]
     text_pairs = [(pair["text"], pair["second_text"]) for pair in pairs]
     encodings = iter(
@@ -178,11 +199,9 @@ def build_requests(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfig) -> str:
-    """Of each pair which is the likelier, and by how much."""
-    (pro_log_likelihoods, anti_log_likelihoods), items = (
-        responses.compute_log_likelihoods()[0].T,
-        responses.items,
-    )
+    """Write which sentence of each pair is likelier, and by how much."""
+    pro_log_likelihoods, anti_log_likelihoods = responses.compute_log_likelihoods()[0].T
+    items = responses.items
     preference = compute_preferences(pro_log_likelihoods, anti_log_likelihoods)
     length_preference = compute_length_preferences(
         items["text"].to_pylist(), items["second_text"].to_pylist()

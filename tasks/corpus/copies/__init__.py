@@ -1,2 +1,4 @@
-"""Copies among documents: sketches, who is compared with whom, who stays, repeated stretches, and
-the documents of earlier corpora. Pure functions and tables; the stages are one room above."""
+"""Find copies among documents: sketches, matching, repeated spans and earlier corpora.
+
+These are pure functions and tables; the stages that use them are in ``hallmark.tasks.corpus``.
+"""

@@ -1,5 +1,8 @@
-"""What the stages that remove duplicates share: who comes first, clusters, and how a verdict on all
-documents becomes the tables of each part."""
+"""Share code between the stages that remove duplicates.
+
+Ranks documents by which copy is kept, joins duplicates into clusters, and turns the decision about
+all documents into the tables of each partition.
+"""
 
 from __future__ import annotations
 
@@ -31,34 +34,41 @@ BoolArray = NDArray[np.bool_]
 
 
 class KeepPreferenceConfig(StageConfig):
-    """Which of several copies stays: that of the source named first, then the longest, then that of
-    the smallest doc_id. Content decides, neither order nor parts."""
+    """Configure which of several copies is kept.
+
+    The order is: the source named first, then the longest text, then the smallest doc_id. It
+    depends on content, not on the order of documents or partitions.
+    """
 
     preferred_sources: tuple[str, ...] = Field(
         (),
-        description="sources, each with its parts, whose documents are kept before those of "
+        description="sources, including their parts, whose documents are kept in preference to "
         "others, best first",
     )
 
 
-#: Why a document leaves that has the id of an earlier one, and another text.
+#: Reason to remove a document with the id of an earlier one but another text.
 REUSED_ID_REASON = "id used before"
 
-#: What must be known of a document to rank it and to name it; 48 bytes.
+#: Columns needed to rank and identify a document; 48 bytes each.
 RANKING_SCHEMA = pa.schema(
     [("doc_id", ID_TYPE), ("cluster", ID_TYPE), ("preference", pa.int32()), ("bytes", pa.int64())]
 )
 
 
 def is_source_or_part(source: str, parent: str) -> bool:
-    """Whether a source has this name, or is a part of the one that has it."""
+    """Return whether a source has this name or is a part of the source with this name."""
     return f"{source}/".startswith(f"{parent}/")
 
 
 def build_ranking_columns(
     batch: pa.RecordBatch, preferred_sources: Sequence[str]
 ) -> dict[str, pa.Array]:
-    """The columns of STANDING for a batch with doc_id, cluster, source and text."""
+    """Build the columns of RANKING_SCHEMA.
+
+    Args:
+        batch: Has doc_id, cluster, source and text.
+    """
     sources = batch["source"].dictionary_encode()
     preference_ranks = [
         next(
@@ -81,14 +91,14 @@ def build_ranking_columns(
 
 
 def order_by_keep_priority(documents: pa.Table) -> Int64Array:
-    """The places of the documents in the order in which they would be kept, (n,)."""
+    """Return the document positions in order of preference to be kept, (n,)."""
     doc_ids = ids_to_uint64_pairs(documents["doc_id"])
     sizes, preference = documents["bytes"].to_numpy(), documents["preference"].to_numpy()
     return np.lexsort((doc_ids[:, 1], doc_ids[:, 0], -sizes, preference))
 
 
 def ids_to_uint64_pairs(column: pa.ChunkedArray) -> UInt64Array:
-    """16-byte ids as (n, 2) uint64 that sort as the bytes do."""
+    """Convert 16-byte ids to (n, 2) uint64 that sort in the same order."""
     id_pairs, start = np.empty((len(column), 2), np.uint64), 0
     for chunk in column.chunks:
         if len(chunk):
@@ -99,9 +109,11 @@ def ids_to_uint64_pairs(column: pa.ChunkedArray) -> UInt64Array:
 
 
 def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array:
-    """For each row of values the place of the equal row with the lowest rank.
+    """Return for each row the position of the equal row with the lowest rank.
 
-    values: (n, 2) uint64; rank: (n,) distinct integers.
+    Args:
+        rows: (n, 2) uint64.
+        ranks: (n,) distinct integers.
     """
     sort_order = np.lexsort((ranks, rows[:, 1], rows[:, 0]))
     sorted_rows = rows[sort_order]
@@ -123,14 +135,24 @@ def assign_clusters(
     pair_first: Int64Array,
     pair_second: Int64Array,
 ) -> tuple[pa.Array, BoolArray]:
-    """The cluster of each of n documents, and whether it joins clusters that are apart, (n,).
+    """Assign a cluster to each document.
 
-    Documents are joined by the clusters that came in, by a removed document and its twin, or by a
-    pair (left, right). Their cluster is the smallest doc_id among the kept ones; where an earlier
-    document is among them, the cluster of the first of these.
+    Documents are joined if they arrive in the same cluster, if one was removed as a duplicate of
+    the other, or if they are a pair. Their cluster is the smallest doc_id among the kept ones. If
+    earlier documents are among them, it is the cluster of the first of these. Positions count the
+    earlier documents first.
 
-    known: STANDING of the documents; before: the signatures of the m earlier documents that they
-    may meet, in the order of the list. Places, also in ``twin`` (n,), count the earlier ones first.
+    Args:
+        documents: The n new documents, with the columns of RANKING_SCHEMA.
+        earlier_signatures: Signatures of the m earlier documents that new ones may match, in the
+            order of the earlier corpora.
+        duplicate_of: (n,) position of the document kept instead; -1 if kept.
+        pair_first: Positions of the first documents of further pairs.
+        pair_second: Positions of the second documents of further pairs.
+
+    Returns:
+        The cluster of each new document, (n,), and whether it joins different clusters of earlier
+        corpora, (n,).
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -149,10 +171,8 @@ def assign_clusters(
     incoming_cluster_heads = np.concatenate(
         [earlier_cluster_heads, find_lowest_ranked_equal(incoming_cluster_heads, positions)[m:]]
     )
-    removed, clustered = (
-        np.flatnonzero(duplicate_of >= 0),
-        np.flatnonzero(incoming_cluster_heads != positions),
-    )
+    removed = np.flatnonzero(duplicate_of >= 0)
+    clustered = np.flatnonzero(incoming_cluster_heads != positions)
     edges = (
         np.concatenate([clustered, m + removed, pair_first]),
         np.concatenate([incoming_cluster_heads[clustered], duplicate_of[removed], pair_second]),
@@ -179,34 +199,32 @@ def assign_clusters(
     return cluster_ids, earlier_cluster_counts[component_ids[m:]] > 1
 
 
-# From the verdict to the tables ------------------------------------------------------------------
+# From the decision to the tables -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class DuplicateAssignment:
-    """For each document, by its place in the input."""
+    """Hold the decision about each document, by its position in the input."""
 
-    # the index of the document that is kept in its place, earlier ones first; -1 if itself is kept
+    # position of the document kept instead, counting earlier ones first; -1 if this one is kept
     duplicate_of: Int64Array
-    similarity: NDArray[np.float64]  # to the twin; 1 of those kept; NaN where it has but its id
+    similarity: NDArray[np.float64]  # to that document; 1 if kept; NaN if only the ids are equal
     cluster: pa.Array  # ids
-    joins_earlier_clusters: BoolArray  # whether it joins clusters of earlier corpora that are apart
+    joins_earlier_clusters: BoolArray  # whether it joins different clusters of earlier corpora
 
     @property
     def bridge_count(self) -> int:
-        """How many that stay join such clusters."""
+        """Return how many kept documents join different clusters of earlier corpora."""
         return int((self.joins_earlier_clusters & (self.duplicate_of < 0)).sum())
 
 
 @dataclass(frozen=True)
 class PartitionAssignment:
-    """A part with the verdict on its documents."""
+    """Hold a partition with the decision about its documents."""
 
     partition: TablePart
-    sketch_result: (
-        ItemResult  # what ``sketch`` left of it; its value tells the documents that failed
-    )
-    duplicate_of: pa.Array  # ids of the documents that stay for them, null of those kept
+    sketch_result: ItemResult  # spilled sketches; its value lists the documents that failed
+    duplicate_of: pa.Array  # id of the document kept instead; null if this one is kept
     similarity: NDArray[np.float64]
     cluster: pa.Array
 
@@ -215,7 +233,7 @@ class PartitionAssignment:
 
 
 def concatenate_doc_ids(earlier_signatures: pa.Table, documents: pa.Table) -> pa.Array:
-    """The ids of earlier documents, then of all others."""
+    """Return the ids of earlier documents, then of all others."""
     return pa.concat_tables([earlier_signatures.select(["doc_id"]), documents.select(["doc_id"])])[
         "doc_id"
     ].combine_chunks()
@@ -227,7 +245,11 @@ def split_by_partition(
     doc_ids: pa.Array,
     assignment: DuplicateAssignment,
 ) -> list[PartitionAssignment]:
-    """doc_ids: of earlier documents, then of all parts behind one another."""
+    """Split the decision about all documents by partition.
+
+    Args:
+        doc_ids: Of earlier documents, then of all partitions in order.
+    """
     duplicate_of_ids = doc_ids.take(
         pa.array(assignment.duplicate_of, mask=assignment.duplicate_of < 0)
     )
@@ -251,7 +273,7 @@ def split_by_partition(
 
 
 def _copy_slice(array_slice: pa.Array) -> pa.Array:
-    """A slice by itself: sent to another process, it would take the whole array along."""
+    """Copy a slice; sent to another process without a copy, it would include the whole array."""
     return pa.concat_arrays([array_slice.take(pa.array(np.arange(len(array_slice))))])
 
 
@@ -262,17 +284,18 @@ def write_deduplicated_partition(
     sketch_schema: pa.Schema,
     out: TableWriters,
 ) -> None:
-    """The documents of a part that stay, with their clusters and signatures, and a ledger row for
-    each other. ``sketches``: the schema of what was spilled; its last column is the signature."""
+    """Write the kept documents, their signatures and the ledger rows of the others.
+
+    Args:
+        sketch_schema: Schema of the spilled sketches; its last column is the signature.
+    """
     failures_by_id = dict(assignment.sketch_result.value)
     start = 0
     for batch in assignment.partition.iter_batches():
         row_range = slice(start, start + len(batch))
         start = row_range.stop
-        duplicate_of, failure_reasons = (
-            assignment.duplicate_of[row_range],
-            _look_up_failure_reasons(batch, failures_by_id),
-        )
+        duplicate_of = assignment.duplicate_of[row_range]
+        failure_reasons = _look_up_failure_reasons(batch, failures_by_id)
         has_failed = failure_reasons.is_valid()
         is_removed = pc.and_(duplicate_of.is_valid(), failure_reasons.is_null())
         is_kept = pc.and_(duplicate_of.is_null(), failure_reasons.is_null())
@@ -280,9 +303,8 @@ def write_deduplicated_partition(
             replace_columns(batch, cluster=assignment.cluster[row_range])
         ).filter(is_kept)
         out.get_table_writer("documents").write(kept_documents)
-        scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(
-            is_removed
-        )  # NaN is null
+        # from_pandas turns NaN into null.
+        scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(is_removed)
         removal_rows = build_removal_columns(
             pc.if_else(scores.is_valid(), reason, REUSED_ID_REASON),
             batch.filter(is_removed),
@@ -311,7 +333,11 @@ def write_deduplicated_partition(
 def _look_up_failure_reasons(
     batch: pa.RecordBatch | pa.Table, failures_by_id: Mapping[str, str]
 ) -> pa.Array:
-    """Of each document of a batch why it failed, null of all others; ``failed``: by doc_id."""
+    """Return why each document failed; null for the others.
+
+    Args:
+        failures_by_id: Reasons by hexadecimal doc_id.
+    """
     if not failures_by_id:
         return pa.nulls(len(batch), pa.string())
     return pa.array([failures_by_id.get(i.hex()) for i in batch["doc_id"].to_pylist()], pa.string())

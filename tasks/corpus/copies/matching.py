@@ -1,15 +1,15 @@
-"""Near copies among many: who is compared with whom, how alike they are, and who stays.
+"""Find near copies: choose which items to compare, compare them, and decide which are kept.
 
-Pure functions over arrays in the order of rank: item 0 is the one that would be kept before all
-others. What ranks and what is done with the verdict is decided elsewhere. A number of items at the
-front may be settled: they stay whatever, and are not compared with one another.
+These are pure functions over arrays in order of rank: item 0 would be kept before all others.
+Callers decide the ranking and what happens to removed items. The first items may be resolved: they
+are always kept and not compared with one another.
 
-Candidates are the items that agree in a band of MinHash-LSH. A bucket of more than ``limit`` items
-is split by the next band, and again, as in an LSH forest (Bawa, Condie and Ganesan 2005): what
-agrees in more bands is more alike. Of its candidates an item is compared with the ``limit`` that
-agree with it in most bands. So a crowd, in which all are a little alike, costs a bounded number of
-comparisons each, and those are spent where copies would be; for how many items such a limit left
-candidates uncompared is counted.
+Candidates are items that agree in a band of MinHash-LSH. A bucket with more than
+``candidate_limit`` + 1 items is split by the next band, repeatedly, as in an LSH forest (Bawa,
+Condie and Ganesan 2005), because items that agree in more bands are more similar. An item is
+compared with the ``candidate_limit`` candidates that agree with it in most bands. So in a crowd of
+slightly similar items the number of comparisons per item is bounded, and they are spent on the
+likeliest copies. The items for which this limit skipped candidates are counted.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ UInt64Array = NDArray[np.uint64]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: Bands that a bucket is split by at the most.
+#: The most bands by which a bucket is split.
 MAX_SPLIT_DEPTH = 8
 
 NO_PAIRS = np.empty(0, np.uint64)
 
-#: Pairs held before those are dropped that will not be compared.
+#: Pairs in memory before those that will not be compared are dropped.
 MAX_BUFFERED_PAIRS = 1 << 21
 
 
 @dataclass
 class NearDuplicateMatches:
-    """What a search found; pairs of items (left < right) in the order of right, then left."""
+    """Hold the result of a search; pairs (first < second) are ordered by second, then first."""
 
     first: Int64Array  # (m,)
     second: Int64Array  # (m,)
-    similarity: NDArray[np.float64]  # (m,) at the least asked for, or above
-    removed: BoolArray  # (n,) whether one that stays matches it at the threshold or above
+    similarity: NDArray[np.float64]  # (m,) at or above min_similarity
+    removed: BoolArray  # (n,) whether a kept item matches it at or above the threshold
     compared_pairs: int  # pairs whose similarity was computed
-    has_uncompared: BoolArray  # (n,) of those that stay: whether a limit left candidates uncompared
+    has_uncompared: BoolArray  # (n,) kept items for which the limit skipped candidates
 
 
 def find_duplicate_pairs(
@@ -56,14 +56,21 @@ def find_duplicate_pairs(
     candidate_limit: int,
     resolved_count: int = 0,
 ) -> NearDuplicateMatches:
-    """Compare candidates and settle who stays, until every item that stays was compared with its
-    best candidates among those that stay before it.
+    """Compare candidates and decide which items are kept.
 
-    bands: (n, bands) hashes of bands; similarities: of pairs (left, right), (m,) each; settled: the
-    number of items at the front that stay, and of which no two are compared.
+    Repeats until every kept item was compared with its best candidates among the kept items before
+    it.
+
+    Args:
+        band_hashes: (n, bands).
+        compute_similarities: Maps the first and second items of pairs, (m,) each, to similarities.
+        threshold: Similarity at or above which the second item is removed.
+        min_similarity: Least similarity of the pairs that are returned.
+        candidate_limit: Most candidates to compare an item with.
+        resolved_count: Number of first items that are kept and not compared with one another.
     """
     n = len(band_hashes)
-    compared_pairs = NO_PAIRS  # pairs compared, see packed()
+    compared_pairs = NO_PAIRS  # in the form of pack_pairs
     first, second = np.empty(0, np.int64), np.empty(0, np.int64)
     similarity = np.empty(0)
     removed, is_candidate = np.zeros(n, bool), np.ones(n, bool)
@@ -75,7 +82,8 @@ def find_duplicate_pairs(
         new_pairs = np.setdiff1d(new_pairs, compared_pairs, assume_unique=True)
         if not len(new_pairs):
             break
-        if not len(compared_pairs):  # buckets only shrink: what agrees with nothing now never does
+        # Buckets only shrink: an item without a match now never has one.
+        if not len(compared_pairs):
             is_candidate = shares_bucket
         pair_similarities = compute_similarities(*unpack_pairs(new_pairs))
         is_similar = pair_similarities >= min_similarity
@@ -97,22 +105,26 @@ def find_duplicate_pairs(
 
 
 def mark_removed_duplicates(item_count: int, first: Int64Array, second: Int64Array) -> BoolArray:
-    """Who goes, (n,), where items are taken in their order and each goes that is a copy of one that
-    stayed. The pairs of copies: (m,) each, left < right."""
+    """Mark the removed items, (n,): in order, each copy of a kept item is removed.
+
+    Args:
+        item_count: n.
+        first: (m,) first items of the pairs of copies.
+        second: (m,) second items; first < second.
+    """
     removed = np.zeros(item_count, bool)
     while len(first):
         is_undecided = np.zeros(item_count, bool)
         is_undecided[second] = True
-        removed[second[~is_undecided[first]]] = (
-            True  # nothing before these lefts can still take them
-        )
+        # These first items are kept: no earlier item can remove them any more.
+        removed[second[~is_undecided[first]]] = True
         is_pending = ~(removed[first] | removed[second])
         first, second = first[is_pending], second[is_pending]
     return removed
 
 
 def merge_unique_pairs(pair_arrays: list[UInt64Array]) -> UInt64Array:
-    """All of them, each once, ascending. (``np.unique`` hashes, which takes five times as long.)"""
+    """Return all distinct pairs, sorted; five times as fast as ``np.unique``, which hashes."""
     merged_pairs = np.concatenate([NO_PAIRS, *pair_arrays])
     merged_pairs.sort()
     return merged_pairs[np.append(True, merged_pairs[1:] != merged_pairs[:-1])[: len(merged_pairs)]]
@@ -122,7 +134,7 @@ def merge_unique_pairs(pair_arrays: list[UInt64Array]) -> UInt64Array:
 
 
 def pack_pairs(first: Int64Array, second: Int64Array) -> UInt64Array:
-    """A pair as one number, in the order of right, then left."""
+    """Pack each pair in one number that sorts by second, then first."""
     return (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
 
 
@@ -137,16 +149,18 @@ def select_candidate_pairs(
     candidate_limit: int,
     resolved_count: int = 0,
 ) -> tuple[UInt64Array, BoolArray, BoolArray]:
-    """The pairs to compare, distinct and ascending; for which items some were left out, (n,); and
-    which agree with another in a band, (n,), also where no pair of theirs is to be compared.
+    """Select the pairs to compare.
 
-    alive: the items that are looked at, ascending; of the first ``settled`` items none is the right
-    one of a pair.
+    Args:
+        active_items: The items to consider, ascending.
+        resolved_count: The first items, which are never the second item of a pair.
+
+    Returns:
+        Distinct pairs, ascending; for which items candidates were skipped, (n,); and which items
+        share a band with another, (n,), even if none of their pairs is selected.
     """
-    has_uncompared, shares_bucket = (
-        np.zeros(len(band_hashes), bool),
-        np.zeros(len(band_hashes), bool),
-    )
+    has_uncompared = np.zeros(len(band_hashes), bool)
+    shares_bucket = np.zeros(len(band_hashes), bool)
     pair_buffers: list[UInt64Array] = []
     buffered_count = 0
     for band in range(band_hashes.shape[1]):
@@ -184,9 +198,12 @@ def generate_band_pairs(
     shares_bucket: BoolArray,
     resolved_count: int,
 ) -> Iterator[UInt64Array]:
-    """Pairs that agree in a band: all of a small bucket; of a crowded one each with the first, and
-    what its parts offer that agree in further bands, too. Marks for which items some are left out
-    (``limited``), and which share a bucket (``agreeing``)."""
+    """Yield pairs that agree in a band.
+
+    A small bucket gives all its pairs. A crowded one gives each member with the first one, and is
+    split by further bands. Marks items with skipped candidates in ``has_uncompared``, and items
+    that share a bucket in ``shares_bucket``.
+    """
     members, bucket_keys = active_items, band_hashes[active_items, band].astype(np.uint64)
     max_depth = min(MAX_SPLIT_DEPTH, band_hashes.shape[1])
     for depth in range(1, max_depth + 1):
@@ -214,18 +231,19 @@ def generate_band_pairs(
 def group_into_buckets(
     members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0
 ) -> tuple[Int64Array, UInt64Array, Int64Array, Int64Array]:
-    """Members of equal values (of 32 bits) side by side, in their order; those alone are left out,
-    and those among settled ones alone.
+    """Group members with equal 32-bit keys, keeping their order.
 
-    Returns members, their values, their places in their bucket, and the sizes of their buckets.
+    Leaves out members without a partner, and buckets with only resolved members.
+
+    Returns:
+        Members, their keys, their positions in their bucket, and the sizes of their buckets.
     """
     sort_keys = bucket_keys << np.uint64(32)
     sort_keys |= members.astype(np.uint64)
     sort_keys.sort()
     bucket_keys = sort_keys >> np.uint64(32)
-    equals_next = (
-        bucket_keys[1:] == bucket_keys[:-1]
-    )  # most are alone: what follows is for the others
+    # Most members are alone; the rest of the function handles only the others.
+    equals_next = bucket_keys[1:] == bucket_keys[:-1]
     is_shared = np.append(equals_next, False)[: len(sort_keys)]
     is_shared[1:] |= equals_next
     sort_keys, bucket_keys = sort_keys[is_shared], bucket_keys[is_shared]
@@ -238,19 +256,17 @@ def group_into_buckets(
         has_unresolved = np.repeat(
             members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes
         )
-        members, bucket_keys, positions, sizes_by_member = (
-            members[has_unresolved],
-            bucket_keys[has_unresolved],
-            positions[has_unresolved],
-            sizes_by_member[has_unresolved],
-        )
+        members = members[has_unresolved]
+        bucket_keys = bucket_keys[has_unresolved]
+        positions = positions[has_unresolved]
+        sizes_by_member = sizes_by_member[has_unresolved]
     return members, bucket_keys, positions, sizes_by_member
 
 
 def pair_with_bucket_leaders(
     members: Int64Array, positions: Int64Array, max_leaders: Int64Array
 ) -> UInt64Array:
-    """Each member of a bucket with the first ``most`` of it that come before itself."""
+    """Pair each member with the first ``max_leaders`` of its bucket that precede it."""
     pair_counts = np.minimum(positions, max_leaders)
     owners = np.repeat(np.arange(len(members)), pair_counts)  # (pairs,)
     leader_positions = np.arange(len(owners)) - np.repeat(
@@ -262,8 +278,10 @@ def pair_with_bucket_leaders(
 def keep_best_pairs(
     band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray
 ) -> UInt64Array:
-    """Of each item's pairs, as its right, the ``limit`` that agree in most bands; then the first
-    ones. Pairs are distinct and ascending, before and after."""
+    """Keep, for each second item, the ``candidate_limit`` pairs that agree in most bands.
+
+    Ties go to the smaller first item. Pairs are distinct and ascending before and after.
+    """
     first, second = unpack_pairs(pairs)
     starts_item = np.append(True, second[1:] != second[:-1])[: len(second)]
     pair_counts = np.diff(np.append(np.flatnonzero(starts_item), len(second)))
@@ -283,7 +301,7 @@ def keep_best_pairs(
 def count_agreeing_bands(
     band_hashes: UInt32Array, first: Int64Array, second: Int64Array
 ) -> NDArray[np.int16]:
-    """In how many bands each pair agrees, (m,)."""
+    """Count the bands in which each pair agrees, (m,)."""
     counts = np.empty(len(first), np.int16)
     for start in range(0, len(first), 1 << 14):
         block = slice(start, start + (1 << 14))
@@ -293,7 +311,7 @@ def count_agreeing_bands(
 
 # Similarity --------------------------------------------------------------------------------------
 
-#: Hashes compared at a time, so that they stay in the processor's cache.
+#: Hashes compared at a time, few enough for the processor's cache.
 HASHES_PER_BLOCK = 1 << 16
 
 
@@ -303,10 +321,12 @@ def compute_jaccard(
     second: Int64Array,
     set_sizes: Int64Array,
 ) -> NDArray[np.float64]:
-    """|A ∩ B| / |A ∪ B| of pairs of sets of shingles, (m,).
+    """Compute |A ∩ B| / |A ∪ B| of pairs of shingle sets, (m,).
 
-    ``shingles`` of items: their hashes behind one another, copies among them, and the number of
-    each; sizes: (n,) the numbers of all.
+    Args:
+        load_shingles: Returns the concatenated hashes of items, which may repeat, and their number
+            per item.
+        set_sizes: (n,) number of hashes of each item.
     """
     hash_ends = np.cumsum(set_sizes[first] + set_sizes[second])
     similarities = np.empty(len(first))
@@ -326,10 +346,14 @@ def compute_jaccard(
 
 
 def _compute_block_jaccard(hashes: UInt64Array, sizes: Int64Array) -> NDArray[np.float64]:
-    """Of m pairs: the sizes of m lefts, then of m rights, (2 m,), and their hashes in that order.
+    """Compute the Jaccard similarity of m pairs.
 
-    All are sorted at once: the number of the pair stands above the bits of the hash and the side
-    below them, so that what is common stands side by side.
+    All hashes are sorted at once. The number of the pair is above the bits of the hash and the side
+    (first or second item) below them, so that common hashes become neighbours.
+
+    Args:
+        hashes: Concatenated hashes in the order of ``sizes``.
+        sizes: (2 m,) number of hashes of the m first items, then of the m second items.
     """
     pair_count = len(sizes) // 2
     pair_bits = np.uint64(max(1, (pair_count - 1).bit_length()))

@@ -1,9 +1,10 @@
-"""Stretches of text that occur again, by a suffix array over all of it (Lee et al. 2022).
+"""Find repeated passages of text with a suffix array over all texts (Lee et al. 2022).
 
-Pure functions over bytes; who comes first and what becomes of a stretch is decided elsewhere.
+These are pure functions over bytes; callers decide the order of texts and what happens to passages.
 
-Memory, however much repeats: for each byte of text itself, 4 for its suffix array (8 beyond 2 GB),
-1 to mark what is alike and 1 to mark what repeats; and what is worked on at a time (CHUNK).
+Memory does not depend on how much repeats. Per byte: 1 for the text, 4 for its suffix array (8
+beyond 2 GB), 1 to mark equal windows and 1 to mark repeats; plus the working memory of a chunk
+(SUFFIXES_PER_CHUNK).
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ Int64Array = NDArray[np.int64]
 UInt8Array = NDArray[np.uint8]
 BoolArray = NDArray[np.bool_]
 
-#: Stands behind every text; no UTF-8 text holds it.
+#: Follows every text; does not occur in UTF-8.
 TEXT_SEPARATOR = 0xFF
 
 #: Suffixes compared at a time.
 SUFFIXES_PER_CHUNK = 1 << 20
 
-#: Bytes compared at a time: those of an integer.
+#: Bytes compared at a time, as one integer.
 COMPARISON_BYTES = 8
 
 
 def mark_repeated_windows(text: UInt8Array, min_bytes: int) -> BoolArray:
-    """Whether a window of ``least`` bytes begins here that occurred before, (n,); it does not
-    overlap the one that occurred first.
+    """Mark where a window of ``min_bytes`` bytes begins that occurred before, (n,).
 
-    text: (n,) UTF-8 texts behind one another, END behind each; writable, and left as it was. What
-    comes first keeps what it shares with what comes later. A window lies within one text.
-    ``least`` is at least 8.
+    A marked window does not overlap its first occurrence and lies within one text. So an earlier
+    text keeps what it shares with a later one.
+
+    Args:
+        text: (n,) UTF-8 texts, TEXT_SEPARATOR after each; must be writable, but is not changed.
+        min_bytes: At least 8.
     """
     from pydivsufsort import divsufsort
 
     if len(text) < min_bytes:
         return np.zeros(len(text), bool)
     suffix_array = divsufsort(text)
-    starts_group = np.ones(
-        len(suffix_array) + 1, bool
-    )  # whether a suffix begins not as the one before it
+    # whether the window of a suffix differs from that of the suffix before it
+    starts_group = np.ones(len(suffix_array) + 1, bool)
     separator_positions = np.flatnonzero(text == TEXT_SEPARATOR)
     for start in range(0, len(suffix_array) - 1, SUFFIXES_PER_CHUNK):
         suffix_chunk = suffix_array[start : start + SUFFIXES_PER_CHUNK + 1].astype(np.int64)
@@ -55,24 +57,27 @@ def mark_repeated_windows(text: UInt8Array, min_bytes: int) -> BoolArray:
 def _mark_later_occurrences(
     suffix_array: NDArray[Any], starts_group: BoolArray, min_bytes: int
 ) -> BoolArray:
-    """Of each group of suffixes that begin alike the places ``least`` or more behind its first, as
-    (n,) by place: a run does not repeat itself before its first window ends.
+    """Mark the later occurrences of each group of equal windows, (n,) by position.
 
-    suffixes: (n,), each group side by side; new: (n + 1,), where a group begins, and at the end.
+    Only positions ``min_bytes`` or more after the first one of the group count, so that a run of
+    equal bytes does not repeat itself within its first window.
+
+    Args:
+        suffix_array: (n,), each group contiguous.
+        starts_group: (n + 1,) whether a group begins here; the last value is true.
     """
     is_repeat = np.zeros(len(suffix_array), bool)
     stop = 0
     while stop < len(suffix_array):
         start, stop = stop, min(stop + SUFFIXES_PER_CHUNK, len(suffix_array))
-        stop += int(np.argmax(starts_group[stop:]))  # to the end of a group, which may be large
-        if stop - start <= 2 * SUFFIXES_PER_CHUNK:  # most groups are of one, and pass
+        # Extend to the end of a group, which may be large.
+        stop += int(np.argmax(starts_group[stop:]))
+        if stop - start <= 2 * SUFFIXES_PER_CHUNK:  # most groups have one member and are skipped
             repeated_indices = np.flatnonzero(
                 ~(starts_group[start:stop] & starts_group[start + 1 : stop + 1])
             )
-            positions, group_starts = (
-                suffix_array[start + repeated_indices],
-                np.flatnonzero(starts_group[start + repeated_indices]),
-            )
+            positions = suffix_array[start + repeated_indices]
+            group_starts = np.flatnonzero(starts_group[start + repeated_indices])
             if len(repeated_indices):
                 first_positions = np.minimum.reduceat(positions, group_starts)
                 first_positions = np.repeat(
@@ -95,16 +100,18 @@ def _mark_later_occurrences(
 def _compare_adjacent_windows(
     text: UInt8Array, separator_positions: Int64Array, positions: Int64Array, min_bytes: int
 ) -> BoolArray:
-    """Whether the windows at two places that follow one another here, (m + 1,), are the same and
-    lie within a text, (m,)."""
-    byte_words = np.ndarray(
-        len(text) - COMPARISON_BYTES + 1, "<u8", text, 0, (1,)
-    )  # one begins at every byte
+    """Return whether neighbouring windows are equal and lie within one text, (m,).
+
+    Args:
+        positions: (m + 1,) starts of the windows, in the order of the suffix array.
+    """
+    # One integer begins at every byte.
+    byte_words = np.ndarray(len(text) - COMPARISON_BYTES + 1, "<u8", text, 0, (1,))
     first, second = positions[:-1], positions[1:]
     is_equal = np.zeros(len(first), bool)
     fits_in_input = positions + min_bytes <= len(text)
-    # Neighbours that part early mostly differ at the window's end, so that is looked at first; each
-    # is read once, for the text is larger than any cache.
+    # Neighbours that differ early mostly differ at the window's end, so the end is compared first,
+    # and read once per window, because the text is larger than any cache.
     last_words = byte_words[np.where(fits_in_input, positions + min_bytes - COMPARISON_BYTES, 0)]
     equal_indices = np.flatnonzero(
         fits_in_input[:-1] & fits_in_input[1:] & (last_words[:-1] == last_words[1:])
@@ -125,15 +132,18 @@ def _compare_adjacent_windows(
 def join_repeated_spans(
     text: UInt8Array, is_window_start: BoolArray, min_bytes: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The windows that begin where it is marked, joined where they touch, and cut to whole
-    characters: (starts, stops), (k,) each. What is less than a character is left out."""
+    """Join marked windows that touch, and cut them to whole characters.
+
+    Returns:
+        (starts, stops), (k,) each; spans of less than a character are left out.
+    """
     padded_marks = np.concatenate([[False], is_window_start, [False]])
     edges = np.flatnonzero(padded_marks[1:] != padded_marks[:-1])
-    starts, stops = edges[::2], edges[1::2] - 1 + min_bytes  # of windows that begin side by side
+    starts, stops = edges[::2], edges[1::2] - 1 + min_bytes  # of runs of adjacent window starts
     is_separate = starts[1:] > stops[:-1]
     starts = starts[np.append(True, is_separate)[: len(starts)]]
     stops = stops[np.append(is_separate, True)[: len(stops)]]
-    for _ in range(3):  # a character has three bytes behind its first at the most
+    for _ in range(3):  # a character has at most three continuation bytes
         starts = starts + _is_continuation_byte(text, starts)
         stops = stops - _is_continuation_byte(text, stops)
     is_nonempty = starts < stops
@@ -141,5 +151,5 @@ def join_repeated_spans(
 
 
 def _is_continuation_byte(text: UInt8Array, positions: Int64Array) -> BoolArray:
-    """Whether the byte there goes on with a character."""
+    """Return whether the byte at each position continues a character."""
     return (text[np.minimum(positions, len(text) - 1)] & 0xC0) == 0x80

@@ -1,6 +1,6 @@
-"""Sketches of normalised texts: cut into shingles, and hashed into bands for MinHash-LSH.
+"""Sketch normalised texts: split them into shingles and hash these into bands for MinHash-LSH.
 
-Pure functions over Arrow columns; what is done with them is in ``deduplicate_near.py``.
+These are pure functions over Arrow columns; ``deduplicate_near.py`` uses them.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from hallmark.tasks.measures.normalised_words import hash_words, mix_hashes
 def compute_shingle_hashes(
     texts: pa.Array, shingle_length: int, unit: Literal["words", "characters"] = "words"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """64-bit shingle hashes of normalised texts, in the order of the text, copies among them.
+    """Compute 64-bit shingle hashes of normalised texts.
 
-    In scripts that leave no space between words every character counts as a word. A text that is
-    shorter than a shingle is one by itself.
+    Hashes are in the order of the text and may repeat; MinHash does not need distinct or sorted
+    values. In scripts without spaces between words every character counts as a word. A text shorter
+    than a shingle is one shingle.
 
-    Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
-    without any. MinHash needs them neither distinct nor sorted.
+    Returns:
+        (hashes, offsets): text i has ``hashes[offsets[i]:offsets[i + 1]]``, at least one hash.
     """
     token_hashes, token_offsets = (
         _hash_characters(texts) if unit == "characters" else hash_words(texts)
     )
     token_counts = np.diff(token_offsets)
-    shingle_counts = np.maximum(token_counts - shingle_length + 1, 1)  # shingles of each text
+    shingle_counts = np.maximum(token_counts - shingle_length + 1, 1)  # per text
     offsets = np.concatenate([[0], np.cumsum(shingle_counts)])  # (n + 1,)
+    # The first token of each shingle.
     first_tokens = np.arange(offsets[-1]) + np.repeat(
         token_offsets[:-1] - offsets[:-1], shingle_counts
-    )  # word of each
+    )
     padded_hashes = np.concatenate([token_hashes, np.zeros(shingle_length, np.uint64)])
     shingle_hashes = np.zeros(len(first_tokens), np.uint64)
     for step in range(shingle_length):
         shingle_hashes = mix_hashes(shingle_hashes, padded_hashes[first_tokens + step])
-    # A shorter text is one shingle of all its words, and ran into the next one above.
+    # The loop above read past the end of texts shorter than a shingle; hash them again alone.
     short_texts = np.flatnonzero(token_counts < shingle_length)
     short_hashes = np.zeros(len(short_texts), np.uint64)
     for step in range(shingle_length):
@@ -53,7 +55,7 @@ def compute_shingle_hashes(
 
 
 def _hash_characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """As ``word_hashes``, a hash for each code point."""
+    """Hash each code point; returns the same form as ``hash_words``."""
     utf32_bytes = "".join(texts.to_pylist()).encode("utf-32-le")
     code_points = np.frombuffer(utf32_bytes, "<u4").astype(np.uint64)
     lengths = pc.utf8_length(texts).to_numpy().astype(np.int64)
@@ -61,18 +63,22 @@ def _hash_characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return mix_hashes(code_points, np.uint64(0x2545F4914F6CDD1D)), offsets
 
 
-#: Hashes worked on at a time, so that they stay in the processor's cache.
+#: Hashes processed at a time, few enough for the processor's cache.
 HASHES_PER_BLOCK = 1 << 15
 
 
 def compute_band_hashes(
     shingle_hashes: np.ndarray, offsets: np.ndarray, band_count: int, rows_per_band: int, seed: int
 ) -> np.ndarray:
-    """(n, count) uint32: one hash for the ``rows`` minima of each of ``count`` bands.
+    """Compute one hash per band from the minima of its rows.
 
-    Each minimum is over another permutation of 32 bits, an exclusive or and a product with an odd
-    number modulo 2^32 (Dietzfelbinger et al. 1997): which texts meet is decided by chance close
-    enough to the formula (tested), and every pair that does is compared in full.
+    Each minimum is over another permutation of 32 bits: an exclusive or, and a product with an odd
+    number modulo 2^32 (Dietzfelbinger et al. 1997). The probability that two texts share a band is
+    close enough to the formula for random permutations (tested), and every pair that does is
+    compared in full.
+
+    Returns:
+        (n, band_count) uint32.
     """
     generator = np.random.default_rng(seed)
     multipliers = generator.integers(
@@ -91,17 +97,19 @@ def compute_band_hashes(
 def _compute_minhashes(
     shingle_hashes: np.ndarray, offsets: np.ndarray, multipliers: np.ndarray, xor_masks: np.ndarray
 ) -> np.ndarray:
-    """(permutations, n) uint32: the least of each text's hashes under each permutation.
+    """Compute the least hash of each text under each permutation.
 
-    Texts of about one length are worked on together, a column each, the shorter ones filled up with
-    their last hash: the processor then compares many texts at once.
+    Texts of similar length are processed together, one per column; shorter ones are padded with
+    their last hash, so that the processor handles many texts at once.
+
+    Returns:
+        (permutations, n) uint32.
     """
     sizes = np.diff(offsets)
     minima = np.empty((len(multipliers), len(sizes)), np.uint32)
     for text_numbers, length in _group_by_similar_size(sizes):
-        positions = np.minimum(
-            np.arange(length)[:, None], sizes[text_numbers] - 1
-        )  # (length, texts)
+        # (length, texts)
+        positions = np.minimum(np.arange(length)[:, None], sizes[text_numbers] - 1)
         text_hashes = shingle_hashes[offsets[text_numbers] + positions]
         permuted_hashes = np.empty_like(text_hashes)
         text_minima = np.empty((len(multipliers), len(text_numbers)), np.uint32)
@@ -114,8 +122,10 @@ def _compute_minhashes(
 
 
 def _group_by_similar_size(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Texts whose sizes differ by an eighth at most, with the largest of the sizes: as many as have
-    BLOCK hashes together, or one text."""
+    """Yield groups of texts whose sizes differ by at most an eighth, with the largest size.
+
+    A group has at most HASHES_PER_BLOCK hashes, or one text.
+    """
     size_order = np.argsort(sizes, kind="stable")
     sorted_sizes = sizes[size_order]
     stop = len(size_order)

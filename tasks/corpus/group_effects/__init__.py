@@ -1,8 +1,8 @@
-"""What curation does to people: what became of each document, and sentences in which only the
-group changes.
+"""Measure how curation affects groups of people.
 
-Imports what the room above may, and its kernels of copies and splits.
+Determines what became of each document, and swaps the group in sentences. Imports what
+``tasks.corpus`` may import, and its code for copies and splits.
 """
 
-#: Actions of a ledger with which a document leaves.
+#: Ledger actions that remove a document.
 REMOVING_ACTIONS = ("removed", "quarantined")

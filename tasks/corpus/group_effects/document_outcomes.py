@@ -1,7 +1,7 @@
-"""Fates: where each document of a corpus went, by the ledgers of its stages, and whose it is.
+"""Determine from the ledgers what became of each document and which groups it belongs to.
 
-Held for each document: its id, its place in the history, its cluster and its signals, about 120
-bytes; no text. What ingest took out never was a document: of it only the source is known.
+Memory: id, outcome, cluster and signals of each document, about 120 bytes, but no text. Only the
+source is known of documents that ingest refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from hallmark.tasks.measures.rate_ratios import ClusteredGroup
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: What can tell people's documents apart: signals of the stages ``language`` and ``identities``,
-#: and the source.
+#: Columns that define groups: signals of ``language`` and ``identities``, and the source.
 COLUMN_BY_DIMENSION = {
     "identity": "identities",
     "dialect": "dialects",
@@ -34,8 +33,8 @@ COLUMN_BY_DIMENSION = {
     "source": "source",
 }
 
-#: Mentions and markers are looked for in English; documents surely in another language are none
-#: of those that a group is compared with.
+#: Dimensions found only in English text; groups are not compared with documents that are certainly
+#: in another language.
 ENGLISH_DIMENSIONS = ("identity", "dialect")
 
 NOT_REMOVED = 1 << 30
@@ -43,45 +42,65 @@ NOT_REMOVED = 1 << 30
 
 @dataclass(frozen=True)
 class RemovalCause:
-    """Why documents left, or would have: a reason in the ledger of a stage; or a rule that tagged
-    documents and kept them."""
+    """Describe a reason in a stage's ledger, or a rule that tagged documents and kept them.
+
+    Attributes:
+        stage_index: Position of the stage in the history.
+        is_affected: (n,) documents that were, or would have been, removed for this reason.
+        only_tags: Whether the rule tagged these documents and kept them.
+    """
 
     stage: str
     reason: str
-    stage_index: int  # place of the stage in the history
-    is_affected: BoolArray  # (n,)
-    only_tags: bool = False  # the rule tagged these documents and kept them
+    stage_index: int
+    is_affected: BoolArray
+    only_tags: bool = False
 
 
 @dataclass
 class DocumentOutcomes:
-    """The documents of the first stage, and what became of them; behind them what that stage took
-    out itself, of which nothing but the source is known. Arrays (n,), ``ids`` of the first alone.
+    """Hold the outcome of each document of the first stage.
 
-    ``left``: the place in the history of the stage at which a document left, STAYED if it did not;
-    ``copy``: it left as a copy of another one; ``twin``: the place of that one, -1 where it is of
-    an earlier corpus, and for all others.
+    All arrays are (n,), except ``doc_ids``. The last documents are those that the first stage
+    refused: they have no id, and only their source is known.
+
+    Attributes:
+        doc_ids: Sorted ids, without refused documents.
+        removed_at: Position in the history of the stage that removed the document; NOT_REMOVED if
+            kept.
+        reason_index: Index in ``reasons``; -1 if kept.
+        is_copy: Whether it was removed as a copy.
+        duplicate_of: Position of the document that it is a copy of; -1 for an earlier corpus, and
+            for all other documents.
+        reasons: (stage, reason) pairs.
+        group_members: Members of each (dimension, group).
+        source_index: Numbers of the sources.
+        has_signals: Whether the document, or the one that it is a copy of, has signals.
+        may_be_english: Whether it is not certainly in another language.
+        first_stage: Label of the first stage.
     """
 
     doc_ids: pa.Array
     removed_at: Int64Array
-    reason_index: Int64Array  # number in ``reasons``, -1 if it stayed
+    reason_index: Int64Array
     is_copy: BoolArray
     duplicate_of: Int64Array
     cluster_index: Int64Array
     reasons: list[tuple[str, str]]
     causes: list[RemovalCause]
-    group_members: dict[tuple[str, str], BoolArray]  # by dimension and name: who belongs to it
-    source_index: Int64Array  # numbers
-    has_signals: BoolArray  # has signals, its own or its twin's
+    group_members: dict[tuple[str, str], BoolArray]
+    source_index: Int64Array
+    has_signals: BoolArray
     may_be_english: BoolArray
-    first_stage: str = ""  # label of the first stage
+    first_stage: str = ""
     _groups_by_dimension: dict[str, dict[str, ClusteredGroup]] = field(default_factory=dict)
 
     @cached_property
     def final_original(self) -> Int64Array:
-        """Of each copy the last keeper in its chain that is of this corpus: a twin that left as a
-        copy has a twin, unless that is of an earlier one."""
+        """Return for each document the last one in its chain of copies, (n,).
+
+        The chain ends at a document of this corpus; a document that is no copy is its own.
+        """
         has_original = self.duplicate_of >= 0
         final_original = np.where(
             has_original, self.duplicate_of, np.arange(len(self.duplicate_of))
@@ -94,8 +113,11 @@ class DocumentOutcomes:
 
     @cached_property
     def is_lost_with_original(self) -> BoolArray:
-        """Left as a copy, and what it was a copy of left later for another reason. What is a copy
-        of an earlier document is not lost: that one is in the corpus."""
+        """Return which copies lost their original, (n,).
+
+        The original was removed later for another reason. Copies of a document of an earlier corpus
+        are not lost, because the corpus still has that document.
+        """
         return (
             self.is_copy
             & (self.removed_at[self.final_original] < NOT_REMOVED)
@@ -104,12 +126,12 @@ class DocumentOutcomes:
 
     @cached_property
     def is_lost_cluster(self) -> BoolArray:
-        """By cluster: none of its documents stayed."""
+        """Return for each cluster whether none of its documents was kept."""
         remaining_counts = np.bincount(self.cluster_index, self.removed_at == NOT_REMOVED)
         return remaining_counts == 0
 
     def select_at_risk(self, dimension: str) -> BoolArray:
-        """Documents that the groups of a dimension are compared among."""
+        """Return the documents among which the groups of a dimension are compared, (n,)."""
         if dimension == "source":
             return np.ones(len(self.has_signals), bool)
         return (
@@ -119,7 +141,7 @@ class DocumentOutcomes:
         )
 
     def find_groups(self, dimension: str, min_documents: int) -> dict[str, ClusteredGroup]:
-        """The groups of a dimension with at least so many documents, by their names."""
+        """Return the groups of a dimension with at least ``min_documents``, by name."""
         if dimension not in self._groups_by_dimension:
             at_risk = self.select_at_risk(dimension)
             self._groups_by_dimension[dimension] = {
@@ -135,16 +157,23 @@ class DocumentOutcomes:
 def compute_document_outcomes(
     history: Mapping[str, Artifact], removed_clusters: pa.Table | None = None
 ) -> DocumentOutcomes:
-    """``history``: the artifacts of the corpus stages by label, in the order they ran; ``taken``:
-    clusters of what left before there were any (people/taken.py).
+    """Compute the outcome of every document.
 
-    Raises HallmarkError where no stage left documents, or none said whom they mention.
+    Args:
+        history: Artifacts of the corpus stages by label, in the order in which they ran.
+        removed_clusters: Clusters of documents that were removed before the stage that clusters,
+            from ``cluster_removed_documents``.
+
+    Raises:
+        HallmarkError: if no stage has documents, or none has identities.
     """
     first_stage = next(
         (stage_label for stage_label, a in history.items() if "documents" in a.tables), None
     )
     if first_stage is None:
-        raise HallmarkError("no stage of the history left documents")
+        raise HallmarkError(
+            "no stage of the history has a table of documents; give a history that includes ingest"
+        )
     first_documents = history[first_stage]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
     doc_ids = first_documents["doc_id"].combine_chunks()
     refused_rows = _read_refused_documents(history[first_stage])
@@ -154,11 +183,9 @@ def compute_document_outcomes(
     sources = sources.combine_chunks()
     document_count = len(sources)
     doc_id_index = DocIdIndex(doc_ids)
-    removed_at, reason_index, duplicate_of = (
-        np.full(document_count, NOT_REMOVED),
-        np.full(document_count, -1),
-        np.full(document_count, -1),
-    )
+    removed_at = np.full(document_count, NOT_REMOVED)
+    reason_index = np.full(document_count, -1)
+    duplicate_of = np.full(document_count, -1)
     is_copy = np.zeros(document_count, bool)
     reasons: list[tuple[str, str]] = []
     causes: list[RemovalCause] = []
@@ -178,17 +205,14 @@ def compute_document_outcomes(
                 else positions[:0]
             )
             if len(newly_removed):
-                removed_at[newly_removed], reason_index[newly_removed] = (
-                    stage_index,
-                    _get_or_add_reason_index(reasons, (stage_label, reason)),
+                removed_at[newly_removed] = stage_index
+                reason_index[newly_removed] = _get_or_add_reason_index(
+                    reasons, (stage_label, reason)
                 )
                 is_new_removal = np.isin(positions, newly_removed)
-                is_copy[positions], duplicate_of[positions] = (
-                    np.where(is_new_removal, new_values, old_values[positions])
-                    for new_values, old_values in (
-                        (is_duplicate, is_copy),
-                        (matched_positions, duplicate_of),
-                    )
+                is_copy[positions] = np.where(is_new_removal, is_duplicate, is_copy[positions])
+                duplicate_of[positions] = np.where(
+                    is_new_removal, matched_positions, duplicate_of[positions]
                 )
             is_affected = _get_or_add_cause(
                 causes, stage_label, reason, stage_index, document_count
@@ -223,8 +247,10 @@ def compute_document_outcomes(
 
 
 def _read_refused_documents(first_artifact: Artifact) -> pa.Table:
-    """Source and reason of each document that the first stage took out: it never was one of those
-    that the stage left, and no later stage saw it."""
+    """Read source and reason of each document that the first stage removed.
+
+    Neither its table of documents nor a later stage has them.
+    """
     names = ["source", "action", "reason"]
     if "ledger" not in first_artifact.tables:
         return pa.table({name: pa.array([], pa.string()) for name in names})
@@ -235,7 +261,7 @@ def _read_refused_documents(first_artifact: Artifact) -> pa.Table:
 def _group_refused_documents(
     refused_rows: pa.Table, document_count: int
 ) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
-    """``_departures`` of these, which are the last of n."""
+    """Yield the refused documents in the form of ``_group_ledger_removals``."""
     for removal_group in (
         refused_rows.group_by(["action", "reason"]).aggregate([]).sort_by("reason").to_pylist()
     ):
@@ -253,13 +279,13 @@ def _group_refused_documents(
 
 
 class DocIdIndex:
-    """Where documents stand among sorted ids."""
+    """Look up the positions of documents among sorted ids."""
 
     def __init__(self, sorted_doc_ids: pa.Array) -> None:
         self._sorted_keys = _doc_ids_to_sort_keys(sorted_doc_ids)
 
     def find_positions(self, doc_ids: pa.Array | pa.ChunkedArray) -> Int64Array:
-        """-1 for those that are not among them, and for null."""
+        """Return the position of each id; -1 for unknown ids and null."""
         positions = np.full(len(doc_ids), -1, np.int64)
         if not len(self._sorted_keys) or not len(doc_ids):
             return positions
@@ -275,7 +301,7 @@ class DocIdIndex:
 
 
 def _doc_ids_to_sort_keys(doc_ids: pa.Array) -> NDArray[np.void]:
-    """16-byte ids as pairs of numbers that sort as the bytes do."""
+    """Convert 16-byte ids to pairs of numbers that sort in the same order."""
     halves = np.frombuffer(b"".join(doc_ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
     pairs = np.empty(len(halves), [("high", np.uint64), ("low", np.uint64)])
     pairs["high"], pairs["low"] = halves.T
@@ -285,10 +311,15 @@ def _doc_ids_to_sort_keys(doc_ids: pa.Array) -> NDArray[np.void]:
 def _group_ledger_removals(
     ledger: pa.Table, doc_id_index: DocIdIndex
 ) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
-    """(reason, action, places, whether as copies, places of the twins) of the rows about whole
-    documents that leave, or would have; removed ones before those that are rows
-    ``additional_reason``. A twin that leaves here itself is the earlier document of that id, to
-    whose corpus this one adds; it has no place here, as no earlier document has."""
+    """Yield the removals of a stage by action and reason, actual removals first.
+
+    Rows with the action ``additional_reason`` would have been removed for this reason, too. If a
+    matched document was removed by the same stage, the match was an earlier document with the same
+    id, from the corpus that this one extends; it has no position here.
+
+    Yields:
+        (reason, action, positions, whether removed as copies, positions of the matched documents).
+    """
     ledger = ledger.filter(
         pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "additional_reason"]))
     )
@@ -308,10 +339,10 @@ def _group_ledger_removals(
         )
         rows = ledger.filter(is_in_group)
         positions = doc_id_index.find_positions(rows["doc_id"])
-        is_in_corpus = positions >= 0  # of none but the documents of the first stage
+        is_in_corpus = positions >= 0  # only documents of the first stage
         duplicate_of = doc_id_index.find_positions(rows["matched_doc_id"])
         duplicate_of[np.isin(duplicate_of, removed_positions)] = -1
-        # Without a similarity: a record that came again under its id, with another text.
+        # A row without a score is another text under an id that was used before.
         is_duplicate = pc.and_(
             rows["matched_doc_id"].is_valid(), rows["score"].is_valid()
         ).to_numpy()
@@ -327,7 +358,7 @@ def _group_ledger_removals(
 def _find_tagged_documents(
     artifact: Artifact, doc_id_index: DocIdIndex
 ) -> Iterator[tuple[str, Int64Array]]:
-    """Yield each tagging rule of a stage with the places of the documents that it tagged."""
+    """Yield each tagging rule of a stage with the positions of the documents that it tagged."""
     rules = read_tagging_rule_names(artifact)
     if not rules:
         return
@@ -368,17 +399,18 @@ def _assign_clusters(
     duplicate_of: Int64Array,
     removed_clusters: pa.Table | None,
 ) -> Int64Array:
-    """The number of each document's cluster: the last that a stage gave it, a copy's its twin's.
-    One that is named after an earlier document, of what this corpus adds to, has no place here."""
+    """Return the cluster number of each document, (n,).
+
+    It is the last cluster that a stage assigned; copies get the cluster of their original. A
+    cluster named after a document of an earlier corpus has a number of its own.
+    """
     cluster = np.arange(len(duplicate_of))
     external_clusters: dict[bytes, int] = {}
     for artifact in history.values():
         if artifact.stage.startswith("deduplicate"):
             rows = artifact["documents"].read(["doc_id", "cluster"])
-            positions, cluster_positions = (
-                doc_id_index.find_positions(rows["doc_id"]),
-                doc_id_index.find_positions(rows["cluster"]),
-            )
+            positions = doc_id_index.find_positions(rows["doc_id"])
+            cluster_positions = doc_id_index.find_positions(rows["cluster"])
             external_rows = np.flatnonzero(cluster_positions < 0)
             external_names = rows["cluster"].take(pa.array(external_rows)).to_pylist()
             cluster_positions[external_rows] = [
@@ -391,7 +423,7 @@ def _assign_clusters(
             doc_id_index.find_positions(removed_clusters["cluster"])
         ]
     is_copy = duplicate_of >= 0
-    while True:  # chains of twins are short: a copy's keeper stood in its own stage
+    while True:  # chains are short: a stage matches a copy with a document that it keeps
         updated_cluster = np.where(is_copy, cluster[np.where(is_copy, duplicate_of, 0)], cluster)
         if (updated_cluster == cluster).all():
             return np.unique(cluster, return_inverse=True)[1].astype(np.int64)
@@ -399,7 +431,7 @@ def _assign_clusters(
 
 
 def find_signal_table(history: Mapping[str, Artifact], column_name: str) -> Table | None:
-    """The table ``signals`` that has this one; None where no stage left it."""
+    """Return the first table ``signals`` with this column; None if there is none."""
     tables = [a["signals"] for a in history.values() if "signals" in a.tables]
     return next((t for t in tables if column_name in t.columns), None)
 
@@ -407,7 +439,7 @@ def find_signal_table(history: Mapping[str, Artifact], column_name: str) -> Tabl
 def read_numeric_signal(
     history: Mapping[str, Artifact], column_name: str, outcomes: DocumentOutcomes
 ) -> NDArray[np.float64] | None:
-    """A signal that is a number, (n,), NaN where there is none; None where no stage left it."""
+    """Read a numeric signal, (n,), NaN where it is missing; None if no stage has it."""
     table = find_signal_table(history, column_name)
     if table is None or column_name not in table.columns:
         return None
@@ -426,7 +458,7 @@ def _find_group_members(
     duplicate_of: Int64Array,
     sources: pa.Array,
 ) -> tuple[dict[tuple[str, str], BoolArray], BoolArray, BoolArray]:
-    """Who belongs to which group, who has signals, and who is not surely in another language."""
+    """Return members by (dimension, group), ``has_signals`` and ``may_be_english``."""
     document_count = len(duplicate_of)
     group_members: dict[tuple[str, str], BoolArray] = {}
     has_signals, may_be_english = np.ones(document_count, bool), np.ones(document_count, bool)
@@ -439,14 +471,16 @@ def _find_group_members(
         table = find_signal_table(history, name)
         if table is None:
             if name == "identities":
-                raise HallmarkError("no stage of the history said whom the documents mention")
+                raise HallmarkError(
+                    "no stage of the history has the signal identities; run the stage identities"
+                )
             continue
         rows = table.read(["doc_id", name])
         positions = doc_id_index.find_positions(rows["doc_id"])
         if (positions < 0).any():
             raise HallmarkError(
-                f"the signals of {table.artifacts[0].name} are about documents that the history "
-                f"does not begin with: they must have been made of the same corpus"
+                f"{table.artifacts[0].name} has signals of documents that the first stage of the "
+                f"history does not have; give artifacts of the same corpus"
             )
         signal_rows = _inherit_signal_rows(positions, duplicate_of)
         has_signals &= signal_rows >= 0
@@ -462,8 +496,13 @@ def _find_group_members(
 
 
 def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int64Array:
-    """For each document its row among the signals, a copy's where it has none its twin's; or -1.
-    ``at``: the places of the documents that have rows."""
+    """Return the row of each document among the signals, or -1.
+
+    A copy without signals gets the row of its original.
+
+    Args:
+        positions: Positions of the documents that have signals.
+    """
     signal_rows = np.full(len(duplicate_of), -1)
     signal_rows[positions[positions >= 0]] = np.flatnonzero(positions >= 0)
     while True:
@@ -476,12 +515,10 @@ def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int
 
 
 def _list_value_members(values: pa.Array, row_count: int) -> Iterator[tuple[str, BoolArray]]:
-    """Each value of a column of labels or of lists of them, and the rows that have it."""
+    """Yield each value of a column of labels or lists of labels, with the rows that have it."""
     if pa.types.is_list(values.type):
-        flat_values, row_numbers = (
-            pc.list_flatten(values),
-            pc.list_parent_indices(values).to_numpy(),
-        )
+        flat_values = pc.list_flatten(values)
+        row_numbers = pc.list_parent_indices(values).to_numpy()
     else:
         flat_values, row_numbers = pc.fill_null(values, UNDETERMINED_LANGUAGE), np.arange(row_count)
     encoded = flat_values.dictionary_encode()

@@ -1,7 +1,8 @@
-"""Near copies among the documents that rules took before anybody looked for near copies.
+"""Cluster the near copies among documents that rules removed before near deduplication.
 
-``select`` stands before ``deduplicate_near``, which clusters what comes to it. Copies share their
-fate: without this, thirty near copies that a rule took would count as thirty documents.
+``select`` runs before ``deduplicate_near``, which clusters only the documents that it receives.
+Copies share their outcome: without this module, thirty near copies removed by a rule would count as
+thirty independent documents.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
 
 BANDS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("band_hashes", pa.list_(pa.uint32()))])
 
-#: Of each document the id of the first in its cluster.
+#: Each document with the id of the first document of its cluster.
 CLUSTERS_SCHEMA = pa.schema([("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
 
 
 def cluster_removed_documents(history: Mapping[str, Artifact], context: StageContext) -> pa.Table:
-    """CLUSTERS of what stages ``select`` took before ``deduplicate_near``, by its settings.
+    """Cluster what ``select`` stages removed before ``deduplicate_near``, with its settings.
 
-    Holds about 150 + 4 × bands bytes for each of these documents.
+    Memory: about 150 + 4 × bands bytes for each of these documents.
+
+    Returns:
+        A table with CLUSTERS_SCHEMA.
     """
     near_artifact = next(
         (candidate for candidate in history.values() if candidate.stage == "deduplicate_near"), None
@@ -76,7 +80,7 @@ def cluster_removed_documents(history: Mapping[str, Artifact], context: StageCon
 def sketch_removed_documents(
     partitions: tuple[TablePart, ...], config: DeduplicateNearConfig, out: TableWriters
 ) -> None:
-    """Bands and shingles of the documents of a part that its ledger took."""
+    """Spill bands and shingles of the documents of a partition that its ledger removed."""
     documents, ledger = partitions
     ledger_rows = ledger.read(["doc_id", "action"])
     removed_ids = ledger_rows.filter(
@@ -104,7 +108,7 @@ def sketch_removed_documents(
 def find_cluster_heads(
     sketches: pa.Table, shingle_store: ShingleStore, config: DeduplicateNearConfig
 ) -> np.ndarray:
-    """The place of the first in each document's cluster, (n,)."""
+    """Return the position of the first document in each document's cluster, (n,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,9 +1,10 @@
-"""Swaps: what a scorer says of a sentence when only the group in it changes.
+"""Swap the group in sentences and compare the scorer's results.
 
-Sentences are drawn from the corpus by their hash, such as mention exactly one group of an axis by a
-term that has a parallel; and the project's own are filled with each group of an axis, so that small
-corpora have figures. The counterfactual is Garg et al. 2019, "Counterfactual Fairness in Text
-Classification through Robustness": a difference is the scorer's own, whatever the corpus holds.
+Sentences come from the corpus, selected by their hash; they mention exactly one group of an axis,
+by a term that has parallel terms. In addition, Hallmark's own templates are filled with each group
+of an axis, so that small corpora have figures, too. The counterfactual is that of Garg et al. 2019,
+"Counterfactual Fairness in Text Classification through Robustness": a difference comes from the
+scorer alone, whatever the corpus holds.
 """
 
 from __future__ import annotations
@@ -47,25 +48,29 @@ from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
 from hallmark.tasks.measures.statistics import estimate_clustered_mean
 
-#: Characters of a sentence that is drawn.
+#: Limits on the characters of a sampled sentence.
 MIN_SENTENCE_LENGTH, MAX_SENTENCE_LENGTH = 20, 300
 
-#: What documents whose language could not be told count as.
+#: Language of documents whose language could not be determined.
 UNDETERMINED_LANGUAGE = "undetermined"
 
 CORPUS_ORIGIN, TEMPLATE_ORIGIN = "corpus", "templates"
 
 
 class SwapConfig(StageConfig):
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores swapped sentences")
+    """Configure the swapping of groups in sentences."""
+
+    scorer: ScorerConfig = Field(
+        default=ScorerConfig(), description="scorer of the swapped sentences"
+    )
     documents_per_group: int = Field(
         500,
         ge=0,
-        description="of each group about so many documents that mention it are searched "
-        "for sentences to swap",
+        description="about how many documents that mention a group are searched for sentences, for "
+        "each group",
     )
     max_sentences_per_group: int = Field(
-        100, ge=0, le=10_000, description="sentences swapped of each group on each axis, at most"
+        100, ge=0, le=10_000, description="most sentences to swap for each group and axis"
     )
 
 
@@ -83,61 +88,61 @@ def make_float_column(name: str, meaning: str, unit: str = "") -> pa.Field:
 
 SWAP_TABLES = {
     "swap_differences": table_schema(
-        "What the scorer says of a sentence when only the group in it changes.",
-        make_label_column("origin", "corpus: sentences of it; templates: the project's own"),
-        make_label_column("axis", "what kind of group"),
+        "Difference of the scores of a sentence if only the group in it changes.",
+        make_label_column("origin", "corpus: sentences of the corpus; templates: Hallmark's own"),
+        make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
-        make_label_column("other_group", "the group put in its place"),
-        make_count_column("sentences", "sentences", "sentences"),
-        make_count_column("clusters", "documents or templates that they are from", "clusters"),
+        make_label_column("other_group", "the group that replaces it"),
+        make_count_column("sentences", "number of sentences", "sentences"),
+        make_count_column("clusters", "documents or templates of these sentences", "clusters"),
         make_float_column(
-            "score_difference", "mean score with the other group less that with the group", "score"
+            "score_difference", "mean score with the other group minus that with the group", "score"
         ),
-        make_float_column("low", "lower end of its interval at 95 %, t over clusters", "score"),
-        make_float_column("high", "upper end", "score"),
-        make_float_column("p", "two-sided p-value that it is 0", "p"),
+        make_float_column("low", "lower end of its 95 % interval, t over clusters", "score"),
+        make_float_column("high", "upper end of the interval", "score"),
+        make_float_column("p", "two-sided p-value of no difference", "p"),
         make_float_column(
-            "p_corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"
-        ),
-        make_float_column(
-            "threshold", "the score from which the corpus's rule takes a document", "score"
+            "p_corrected", "p corrected for all pairs of the origin (Holm 1979)", "p"
         ),
         make_float_column(
-            "raised_share", "sentences that pass the threshold with the other group only", "share"
+            "threshold", "score from which the corpus's rule applies to a document", "score"
         ),
-        make_float_column("lowered_share", "sentences that pass it with the group only", "share"),
+        make_float_column(
+            "raised_share", "sentences that reach the threshold only with the other group", "share"
+        ),
+        make_float_column("lowered_share", "sentences that reach it only with the group", "share"),
     ),
     "swap_scores": table_schema(
-        "The sentences behind ``swap_differences``: where they are from, and what was put where.",
+        "The sentences of ``swap_differences``: their documents, swapped terms and scores.",
         make_label_column("origin", "corpus or templates"),
-        make_label_column("axis", "what kind of group"),
+        make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
-        make_label_column("other_group", "the group put in its place"),
-        make_label_column("term", "the term that stands for the group"),
-        make_label_column("other_term", "the term put in its place"),
-        column("doc_id", ID_TYPE, "id", "the document; of a template a hash"),
-        make_float_column("score", "as it stands", "score"),
-        make_float_column("other_score", "with the other group", "score"),
+        make_label_column("other_group", "the group that replaces it"),
+        make_label_column("term", "the term for the group in the sentence"),
+        make_label_column("other_term", "the term that replaces it"),
+        column("doc_id", ID_TYPE, "id", "the document; for a template, its hash"),
+        make_float_column("score", "score of the original sentence", "score"),
+        make_float_column("other_score", "score with the other group", "score"),
     ),
 }
 
-#: Sentences that were drawn from a part.
+#: Sentences sampled from a partition.
 DRAWN_SENTENCES_SCHEMA = pa.schema(
     [
         ("doc_id", ID_TYPE),
         ("axis", pa.string()),
         ("group_name", pa.string()),
-        ("parallel_index", pa.int32()),  # which parallel terms
-        ("start", pa.int32()),  # of the term in the sentence, characters
+        ("parallel_index", pa.int32()),  # index in parallel_terms
+        ("start", pa.int32()),  # characters of the term in the sentence
         ("end", pa.int32()),
-        ("rank", pa.binary(16)),  # hash of the sentence: the lowest are drawn
+        ("rank", pa.binary(16)),  # hash of the sentence; the lowest are kept
         ("sentence", pa.string()),
     ]
 )
 
 
 class ParallelTerms(NamedTuple):
-    """Terms that can stand for each other, by their groups."""
+    """Hold terms that can replace each other, by group."""
 
     axis: str
     role: str
@@ -146,12 +151,19 @@ class ParallelTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SwapVocabulary:
-    """What can be swapped: the terms that are searched for, those of them that can stand for each
-    other, and the project's own sentences by the role of the terms that go into them."""
+    """Hold what can be swapped.
+
+    Attributes:
+        lexicon: Terms to search for.
+        parallel_terms: Those terms that can replace each other.
+        following_nouns: Nouns before which a term counts as an adjective, unlike in "a Muslim
+            came".
+        templates_by_role: Hallmark's own sentences by the role of the terms that fit.
+    """
 
     lexicon: Lexicon
     parallel_terms: Sequence[ParallelTerms]
-    following_nouns: frozenset[str]  # behind which an adjective is one: not "a Muslim came"
+    following_nouns: frozenset[str]
     templates_by_role: Mapping[str, Sequence[str]]
 
     @property
@@ -163,8 +175,11 @@ class SwapVocabulary:
 
 
 def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
-    """The project's own, and an axis for each lexicon of the corpus that lists equally many terms
-    of each group: those at one place stand for each other. No sentences are made up about them."""
+    """Combine Hallmark's own vocabulary with the lexicons of the corpus.
+
+    A lexicon with equally many terms for each group becomes an axis: terms at the same position are
+    parallel. It has no templates.
+    """
     definitions = json.loads((DATA_FOLDER / "swaps.json").read_text(encoding="utf-8"))
     parallel_terms = [
         ParallelTerms(axis, entry["role"], entry["terms"])
@@ -185,11 +200,11 @@ def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
     )
 
 
-# Drawing ---------------------------------------------------------------------------------------
+# Sampling --------------------------------------------------------------------------------------
 
 
 def split_sentences(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Sentences and lines of texts, and the number of the text that each is from."""
+    """Split texts into sentences and lines; return these and the number of the text of each."""
     marked_texts = pc.replace_substring_regex(texts, r"([.!?]['\")\]]*)\s+", r"\1" + "\n")
     lists = pc.split_pattern_regex(marked_texts, r"\s*\n\s*")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
@@ -199,7 +214,7 @@ _WORD_OR_MARK = re.compile(r"x+|[.!?;:]+")
 
 
 def find_word_span(sentence_shape: str, word_index: int, word_count: int) -> tuple[int, int]:
-    """Where ``words`` words from that number on stand in a sentence, in characters."""
+    """Return the characters of ``word_count`` words from ``word_index`` on in a sentence."""
     tokens = list(_WORD_OR_MARK.finditer(sentence_shape))
     return tokens[word_index].start(), tokens[word_index + word_count - 1].end()
 
@@ -208,7 +223,7 @@ _NEXT_WORD = re.compile(r"[\s-]+([^\W\d_]+)")
 
 
 def read_next_word(sentence: str, end: int) -> str:
-    """The word behind these characters, in lower case; empty where anything else stands there."""
+    """Return the word after these characters in lower case; "" if no word follows."""
     match = _NEXT_WORD.match(sentence, end)
     return match[1].lower() if match else ""
 
@@ -216,16 +231,18 @@ def read_next_word(sentence: str, end: int) -> str:
 def find_swappable_sentences(
     documents: pa.RecordBatch, vocabulary: SwapVocabulary
 ) -> Iterator[dict[str, Any]]:
-    """Rows of DRAWN: sentences that mention one group of an axis, once and by a parallel term."""
+    """Yield sentences that mention one group of an axis, once and by a parallel term.
+
+    Yields:
+        Rows of DRAWN_SENTENCES_SCHEMA.
+    """
     sentence_texts, document_rows = split_sentences(documents["text"])
     lengths = pc.utf8_length(sentence_texts).to_numpy()
     fitting_rows = np.flatnonzero(
         (lengths >= MIN_SENTENCE_LENGTH) & (lengths <= MAX_SENTENCE_LENGTH)
     )
-    sentence_texts, document_rows = (
-        sentence_texts.take(pa.array(fitting_rows)),
-        document_rows[fitting_rows],
-    )
+    sentence_texts = sentence_texts.take(pa.array(fitting_rows))
+    document_rows = document_rows[fitting_rows]
     term_numbers, sentence_numbers, word_numbers = find_mention_positions(
         sentence_texts, vocabulary.lexicon
     )
@@ -276,7 +293,7 @@ def find_swappable_sentences(
 
 
 def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
-    """Of each group on each axis the ``count`` sentences with the lowest hashes, each once."""
+    """Keep, for each group and axis, the distinct sentences with the lowest hashes."""
     if not len(sentence_rows):
         return sentence_rows
     sort_keys = [(name, "ascending") for name in ("axis", "group_name", "rank", "doc_id", "start")]
@@ -299,22 +316,23 @@ def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
 
 # Swapping --------------------------------------------------------------------------------------
 
-#: Words before which an article is not what their first letter says.
-_CONSONANT_SOUND_PREFIXES, _VOWEL_SOUND_PREFIXES = (
-    ("european", "eu", "uni", "one", "us"),
-    ("hour", "honest", "heir"),
-)
+#: Prefixes whose sound does not match their first letter, so that the article differs.
+_CONSONANT_SOUND_PREFIXES = ("european", "eu", "uni", "one", "us")
+_VOWEL_SOUND_PREFIXES = ("hour", "honest", "heir")
 
 _ARTICLE = re.compile(r"\b([Aa])(n?)(\s+)\Z")
 
 
 def swap_term(sentence: str, start: int, end: int, new_term: str, usual_spelling: str) -> str:
-    """The sentence with another term at these characters, in the case of what stood there, and
-    with the article that it takes. ``own``: the term that stood there as it is usually written."""
+    """Replace the term at these characters, adapting its case and the article before it.
+
+    Args:
+        usual_spelling: The replaced term as it is usually written.
+    """
     old_term, preceding_text = sentence[start:end], sentence[:start]
     if old_term.isupper() and len(old_term) > 1:
         new_term = new_term.upper()
-    elif old_term.islower() and not usual_spelling.islower():  # somebody who writes no capitals
+    elif old_term.islower() and not usual_spelling.islower():  # in text without capitals
         new_term = new_term.lower()
     elif old_term[:1].isupper() and (usual_spelling.islower() or not preceding_text.strip()):
         new_term = new_term[:1].upper() + new_term[1:]
@@ -331,7 +349,7 @@ def swap_term(sentence: str, start: int, end: int, new_term: str, usual_spelling
 
 
 class SentencePair(NamedTuple):
-    """A sentence as it stands, with one group, and with another in its place."""
+    """Hold a sentence with one group, and the same sentence with another group."""
 
     origin: str  # corpus or templates
     axis: str
@@ -339,7 +357,7 @@ class SentencePair(NamedTuple):
     other_group: str
     term: str
     other_term: str
-    cluster: bytes  # the document, or the template
+    cluster: bytes  # id of the document, or hash of the template
     sentence: str
     counterpart: str
 
@@ -347,7 +365,7 @@ class SentencePair(NamedTuple):
 def build_corpus_pairs(
     drawn_sentences: pa.Table, vocabulary: SwapVocabulary
 ) -> Iterator[SentencePair]:
-    """Every drawn sentence with each other group of its row."""
+    """Yield every sampled sentence with each other group of its parallel terms."""
     for drawn_row in drawn_sentences.to_pylist():
         row, text = vocabulary.parallel_terms[drawn_row["parallel_index"]], drawn_row["sentence"]
         original_term = row.terms[drawn_row["group_name"]]
@@ -370,14 +388,14 @@ def build_corpus_pairs(
 
 
 def fill_template(template: str, term: str) -> str:
-    """A sentence of the project's own with a term in it."""
+    """Fill a template with a term."""
     slot_start = template.index("{}")
     sentence = swap_term(template, slot_start, slot_start + 2, term, term)
     return sentence[:1].upper() + sentence[1:]
 
 
 def build_template_pairs(vocabulary: SwapVocabulary) -> Iterator[SentencePair]:
-    """The project's own sentences with each two groups of each axis, once a pair."""
+    """Yield each template with every two groups of an axis, once per pair."""
     for row in vocabulary.parallel_terms:
         groups = list(row.terms)
         for template in vocabulary.templates_by_role.get(row.role, ()):
@@ -407,8 +425,10 @@ def compute_swap_differences(
     counterpart_scores: NDArray[np.float64],
     threshold: float,
 ) -> list[dict[str, Any]]:
-    """Rows of the table ``swap_differences``; pairs of which one text could not be scored do not
-    count."""
+    """Compute the rows of the table ``swap_differences``.
+
+    Pairs with a missing score do not count.
+    """
     pair_indices: dict[tuple[str, str, str, str], list[int]] = {}
     for i, pair in enumerate(pairs):
         if np.isfinite(scores[i]) and np.isfinite(counterpart_scores[i]):
@@ -454,7 +474,7 @@ def compute_swap_differences(
     ]
 
 
-# Of a corpus -----------------------------------------------------------------------------------
+# Tables ----------------------------------------------------------------------------------------
 
 
 def draw_swappable_sentences(
@@ -464,8 +484,14 @@ def draw_swappable_sentences(
     config: SwapConfig,
     out: TableWriters,
 ) -> FailureList:
-    """Sentences of a part to be swapped, see DRAWN; ``shares``: of the documents that mention a
-    group, how many are searched. Returns those on which the search failed."""
+    """Spill the sentences of a partition to be swapped, see DRAWN_SENTENCES_SCHEMA.
+
+    Args:
+        search_shares: For each group, the share of the documents that mention it to search.
+
+    Returns:
+        The documents for which the search failed.
+    """
     documents, group_signals, language_signals = partitions
     mentioned_groups = lookup_column_by_doc_id(
         group_signals, "identities", documents
@@ -514,7 +540,7 @@ def draw_swappable_sentences(
 def build_swap_tables(
     drawn_sentences: pa.Table, threshold: float, user_lexicons: UserLexicons, config: SwapConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of ``swap_differences`` and of ``swap_scores``."""
+    """Build the rows of ``swap_differences`` and of ``swap_scores``."""
     vocabulary = build_swap_vocabulary(user_lexicons)
     pairs = [
         *build_corpus_pairs(

@@ -1,4 +1,4 @@
-"""What the profile counts, and the tables that it leaves.
+"""Count what the profile reports, and define its tables.
 
-Imports the contract, and of the room above the mentions of identities.
+Imports the contract, and from ``tasks.corpus`` only identities and selection rules.
 """

@@ -1,8 +1,8 @@
-"""What the corpus is composed of: documents and bytes by source, domain, licence and so on.
+"""Count documents and bytes by source, domain, licence and other dimensions.
 
-Domains and the like are counted in full before the smallest are told as one row, so that the order
-of parts decides nothing. That takes about 400 bytes for each different value, and on disk 70 for
-each of a batch, however many documents have it.
+All values are counted before the smallest are merged into one row, so that the order of partitions
+does not matter. That takes about 400 bytes of memory per distinct value, and 70 bytes on disk per
+distinct value of a batch, for any number of documents.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from hallmark.tasks.contract import Artifact, Table
 from hallmark.tasks.corpus.identities import classify_lengths
 
-#: What stands for a null, and for all values but the largest.
+#: Replaces a null, and all values except the largest.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
-#: All splits together.
+#: Replaces the name of a split for all splits together.
 ALL_SPLITS = ""
 
 COUNTS_SCHEMA = pa.schema(
@@ -36,7 +36,7 @@ _GROUP_COLUMNS = ["dimension", "value", "split"]
 
 
 def read_licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
-    """By source, what the config declares; nothing of sources that ingest has not read."""
+    """Read the licence that the config declares for each source that ingest has read."""
     return {
         row["source"]: row["licence"]
         for artifact in history.values()
@@ -46,7 +46,7 @@ def read_licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
 
 
 def find_language_signals(history: Mapping[str, Artifact]) -> Table | None:
-    """The signals of the stage ``language``, where it ran, one behind the other."""
+    """Return the signals of all ``language`` stages as one table; None if none ran."""
     language_artifacts = [
         artifact
         for artifact in history.values()
@@ -62,10 +62,13 @@ def count_documents_by_dimension(
     licence_by_source: Mapping[str, str | None],
     length_bounds: Sequence[int],
 ) -> Iterator[pa.Table]:
-    """Rows of COUNTS for a batch of documents, for each dimension.
+    """Yield rows of COUNTS_SCHEMA for a batch of documents, one table per dimension.
 
-    ``sizes``: bytes of their texts, ``languages``: theirs, if any is known, ``licence``: by source,
-    ``bounds``: of the classes of length.
+    Args:
+        text_bytes: Bytes of the texts.
+        languages: Languages of the documents, if known.
+        licence_by_source: Declared licences.
+        length_bounds: Limits of the length classes.
     """
     declared_licences = pa.array(list(licence_by_source.values()), pa.string())
     licence_indices = pc.index_in(
@@ -92,8 +95,11 @@ def count_documents_by_dimension(
 
 
 def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, Any]]:
-    """Rows of the table ``composition``: of each dimension the ``most`` largest values by bytes,
-    those of one size by name, the rest as OTHER, and UNKNOWN always by its name."""
+    """Build the rows of the table ``composition``.
+
+    Each dimension has its ``max_values`` largest values by bytes (ties by name) and UNKNOWN_VALUE;
+    the rest are merged into OTHER_VALUES.
+    """
     counts_by_split = _sum_counts(counts)
     counts_all_splits = _sum_counts(
         counts_by_split.set_column(
@@ -124,7 +130,7 @@ def _sum_counts(counts: pa.Table) -> pa.Table:
 
 
 def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
-    """ "dimension NUL value" of what has a row of its own."""
+    """Return "dimension NUL value" of the values that get a row of their own."""
     sorted_counts = counts.sort_by(
         [("dimension", "ascending"), ("bytes", "descending"), ("value", "ascending")]
     )

@@ -1,4 +1,4 @@
-"""Counts of the documents that rules tagged and kept, for the profile."""
+"""Count the documents that rules tagged and kept, for the profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
 
 
 def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[str, Any]]:
-    """Return rows of the table ``tag_counts``, one for each tagging rule of a stage and source."""
+    """Return rows of the table ``tag_counts``, one for each tagging rule and source of a stage."""
     rules = read_tagging_rule_names(selection)
     if not rules:
         return []

@@ -1,4 +1,4 @@
-"""Figures of texts that published rules of quality look at: pure functions over Arrow columns.
+"""Compute the text figures of published quality rules, as pure functions over Arrow columns.
 
-Imports nothing of the project.
+Imports nothing else of Hallmark.
 """

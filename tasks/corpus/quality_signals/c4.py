@@ -1,8 +1,8 @@
-"""Figures of the rules of C4 (Raffel et al. 2020, section 2.2), in the order of its published code.
+"""Compute the figures of C4's rules (Raffel et al. 2020, section 2.2) in the order of its code.
 
-C4 takes single lines, and drops a document of which too few sentences are left or a line that is
-left holds certain things. Nothing is taken here: what would be is measured. Marks of citations such
-as [1] are left out of account, wherever they stand.
+C4 removes single lines. It removes a document if too few sentences remain, or if a remaining line
+has certain contents. This module removes nothing; it measures what would be removed. Citation marks
+such as [1] are ignored everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ MAX_WORD_LENGTH, MIN_LINE_WORDS = 1000, 3
 
 
 def compute_c4_signals(text_column: pa.Array, texts: TextBatch) -> dict[str, pa.Array]:
-    """Figures of lines, a column (n,) each; texts: those of the column."""
+    """Compute the figures of lines, one column (n,) each.
+
+    Args:
+        texts: The texts of ``text_column``.
+    """
     signals = _compute_line_signals(texts)
     has_citation = pc.match_substring_regex(text_column, CITATION_PATTERN)
     if pc.any(has_citation).as_py():
@@ -56,14 +60,11 @@ def _compute_line_signals(texts: TextBatch) -> dict[str, pa.Array]:
     words, lines = texts.words, texts.lines
     first_words, end_words = texts.find_word_ranges(lines)
     is_nonblank = first_words < end_words
-    lines, first_words, end_words = (
-        texts.make_spans(lines.starts[is_nonblank], lines.ends[is_nonblank]),
-        first_words[is_nonblank],
-        end_words[is_nonblank],
-    )
-    line_characters = (
-        words.ends[end_words - 1] - words.starts[first_words]
-    )  # without white space at the ends
+    lines = texts.make_spans(lines.starts[is_nonblank], lines.ends[is_nonblank])
+    first_words = first_words[is_nonblank]
+    end_words = end_words[is_nonblank]
+    # without white space at the ends
+    line_characters = words.ends[end_words - 1] - words.starts[first_words]
     is_kept = np.ones(len(lines), bool)
     removed_by_rule = {}
     for name, breaks_rule in _apply_line_rules(texts, first_words, end_words):
@@ -106,7 +107,7 @@ def _compute_line_signals(texts: TextBatch) -> dict[str, pa.Array]:
 def _apply_line_rules(
     texts: TextBatch, first_words: np.ndarray, end_words: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Whether each line, of the words from first to end, breaks the rules, in their order."""
+    """Yield each rule and which lines break it, in the order of the rules."""
     long_words = np.flatnonzero(texts.words.lengths > MAX_WORD_LENGTH)
     yield "long_words", _contains_position(first_words, end_words, long_words)
     last_characters = texts.words.ends[end_words - 1] - 1
@@ -122,20 +123,19 @@ def _apply_line_rules(
 
 
 def _contains_position(starts: np.ndarray, ends: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Whether each span holds one of the places, which ascend."""
+    """Return whether each span holds one of the ascending positions."""
     return np.searchsorted(positions, ends) > np.searchsorted(positions, starts)
 
 
 def _lowercase_ascii(texts: TextBatch) -> str:
-    """All texts, with the capitals of ASCII made small, so that no place moves."""
-    case_offsets = (
-        texts.character_classes & ASCII_CAPITAL
-    ) >> 2  # 32 for those of which small ones are 32 behind
+    """Join all texts with lower-case ASCII letters, keeping all positions."""
+    # 32 for ASCII capitals, the distance to their lower-case letters
+    case_offsets = (texts.character_classes & ASCII_CAPITAL) >> 2
     return str((texts.code_points + case_offsets).tobytes(), "utf-32-le")
 
 
 def _find_phrase_positions(text: str, phrase: str) -> np.ndarray:
-    """Where a phrase begins, ascending."""
+    """Return where a phrase begins, ascending."""
     positions, position = [], text.find(phrase)
     while position >= 0:
         positions.append(position)
@@ -146,10 +146,13 @@ def _find_phrase_positions(text: str, phrase: str) -> np.ndarray:
 def _count_line_sentences(
     texts: TextBatch, first_words: np.ndarray, end_words: np.ndarray
 ) -> np.ndarray:
-    """(lines,) sentences of each line: one, and one more behind each inner word that ends with a
-    mark, or with a mark and closing quotes or brackets."""
+    """Count the sentences of each line, (lines,).
+
+    That is one, plus one after each inner word that ends with a mark, or with a mark and closing
+    quotes or brackets.
+    """
     words = texts.words
-    last_core_characters = words.ends - 1  # the last character of a word that closes nothing
+    last_core_characters = words.ends - 1  # last character of each word that is not a closing mark
     is_closing = (texts.character_classes & CLOSING_MARK) != 0
     closed_words = np.flatnonzero(is_closing[last_core_characters])
     closing_starts, _ = find_true_runs(is_closing)

@@ -1,4 +1,4 @@
-"""Figures of the rules of FineWeb (Penedo et al. 2024, section 3.6), as in its code, datatrove."""
+"""Compute the figures of FineWeb's rules (Penedo et al. 2024, section 3.6), as datatrove does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hallmark.tasks.corpus.quality_signals.text_batch import SENTENCE_END, TextB
 
 
 def compute_fineweb_signals(texts: TextBatch, short_line_characters: int) -> dict[str, pa.Array]:
-    """Figures of lines that are not blank, a column (n,) each."""
+    """Compute the figures of lines that are not blank, one column (n,) each."""
     line_blocks = texts.line_blocks
     first_words, end_words = texts.find_word_ranges(line_blocks)
     is_nonblank = first_words < end_words

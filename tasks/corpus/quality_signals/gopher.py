@@ -1,8 +1,8 @@
-"""Figures of the rules of Gopher (Rae et al. 2021, section A1.1 and table A1).
+"""Compute the figures of Gopher's rules (Rae et al. 2021, section A1.1 and table A1).
 
-Words are what white space parts. The paper does not say which of two copies a duplicate is, nor how
-n-grams that overlap are told apart: here as in datatrove, whose rules made FineWeb. Only later
-copies count, and n-grams are scanned from the left.
+Words are separated by white space. The paper does not say which of two copies is the duplicate, or
+how to count overlapping n-grams. This module follows datatrove, whose rules produced FineWeb: only
+later copies count, and n-grams are scanned from the left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BULLET_SIGNS = ("•", "-")
 def compute_gopher_quality_signals(
     texts: TextBatch, stop_words: Sequence[str]
 ) -> dict[str, pa.Array]:
-    """Figures of single words, symbols and lines, a column (n,) each."""
+    """Compute the figures of words, symbols and lines, one column (n,) each."""
     words, lines = texts.words, texts.lines
     is_word = (texts.word_classes & WORD_CHARACTER) != 0
     has_letter = (texts.word_classes & ALPHABETIC) != 0
@@ -73,7 +73,7 @@ def _scatter_by_mask(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _count_ellipses(texts: TextBatch) -> np.ndarray:
-    """(n,) how many: three dots, or the one sign for them."""
+    """Count ellipses, (n,): three dots, or the single character."""
     starts, ends = find_true_runs(texts.code_points == ord("."))
     dot_runs = texts.make_spans(starts, ends)
     return dot_runs.sum_by_text(dot_runs.lengths // 3) + texts.count_positions(
@@ -82,7 +82,6 @@ def _count_ellipses(texts: TextBatch) -> np.ndarray:
 
 
 def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarray:
-    """Whether these words end with an ellipsis."""
     last_characters = texts.words.ends[word_numbers] - 1
     ends_with_dots = texts.words.lengths[word_numbers] >= 3
     for offset in range(3):
@@ -90,12 +89,12 @@ def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarra
     return ends_with_dots | (texts.code_points[last_characters] == ord("…"))
 
 
-#: The n of the n-grams, and for which of them the most frequent or all repeated ones are counted.
+#: The n for which the most frequent n-gram is counted, and those for which all repeated ones are.
 TOP_NGRAM_SIZES, DUPLICATE_NGRAM_SIZES = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 
 
 def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
-    """Figures of lines, paragraphs and n-grams that occur again, a column (n,) each."""
+    """Compute the figures of repeated lines, paragraphs and n-grams, one column (n,) each."""
     signals: dict[str, pa.Array] = {}
     for name, spans in (("lines", texts.line_blocks), ("paragraphs", texts.paragraphs)):
         is_duplicate = mark_later_copies(texts, spans)
@@ -104,7 +103,7 @@ def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
         )
         characters = spans.sum_by_text(is_duplicate * spans.lengths)
         signals[f"duplicate_{name}_characters"] = divide_or_null(characters, texts.lengths)
-    # An empty text has a line and a paragraph, but nothing can be said of it.
+    # An empty text has a line and a paragraph, but its shares are undefined.
     for name in ("duplicate_lines", "duplicate_paragraphs"):
         signals[name] = divide_or_null(
             np.asarray(signals[name]), (texts.lengths > 0).astype(np.int64)
@@ -116,7 +115,7 @@ def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
 
 
 def mark_later_copies(texts: TextBatch, spans: TextSpans) -> np.ndarray:
-    """(m,) whether each span is a later copy of another one of its text."""
+    """Return whether each span is a later copy of another span of its text, (m,)."""
     span_hashes = fold_hashes(texts.hash_spans(spans), spans.text_numbers.astype(np.uint64))
     repeated_spans, group_starts = group_repeated_keys(span_hashes)
     is_copy = np.zeros(len(spans), bool)
@@ -126,11 +125,14 @@ def mark_later_copies(texts: TextBatch, spans: TextSpans) -> np.ndarray:
 
 
 def group_repeated_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of those keys that occur more than once, in groups of equal ones, each ascending; and
-    where in these the groups begin."""
+    """Group the positions of keys that occur more than once.
+
+    Returns:
+        The positions, with equal keys together and ascending in each group, and where groups begin.
+    """
     sort_order = np.argsort(keys)
     sorted_keys = keys[sort_order]
-    equals_previous = np.zeros(len(keys) + 1, bool)  # as the one before
+    equals_previous = np.zeros(len(keys) + 1, bool)
     equals_previous[1:-1] = sorted_keys[1:] == sorted_keys[:-1]
     is_repeated = equals_previous[1:] | equals_previous[:-1]
     group_numbers = np.cumsum(is_repeated & ~equals_previous[:-1])[is_repeated]
@@ -140,16 +142,18 @@ def group_repeated_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_repeated_ngram_characters(texts: TextBatch) -> Mapping[int, np.ndarray]:
-    """By n (n of TOP and REPEATED,) the characters of each text (texts,) that are in its most
-    frequent n-gram, or in repeated ones.
+    """Count the characters of each text in its most frequent n-gram, or in repeated n-grams.
 
-    A longer n-gram occurs twice only where a shorter one does at its place: most places are looked
-    at no further than n = 2.
+    A longer n-gram can occur twice only where a shorter one does, so most positions are examined
+    only for n = 2.
+
+    Returns:
+        Counts (texts,) by n, for TOP_NGRAM_SIZES and DUPLICATE_NGRAM_SIZES.
     """
     words = texts.words
     word_hashes, text_numbers = texts.word_hashes, words.text_numbers
-    cumulative_lengths = np.concatenate([[0], np.cumsum(words.lengths)])  # characters of words
-    text_end_words = words.offsets[1:][text_numbers]  # behind the last word of each word's text
+    cumulative_lengths = np.concatenate([[0], np.cumsum(words.lengths)])
+    text_end_words = words.offsets[1:][text_numbers]  # end of the words of each word's text
     start_words = np.arange(len(words))
     ngram_hashes = fold_hashes(word_hashes, text_numbers.astype(np.uint64))
     characters_by_n = {}
@@ -184,16 +188,18 @@ def _count_top_ngram_characters(
     positions: np.ndarray,
     group_starts: np.ndarray,
 ) -> np.ndarray:
-    """(texts,) characters of all occurrences of each text's most frequent n-gram, with a space
-    between words; of several the one that comes first. It may be one that occurs once."""
-    first_words = words.offsets[:-1].copy()  # word at which the chosen one is first
+    """Count the characters of all occurrences of each text's most frequent n-gram, (texts,).
+
+    Includes one space between words. Ties go to the n-gram that occurs first, which may occur only
+    once.
+    """
+    first_words = words.offsets[:-1].copy()  # where the chosen n-gram first occurs
     occurrence_counts = (words.counts_by_text >= n).astype(np.int64)
     group_sizes = np.diff(group_starts, append=len(positions))
     earliest_words = positions[group_starts]
     text_numbers = words.text_numbers[earliest_words]
-    group_order = np.lexsort(
-        (earliest_words, -group_sizes, text_numbers)
-    )  # the last key counts most
+    # The last key has priority.
+    group_order = np.lexsort((earliest_words, -group_sizes, text_numbers))
     top_groups = group_order[np.diff(text_numbers[group_order], prepend=-1) > 0]
     first_words[text_numbers[top_groups]] = earliest_words[top_groups]
     occurrence_counts[text_numbers[top_groups]] = group_sizes[top_groups]
@@ -209,11 +215,11 @@ def _count_top_ngram_characters(
 
 
 def _scan_repeated_ngrams(positions: np.ndarray, group_starts: np.ndarray, n: int) -> list[int]:
-    """Words at which a repeated n-gram is counted: texts are read from the left, an n-gram seen
-    before is counted and leapt over, any other one is remembered.
+    """Return the words at which a repeated n-gram is counted.
 
-    What depends on all that was leapt over before it cannot be reckoned at once; so this is a loop,
-    but only over n-grams that do occur twice.
+    Reads from the left. An n-gram seen before is counted and its words are skipped; any other one
+    is remembered. Each step depends on the words skipped before, so this cannot be vectorised; but
+    the loop visits only n-grams that occur at least twice.
     """
     group_numbers = np.zeros(len(positions), np.int64)
     group_numbers[group_starts] = 1

@@ -1,6 +1,6 @@
-"""Texts of a batch as one array of code points, with their words, lines and paragraphs as spans.
+"""Store a batch of texts as one array of code points, with words, lines and paragraphs as spans.
 
-What a figure needs of every character is so looked up and added up for all texts at once.
+So a figure that needs every character is computed for all texts at once.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What a character is, as bits. WORDY: neither white space nor punctuation. TERMINAL: ends a
-#: sentence, in any script; MARK: it does in English; CLOSING: may stand behind such a mark.
-#: CAPITAL: of ASCII.
+#: Classes of characters, as bits. WORD_CHARACTER: neither white space nor punctuation.
+#: SENTENCE_END: ends a sentence in any script; ENGLISH_END_MARK: in English. CLOSING_MARK: may
+#: follow such a mark.
 (
     WHITE_SPACE,
     LINE_BREAK,
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
     ASCII_CAPITAL,
 ) = (1 << bit for bit in range(8))
 
-#: White space and the ends of lines, as Python's ``str.split`` and ``str.splitlines`` have them.
+#: White space and line ends of Python's ``str.split`` and ``str.splitlines``.
 SPACE_CHARACTERS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -44,11 +44,11 @@ ff0e ff1f ff61 10a56 10a57 10f55 10f56 10f57 10f58 10f59 10f86 10f87 10f88 10f89
 115d5 115d6 115d7 11641 11642 1173c 1173d 1173e 11944 11946 11a42 11a43 11a9b 11a9c 11c41 11c42
 11ef7 11ef8 11f43 11f44 16a6e 16a6f 16af5 16b37 16b38 16b44 16e98 1bc9f 1da88
 """
-#: What ends a sentence, in any script: Unicode's Sentence_Terminal, as the FineWeb filter has it.
+#: Sentence ends of all scripts: Unicode's Sentence_Terminal, as in the FineWeb filter.
 TERMINAL_CHARACTERS = "".join(chr(int(point, 16)) for point in _TERMINAL_CODE_POINTS.split())
 
-#: Of these alone no word is made, as datatrove has them: the papers do not say what a word is.
-#: Emoji and bullets are not among them.
+#: Characters that alone do not form a word, as in datatrove; the papers do not define words. Emoji
+#: and bullets are not included.
 PUNCTUATION_CHARACTERS = (
     "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
     + "".join(map(chr, [*range(9), 11, 12, *range(13, 32), *range(127, 160)]))
@@ -56,18 +56,17 @@ PUNCTUATION_CHARACTERS = (
 )
 
 
-#: An odd number without pattern.
+#: A random odd number.
 HASH_BASE = np.uint64(0xD1342543DE82EF95)
 
 
 @cache
 def _build_character_classes() -> np.ndarray:
-    """(0x110000,) uint8: the bits of each code point."""
+    """Build the class bits of each code point, (0x110000,) uint8."""
     class_bits = np.zeros(0x110000, np.uint8)
     code_points = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]).astype("<u4")
-    utf8_sizes = np.ones(
-        len(code_points), np.int8
-    )  # bytes of each in UTF-8; there are no surrogates
+    # Bytes of each code point in UTF-8; surrogates are excluded.
+    utf8_sizes = np.ones(len(code_points), np.int8)
     for size_boundary in (0x80, 0x800, 0x10000):
         utf8_sizes += code_points >= size_boundary
     offsets = np.zeros(len(code_points) + 1, np.int32)
@@ -93,7 +92,7 @@ def _build_character_classes() -> np.ndarray:
 
 
 def find_true_runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the runs of True; the last is False."""
+    """Return starts and ends of the runs of True; the last value must be False."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     if len(mask) and mask[0]:
         edges = np.concatenate([[0], edges])
@@ -101,16 +100,16 @@ def find_true_runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fold_hashes(hashes: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Fold one array of uint64 into another; the order of folding counts."""
-    folded = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+    """Combine two arrays of uint64 hashes; the order of the arguments matters."""
+    folded = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)  # overflow is intended
     return folded ^ (folded >> np.uint64(32))
 
 
 @dataclass(frozen=True)
 class TextSpans:
-    """Pieces of texts, in their order: (m,) starts and ends in characters.
+    """Hold spans of texts in order: (m,) starts and ends in characters.
 
-    Those of text i are the pieces ``first[i]:first[i + 1]``.
+    Text i has the spans ``offsets[i]:offsets[i + 1]``.
     """
 
     starts: np.ndarray
@@ -126,16 +125,16 @@ class TextSpans:
 
     @cached_property
     def counts_by_text(self) -> np.ndarray:
-        """(n,) how many pieces a text has."""
+        """Return the number of spans of each text, (n,)."""
         return np.diff(self.offsets)
 
     @cached_property
     def text_numbers(self) -> np.ndarray:
-        """(m,) number of the text that each is a piece of."""
+        """Return the number of the text of each span, (m,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts_by_text)
 
     def sum_by_text(self, values: np.ndarray) -> np.ndarray:
-        """(n,) int64: a value of each piece added up by text."""
+        """Sum the values of the spans of each text, (n,) int64."""
         if values.dtype == bool:
             return np.diff(np.searchsorted(np.flatnonzero(values), self.offsets))
         cumulative = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
@@ -144,9 +143,9 @@ class TextSpans:
 
 @dataclass(frozen=True)
 class TextBatch:
-    """n texts behind one another, a line feed behind each that belongs to none.
+    """Hold n concatenated texts, with a line feed after each that belongs to no text.
 
-    Text i is ``points[starts[i]:ends[i]]``.
+    Text i is ``code_points[starts[i]:ends[i]]``.
     """
 
     code_points: np.ndarray  # (characters + n,) uint32
@@ -155,7 +154,7 @@ class TextBatch:
 
     @staticmethod
     def from_column(text_column: pa.Array) -> TextBatch:
-        """Of an Arrow column of strings without nulls."""
+        """Convert an Arrow column of strings without nulls."""
         text_column = text_column.cast(pa.large_string())
         ends = np.cumsum(pc.utf8_length(text_column).to_numpy() + 1) - 1
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
@@ -175,41 +174,45 @@ class TextBatch:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) characters."""
+        """Return the number of characters of each text, (n,)."""
         return self.ends - self.starts
 
     @cached_property
     def character_classes(self) -> np.ndarray:
-        """(characters + n,) uint8: what each character is."""
+        """Return the class bits of each character, (characters + n,) uint8."""
         return _build_character_classes()[self.code_points]
 
     def count_positions(self, positions: np.ndarray) -> np.ndarray:
-        """(n,) how many of these places, ascending, are in each text."""
+        """Count the ascending positions that are in each text, (n,)."""
         return np.searchsorted(positions, self.ends) - np.searchsorted(positions, self.starts)
 
     def make_spans(self, starts: np.ndarray, ends: np.ndarray) -> TextSpans:
+        """Assign spans, which are in order, to the texts that contain them."""
         offsets = np.append(np.searchsorted(starts, self.starts), len(starts))
         return TextSpans(starts, ends, offsets)
 
     @cached_property
     def words(self) -> TextSpans:
-        """Runs of characters without white space between, as ``str.split`` has them."""
+        """Return the words: runs without white space, as in ``str.split``."""
         return self.make_spans(*find_true_runs((self.character_classes & WHITE_SPACE) == 0))
 
     @cached_property
     def word_classes(self) -> np.ndarray:
-        """(words,) uint8: the bits of all characters of a word together, but SPACE and BREAK."""
+        """Return the union of the class bits of the characters of each word, (words,) uint8."""
         if not len(self.words):
             return np.zeros(0, np.uint8)
         return np.bitwise_or.reduceat(self.character_classes, self.words.starts)
 
     @cached_property
     def lines(self) -> TextSpans:
-        """As ``str.splitlines`` has them: also at other ends of lines than a line feed, and none
-        behind the last."""
+        """Return the lines as ``str.splitlines`` does.
+
+        It splits at other line ends than line feeds, too, and finds no line after the last end.
+        """
         is_break = (self.character_classes & LINE_BREAK) != 0
         is_crlf = (self.code_points[:-1] == ord("\r")) & (self.code_points[1:] == ord("\n"))
-        is_crlf[self.ends[self.ends > 0] - 1] = False  # what follows is no part of the text
+        # the line feed after a text does not belong to it
+        is_crlf[self.ends[self.ends > 0] - 1] = False
         is_break[:-1] &= ~is_crlf
         is_break[self.ends] = True
         ends = np.flatnonzero(is_break)
@@ -230,13 +233,18 @@ class TextBatch:
 
     @cached_property
     def line_blocks(self) -> TextSpans:
-        """Between one line feed or more, as ``re.split("\\n+", text)`` has them: also what is empty
-        at the beginning and the end."""
+        r"""Return the spans between runs of line feeds, as ``re.split("\\n+", text)`` does.
+
+        Empty spans at the beginning and the end are included.
+        """
         return self._split_at_separators(*self._line_feed_runs, self.starts, self.ends)
 
     @cached_property
     def paragraphs(self) -> TextSpans:
-        """Between two line feeds or more, white space at the ends left out; at least one a text."""
+        """Return the spans between runs of two or more line feeds.
+
+        White space at the ends of a text is excluded; each text has at least one paragraph.
+        """
         words = self.words
         has_words = words.counts_by_text > 0
         starts, ends = self.ends.copy(), self.ends.copy()
@@ -260,14 +268,14 @@ class TextBatch:
         starts: np.ndarray,
         ends: np.ndarray,
     ) -> TextSpans:
-        """What separators, from left to right, part the texts from starts to ends into."""
+        """Split the texts from starts to ends at the separators, which are in order."""
         starts = np.sort(np.concatenate([starts, separator_ends]), kind="stable")
         return self.make_spans(
             starts, np.sort(np.concatenate([separator_starts, ends]), kind="stable")
         )
 
     def find_word_ranges(self, spans: TextSpans) -> tuple[np.ndarray, np.ndarray]:
-        """(m,) first and end of the words in each span; no word lies across its ends."""
+        """Return the first and end word of each span, (m,); no word crosses the ends of a span."""
         word_starts = self.words.starts
         return np.searchsorted(word_starts, spans.starts), np.searchsorted(word_starts, spans.ends)
 
@@ -275,17 +283,18 @@ class TextBatch:
     def _prefix_hashes(self) -> tuple[np.ndarray, np.ndarray]:
         powers = np.full(len(self.code_points) + 1, HASH_BASE)
         powers[0] = 1
-        powers = np.cumprod(powers)  # wraps
+        powers = np.cumprod(powers)  # overflow is intended
         prefix_sums = np.zeros(len(powers), np.uint64)
         np.cumsum(self.code_points * powers[:-1], out=prefix_sums[1:])
         return prefix_sums, powers
 
     def hash_spans(self, spans: TextSpans) -> np.ndarray:
-        """(m,) uint64, to be compared within these texts: polynomials in BASE modulo 2^64.
+        """Hash spans, (m,) uint64, for comparisons within this batch.
 
-        All are multiplied up to one power, so that equal spans have equal hashes wherever they
-        stand. Whoever makes two texts collide makes his own document count as one that repeats
-        itself, which is easier had.
+        Hashes are polynomials in HASH_BASE modulo 2^64, multiplied up to the same power, so that
+        equal spans have equal hashes at any position. They are not safe against deliberate
+        collisions, but a collision only makes a document look repetitive, which its author can do
+        without one.
         """
         prefix_sums, powers = self._prefix_hashes
         span_sums = (prefix_sums[spans.ends] - prefix_sums[spans.starts]) * powers[
@@ -298,7 +307,7 @@ class TextBatch:
         return self.hash_spans(self.words)
 
     def hash_word(self, word: str) -> np.uint64:
-        """The hash that a word of these texts has if it is this one."""
+        """Return the hash that this word has in this batch."""
         polynomial, base = 0, int(HASH_BASE)
         for position, character in enumerate(word):
             polynomial += ord(character) * pow(base, len(self.code_points) + position, 1 << 64)
@@ -307,7 +316,7 @@ class TextBatch:
 
 
 def divide_or_null(numerator: np.ndarray, denominator: np.ndarray) -> pa.Array:
-    """(n,) float64: part / whole, null where the whole is nothing."""
+    """Divide, (n,) float64; null where the denominator is not positive."""
     is_positive = denominator > 0
     quotient = numerator / np.where(is_positive, denominator, 1)
     return pa.array(quotient, mask=~is_positive)

@@ -1,1 +1,1 @@
-"""Containers of text to records: files, data sets, installed documentation. Knows no stage."""
+"""Read files, data sets and installed documentation into records; this package knows no stage."""

@@ -1,4 +1,4 @@
-"""The block list: sources, domains and documents that must not enter the corpus."""
+"""Read the block list: the sources, domains and documents that must not enter the corpus."""
 
 from __future__ import annotations
 
@@ -21,24 +21,28 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.reading.metadata import normalise_host
 
-_LIST_FORMAT = "a list, or a file with one a line, where # begins a comment"
+_LIST_FORMAT = "a list, or the path of a file with one entry per line; # begins a comment"
 
 
 class BlockListConfig(StageConfig):
-    """What must not enter the corpus; each document it takes has a ledger row."""
+    """Configure what to exclude; each excluded document has a ledger row."""
 
     sources: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"names of sources and, where they have parts, of these: {_LIST_FORMAT}"
+        (), description=f"names of sources or of parts of sources: {_LIST_FORMAT}"
     )
     domains: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"hosts, each with all its subdomains: {_LIST_FORMAT}"
+        (), description=f"host names, which include their subdomains: {_LIST_FORMAT}"
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"doc_ids as 32 hexadecimal digits: {_LIST_FORMAT}"
+        (), description=f"document ids of 32 hexadecimal digits: {_LIST_FORMAT}"
     )
 
     def digest_list_files(self) -> dict[str, str]:
-        """Of the files among them, for the fingerprint."""
+        """Hash the list files for the fingerprint.
+
+        Raises:
+            UsageError: if a list file cannot be read.
+        """
         values_by_list = {
             "sources": self.sources,
             "domains": self.domains,
@@ -54,18 +58,19 @@ class BlockListConfig(StageConfig):
 
 @dataclass(frozen=True)
 class BlockList:
-    """What the lists name, in the form of the tables."""
+    """Hold the parsed lists in the form that the tables use."""
 
     sources: frozenset[str]
     domains: frozenset[str]
     doc_ids: frozenset[bytes]
 
     def has_source(self, source_name: str) -> bool:
+        """Return whether a source, or a source that contains it, is blocked."""
         parts = source_name.split("/")
         return any("/".join(parts[: n + 1]) in self.sources for n in range(len(parts)))
 
     def match_domains(self, domains: pa.Array) -> pa.Array:
-        """Whether each of a column of domains, or a domain that it lies in, is blocked."""
+        """Return for each domain whether it, or a domain that contains it, is blocked."""
         if not self.domains:
             return pa.repeat(False, len(domains))
         encoded_domains = domains.dictionary_encode()
@@ -81,7 +86,11 @@ class BlockList:
 
 
 def load_block_list(config: BlockListConfig) -> BlockList:
-    """Read the lists. UsageError names the entry that is none."""
+    """Read the block lists.
+
+    Raises:
+        UsageError: if a file cannot be read or an entry is invalid; names the entry.
+    """
     paths = [
         value
         for value in (config.sources, config.domains, config.doc_ids)
@@ -96,20 +105,20 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
     domains, doc_ids = set(), set()
     for entry in _read_entries("domains", config.domains):
         if (host := normalise_host(entry)) is None:
-            raise _build_entry_error("domains", entry, "is no host name such as example.org")
+            raise _build_entry_error("domains", entry, "is not a host name such as example.org")
         domains.add(host)
     for entry in _read_entries("doc_ids", config.doc_ids):
         if not re.fullmatch("[0-9a-fA-F]{32}", entry):
-            raise _build_entry_error("doc_ids", entry, "is no doc_id of 32 hexadecimal digits")
+            raise _build_entry_error(
+                "doc_ids", entry, "is not a document id of 32 hexadecimal digits"
+            )
         doc_ids.add(bytes.fromhex(entry))
     sources = frozenset(_read_entries("sources", config.sources))
     return BlockList(sources, frozenset(domains), frozenset(doc_ids))
 
 
 def _build_entry_error(list_name: str, entry: str, problem: str) -> UsageError:
-    return UsageError(
-        f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct it or take it out"
-    )
+    return UsageError(f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct or remove it")
 
 
 def _read_entries(list_name: str, entries_or_path: tuple[str, ...] | str) -> list[str]:
@@ -127,12 +136,11 @@ def _read_lines(list_name: str, path: str) -> list[str]:
             return file.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text, at byte "
-            f"{error.start + 1}; save it as UTF-8"
+            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text "
+            f"(byte {error.start + 1}); save it as UTF-8"
         ) from error
-    except (OSError, ValueError) as error:  # a path may have a null byte
+    except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); correct "
-            f"its path, "
-            f"or give a list"
+            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); "
+            f"correct its path, or give a list"
         ) from error

@@ -1,4 +1,4 @@
-"""Byte streams: files read block by block, decompressed, cut into lines of any length."""
+"""Read files block by block, decompress them, and split them into lines of any length."""
 
 from __future__ import annotations
 
@@ -17,28 +17,25 @@ from hallmark.tasks.corpus.reading.compressed_members import (
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # bytes read at a time
-#: What stands around the records of a file.
+#: Bytes of a file that belong to no record.
 SURROUNDING_BYTES_LABEL = "byte order mark, header or blank lines"
 
 
 @dataclass
 class ReadCounts:
-    """What a reader consumed, counted where it is read and not where it is interpreted.
+    """Count what a reader consumes, where the bytes are read and before they are interpreted."""
 
-    ``bytes`` are those of the content, decompressed, and with them those that were lost.
-    """
-
-    record_count: int = 0  # records, those that one error stands for among them
-    byte_count: int = 0
-    lost_bytes: int = 0  # compressed bytes that gave nothing, as they stand in the file
-    #: Records that are no documents, and bytes that are no records, by what they are.
+    record_count: int = 0  # includes all the records that one error covers
+    byte_count: int = 0  # decompressed bytes plus lost_bytes
+    lost_bytes: int = 0  # compressed bytes that could not be decompressed
+    #: [records, bytes] that belong to no document and no error, by kind.
     skipped_by_kind: dict[str, list[int]] = field(default_factory=dict)
 
-    #: The source that names the file, for errors; empty where it is a copy of Hallmark's own.
+    #: The source of the file, for errors; "" if the file is a temporary copy made by Hallmark.
     source_label: str = ""
 
     def open_file(self, path: Path) -> BinaryIO:
-        """Open a file to be read, inside the declared roots if a source names it."""
+        """Open a file for reading; a source's file must lie inside the declared roots."""
         if self.source_label:
             return open_external_file(path, self.source_label, buffering=1 << 16)
         return path.open("rb", buffering=1 << 16)
@@ -46,24 +43,30 @@ class ReadCounts:
     def count_skipped(
         self, byte_count: int, kind: str = SURROUNDING_BYTES_LABEL, record_count: int = 0
     ) -> None:
+        """Count bytes, and perhaps records, that belong to no document and no error."""
         counts = self.skipped_by_kind.setdefault(kind, [0, 0])
         counts[0] += record_count
         counts[1] += byte_count
 
     @property
     def skipped_bytes(self) -> int:
-        """Bytes that belong to no document and to no error."""
+        """Return the number of bytes that belong to no document and no error."""
         return sum(size for _, size in self.skipped_by_kind.values())
 
 
 def read_blocks(
     path: Path, counts: ReadCounts, mark_members: bool = False
 ) -> Iterator[bytes | Damage]:
-    """The bytes of a file, decompressed if its name ends in .gz or .zst.
+    """Yield the bytes of a file, decompressed if its name ends in .gz or .zst.
 
-    With ``marks`` an empty block stands before each member of a compressed file.
+    Args:
+        mark_members: Yield an empty block before each member of a compressed file.
 
-    Raises FileChangedError if other bytes were accounted for than the file had when it was opened.
+    Yields:
+        Blocks of bytes, and a ``Damage`` wherever bytes are missing.
+
+    Raises:
+        FileChangedError: if the file had another size when it was opened than was read.
     """
     with counts.open_file(path) as file:
         size_at_open = os.fstat(file.fileno()).st_size
@@ -88,32 +91,35 @@ def read_blocks(
 
 
 def check_unchanged(path: Path, expected_bytes: int, read_bytes: int) -> None:
-    """Raise FileChangedError if a file had another size than was found in it."""
+    """Raise FileChangedError if a file did not have the expected size."""
     if read_bytes != expected_bytes:
         raise FileChangedError(
             f"{path} changed while it was read ({expected_bytes} bytes when it was opened, "
-            f"{read_bytes} bytes read); run again when nothing writes to it"
+            f"{read_bytes} bytes read); run again when no other process writes to it"
         )
 
 
 @dataclass(slots=True)
 class Line:
+    """Hold one line of a file."""
+
     number: int  # from 1
-    data: bytes  # without its \n; a line that is too long is cut at limit + 1 bytes
-    size: int  # bytes of the whole line with its \n
-    error: str = ""  # bytes of the stream are missing inside this line, or behind its data
-    next_may_be_cut: bool = (
-        False  # so are perhaps the beginnings of what stands on the lines behind it
-    )
+    data: bytes  # without its \n, and at most max_bytes + 1 bytes
+    size: int  # bytes of the whole line, including its \n
+    error: str = ""  # set if bytes are missing inside this line or after it
+    next_may_be_cut: bool = False  # the beginning of the next line may be missing, too
 
 
 def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]:
-    """Lines of a file, however long: no more than ``limit`` bytes of one are held.
+    """Yield the lines of a file of any length.
 
-    Damage ends the line it stands in, which is an error and counts the compressed bytes that
-    gave nothing. What follows is taken for the beginning of a line, unless members before were
-    cut within lines: then the rest of that line belongs to the error. Lines are numbered as
-    they are met; how many of them stood in lost bytes nobody knows.
+    Damage ends the line that contains it. That line is an error, and its size includes the
+    compressed bytes that were lost. The data after the damage begin a new line, unless earlier
+    members were cut within lines: then the rest of the line belongs to the error. Line numbers
+    count the lines that were found; lines inside lost bytes cannot be counted.
+
+    Args:
+        max_bytes: The most bytes of a line to keep in memory.
     """
     line_builder = _LineBuilder(max_bytes)
     for block in read_blocks(path, counts):
@@ -124,7 +130,7 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
             if not block.may_continue_line:
                 yield _strip_byte_order_mark(line_builder.finish_line(), counts)
             continue
-        # In pieces: a block of 128 MiB of line ends would become as many objects at once.
+        # Split in pieces: a block of 128 MiB of line ends would become as many objects at once.
         for start in range(0, len(block), BLOCK_BYTES):
             *complete_lines, remainder = block[start : start + BLOCK_BYTES].split(b"\n")
             for line_data in complete_lines:
@@ -136,7 +142,7 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
                     line_builder.append_data(line_data)
                     line_builder.size += 1
                     yield _strip_byte_order_mark(line_builder.finish_line(), counts)
-                else:  # nearly every line, and all of a bomb of blank ones
+                else:  # the fast path for nearly all lines, and for a file of blank lines only
                     yield Line(line_builder.number, line_data, len(line_data) + 1)
                     line_builder.number += 1
             line_builder.append_data(remainder)
@@ -145,7 +151,7 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
 
 
 class _LineBuilder:
-    """A line that is not yet at its end."""
+    """Collect the pieces of a line that is not complete yet."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.number = max_bytes, 1
@@ -160,7 +166,7 @@ class _LineBuilder:
         self.size += len(data)
 
     def finish_line(self) -> Line:
-        """The line as far as it goes; the next one begins."""
+        """Return the line and begin the next one."""
         line = Line(self.number, bytes(self.data), self.size, self.error, self.next_may_be_cut)
         self.number += 1
         self.data, self.size, self.error, self.next_may_be_cut = bytearray(), 0, "", False

@@ -1,8 +1,8 @@
-"""Readers of columns: parquet files, and what all readers of columns share.
+"""Read parquet files, and turn tables of any columnar reader into records.
 
-Memory of parquet: a page, a dictionary and a batch of rows, few enough to take about ``HELD`` bytes
-where texts are of one size, and ``ROWS`` of the longest texts at most where they are not; of those
-in dictionaries up to ``REPEATED`` bytes.
+In memory are a page, a dictionary and a batch of rows. A batch takes about ``MAX_DECODED_BYTES`` if
+texts have similar sizes. If they do not, it takes up to ``MAX_BATCH_ROWS`` of the longest texts, or
+``MAX_DICTIONARY_BYTES`` of dictionary-encoded texts.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ from hallmark.tasks.corpus.reading.readers import (
 )
 from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
 
-MAX_DECODED_BYTES = (
-    16 << 20
-)  # bytes of values that are decoded at a time, about, and copied to Python, at most
-MAX_BATCH_ROWS = 64  # that are decoded at a time at most; more are hardly faster
-BATCHES_PER_TABLE = 8  # batches of them that are made records together, up to HELD
-MAX_DICTIONARY_BYTES = (
-    256 << 20
-)  # bytes that a batch may take if every row holds all of a dictionary
+# bytes of values decoded at a time (approximate) and copied to Python at a time (at most)
+MAX_DECODED_BYTES = 16 << 20
+MAX_BATCH_ROWS = 64  # rows decoded at a time; more are hardly faster
+BATCHES_PER_TABLE = 8  # batches converted to records together, up to MAX_DECODED_BYTES
+# bytes that a batch may take if every row holds all values of a dictionary
+MAX_DICTIONARY_BYTES = 256 << 20
 
-#: Stands for a value that Python cannot have, or that no field of a record may be.
+#: Replaces a value that Python cannot represent or that a record cannot use.
 UNREADABLE: Any = object()
 
-#: Encodings whose values take no more bytes than their pages.
+#: Encodings whose decoded values take no more bytes than their pages.
 _PLAIN_ENCODINGS = {
     "PLAIN",
     "RLE",
@@ -56,7 +54,7 @@ _DICTIONARY_ENCODINGS = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 
 class ParquetSource(FileSource, RecordFields):
-    """Parquet with a column of text."""
+    """Configure parquet files with a text column."""
 
     kind: Literal["parquet"]
 
@@ -64,11 +62,11 @@ class ParquetSource(FileSource, RecordFields):
 def read_parquet(
     path: Path, source: ParquetSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Rows of a parquet file; raw bytes are those of the text values.
+    """Yield the rows of a parquet file; ``raw_bytes`` counts the bytes of the text values.
 
-    The rows of a group that could not be read are one error, which stands for as many records.
-    Its bytes are their share of the file, by their number: what a damaged group says of its own
-    size may be false. Page checksums are verified where the writer stored them.
+    The rows of a row group that cannot be read become one error that covers all of them. Its bytes
+    are the file's size times the share of these rows, because a damaged group may state a false
+    size. Page checksums are verified if the writer stored them.
     """
     with _open_for_arrow(path, counts) as handle:
         size = handle.size()
@@ -78,7 +76,7 @@ def read_parquet(
 
 @contextmanager
 def _open_for_arrow(path: Path, counts: ReadCounts) -> Iterator[pa.NativeFile]:
-    """Open a file for Arrow, which reads one faster that it opens itself."""
+    """Open a file for Arrow, which reads faster from a file that it opens itself."""
     if read_declared_roots() is None:
         with pa.OSFile(str(path)) as handle:
             yield handle
@@ -98,10 +96,10 @@ def _read_parquet_records(
             error = find_missing_column_error(source, column_names) or find_text_column_error(
                 source, file.schema_arrow
             )
-        except MemoryError:  # an ArrowException too, and no fault of the file
+        except MemoryError:  # also an ArrowException, but not the file's fault
             raise
-        except (pa.ArrowException, OSError, UnicodeDecodeError):  # in the names of columns
-            error = "not a whole parquet file"
+        except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last: column names
+            error = "not a complete parquet file"
     if error:
         counts.record_count += 1
         counts.byte_count += handle.size()
@@ -125,7 +123,7 @@ def _read_parquet_records(
 def _read_row_group_tables(
     file: pq.ParquetFile, handle: pa.NativeFile, source: ParquetSource, row_group: int
 ) -> Iterator[pa.Table]:
-    """The rows of a row group, as far as they can be read."""
+    """Yield the readable rows of a row group."""
     batches: list[pa.RecordBatch] = []
     for batch in _decode_row_group(file, handle, source, row_group):
         batches.append(batch)
@@ -142,19 +140,19 @@ def _read_row_group_tables(
 def _decode_row_group(
     file: pq.ParquetFile, handle: pa.NativeFile, source: ParquetSource, row_group: int
 ) -> Iterator[pa.RecordBatch]:
-    """What can be read of the columns that can be of use."""
+    """Yield batches of the usable columns of a row group until the first read error."""
     column_names = [
         name
         for name in source.list_columns()
         if _is_usable_type(file.schema_arrow.field(name).type)
     ]
-    # Threads cost more than they give.
+    # Threads cost more time than they save.
     iterate_batches = partial(
         file.iter_batches, row_groups=[row_group], columns=column_names, use_threads=False
     )
     try:
-        # A row first: of a column that contradicts itself this is an error, and to ask for its
-        # size the end of the process.
+        # Read one row first. For a column with contradictory metadata this raises an error,
+        # while asking for the dictionary's size would end the process.
         next(iterate_batches(1), None)
         yield from iterate_batches(_choose_batch_rows(file, row_group, column_names, handle))
     except MemoryError:
@@ -166,8 +164,11 @@ def _decode_row_group(
 def _choose_batch_rows(
     file: pq.ParquetFile, row_group_index: int, column_names: list[str], handle: pa.NativeFile
 ) -> int:
-    """How many rows of a group to decode at a time, by what its columns take on average, and at
-    most where every row may hold all of a dictionary. Only of columns that were opened."""
+    """Choose how many rows of a row group to decode at a time.
+
+    The number follows from the average size of a row, and from the case that every row holds all
+    values of a dictionary. Call it only for columns that could be opened.
+    """
     data_bytes = dictionary_bytes = 1
     row_group = file.metadata.row_group(row_group_index)
     for column_index in range(row_group.num_columns):
@@ -183,7 +184,7 @@ def _choose_batch_rows(
             ):
                 dictionary_bytes += _read_dictionary_size(column, handle)
         elif column_path.startswith(tuple(f"{name}." for name in column_names)):
-            return 1  # Arrow takes it for a part of the other
+            return 1  # Arrow takes this column for a part of the other one
     return max(
         1,
         min(
@@ -194,12 +195,12 @@ def _choose_batch_rows(
     )
 
 
-#: How the header of a dictionary page begins, in Thrift's compact protocol: type and bytes.
+#: Start of the header of a dictionary page in Thrift's compact protocol: type, then size.
 _DICTIONARY_PAGE_HEADER = re.compile(rb"\x15\x04\x15([\x80-\xff]{0,4}[\x00-\x7f])")
 
 
 def _read_dictionary_size(column_chunk: Any, handle: pa.NativeFile) -> int:
-    """What a dictionary takes, from the header of its page (parquet.thrift, ``PageHeader``)."""
+    """Read the bytes of a dictionary from its page header (parquet.thrift, ``PageHeader``)."""
     start = column_chunk.dictionary_page_offset or column_chunk.data_page_offset
     match = _DICTIONARY_PAGE_HEADER.match(handle.read_at(16, start))
     if match is None:
@@ -209,6 +210,7 @@ def _read_dictionary_size(column_chunk: Any, handle: pa.NativeFile) -> int:
 
 
 def find_text_column_error(source: RecordFields, schema: pa.Schema) -> str:
+    """Return why the text column is unusable, or ""."""
     if _is_text_type(schema.field(source.text_field).type):
         return ""
     return f"column {shorten_repr(source.text_field)} is not text"
@@ -224,7 +226,7 @@ def _is_text_type(data_type: pa.DataType) -> bool:
 
 
 def _is_usable_type(data_type: pa.DataType) -> bool:
-    """Whether a key, URL or date can be of this type, or at least is soon read."""
+    """Return whether a key, URL or date may have this type, or the type is cheap to read."""
     return _is_text_type(data_type) or not (
         pa.types.is_nested(data_type) or pa.types.is_fixed_size_binary(data_type)
     )
@@ -236,10 +238,13 @@ def _is_usable_type(data_type: pa.DataType) -> bool:
 def table_to_records(
     table: pa.Table, source: RecordFields, first_row: int, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Records of a table with a column of text and perhaps others; rows count from 1.
+    """Yield the records of a table; rows are numbered from 1.
 
-    A row with a value longer than ``limit`` is an error. A value that is no text, or that Python
-    cannot have, is one too as a key, and none as URL or date.
+    A row with a value longer than ``max_bytes`` is an error. A value that is not text, or that
+    Python cannot represent, is an error as a key and missing as a URL or date.
+
+    Args:
+        first_row: Number of rows before this table.
     """
     row_number = first_row
     for batch in table.to_batches():
@@ -254,7 +259,7 @@ def table_to_records(
 def _batch_to_records(
     batch: pa.RecordBatch, source: RecordFields, max_bytes: int
 ) -> Iterator[Record]:
-    """Its rows; no more than HELD bytes of values, or one row, are copied to Python at a time."""
+    """Convert a batch, copying at most MAX_DECODED_BYTES, or one row, to Python at a time."""
     texts = batch.column(source.text_field)
     text_sizes = _measure_text_bytes(texts)
     other_columns = {n: batch.column(n) for n in batch.schema.names if n != source.text_field}
@@ -267,7 +272,8 @@ def _batch_to_records(
         ),
     ]
     is_too_long = np.any([lengths > max_bytes for lengths in column_sizes], axis=0)
-    default_fields = dict.fromkeys(source.list_columns(), UNREADABLE)  # columns that were left out
+    # For columns that were not read.
+    default_fields = dict.fromkeys(source.list_columns(), UNREADABLE)
     for start, stop in _split_rows_by_size(
         np.where(is_too_long, MAX_DECODED_BYTES + 1, np.sum(column_sizes, axis=0))
     ):
@@ -279,7 +285,7 @@ def _batch_to_records(
                 raw=_read_first_bytes(texts[start], max_bytes),
             )
             continue
-        # As bytes: parquet promises UTF-8 but nobody has checked it.
+        # Read bytes: parquet promises UTF-8, but nobody has checked it.
         raw_texts = _cast_to_text(texts[start:stop]).cast(pa.large_binary()).to_pylist()
         other_values = [_column_to_python(values[start:stop]) for values in other_columns.values()]
         for raw, *row_values in zip(raw_texts, *other_values, strict=True):
@@ -301,7 +307,11 @@ def _row_to_record(raw: bytes | None, fields: dict[str, Any], source: RecordFiel
 
 
 def _split_rows_by_size(row_sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of HELD bytes at most; a larger row stands alone. ``sizes``: (n,) bytes."""
+    """Yield row ranges of at most MAX_DECODED_BYTES; a larger row is a range by itself.
+
+    Args:
+        row_sizes: (n,) bytes per row.
+    """
     start = range_bytes = 0
     if row_sizes.sum() > MAX_DECODED_BYTES:
         for row, size in enumerate(row_sizes.tolist()):
@@ -313,7 +323,7 @@ def _split_rows_by_size(row_sizes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _measure_text_bytes(texts: pa.Array) -> np.ndarray:
-    """(n,) int64: of each value of a column of text, 0 of null."""
+    """Return the bytes of each value of a text column, (n,) int64; 0 for null."""
     if pa.types.is_dictionary(texts.type):
         lengths = pc.binary_length(_cast_to_text(texts.dictionary)).take(texts.indices)
     else:
@@ -326,13 +336,13 @@ def _cast_to_text(values: pa.Array) -> pa.Array:
 
 
 def _read_first_bytes(value: pa.Scalar, max_bytes: int) -> bytes:
-    """Of a text that is too long as much as of a line."""
+    """Return the first max_bytes + 1 bytes of a text that is too long, as for a long line."""
     value = value.value if isinstance(value, pa.DictionaryScalar) else value
     return value.as_buffer()[: max_bytes + 1].to_pybytes() if value.is_valid else b""
 
 
 def _column_to_python(values: pa.Array) -> list[Any]:
-    """Keys, URLs or dates as Python has them, UNREADABLE where it cannot."""
+    """Convert keys, URLs or dates to Python values; UNREADABLE where Python has none."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     data_type = values.type
@@ -348,7 +358,7 @@ def _column_to_python(values: pa.Array) -> list[Any]:
         return [_scalar_to_python(value) for value in values]
 
 
-#: No UTF-8; a time before the year 1 or after the year 9999.
+#: Raised by text that is not UTF-8, and by times before the year 1 or after the year 9999.
 _CONVERSION_ERRORS = (ValueError, OverflowError)
 
 
@@ -360,7 +370,7 @@ def _scalar_to_python(value: pa.Scalar) -> Any:
 
 
 def _truncate_to_seconds(timestamps: pa.Array) -> pa.Array:
-    """Rounded down: Python has none of nanoseconds."""
+    """Round timestamps down to seconds, because Python has no nanoseconds."""
     zone = "UTC" if timestamps.type.tz else None
     ticks_per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[timestamps.type.unit]
     ticks = timestamps.cast(pa.int64()).fill_null(0).to_numpy()

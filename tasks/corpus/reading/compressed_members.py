@@ -1,23 +1,26 @@
-"""Compressed files: members one behind the other, and the next one found behind damage.
+"""Decompress files member by member, and find the next member after damaged data.
 
-A gzip file is a row of members and a zstd file a row of frames, here both called members. Each
-can be decompressed by itself, so damage in one need not cost those behind it: the next is
-searched for by its first bytes, from the first byte behind the beginning of the damaged one
-(its decoder may have run over the true end before it noticed).
+A gzip file is a sequence of members and a zstd file a sequence of frames; both are called members
+here. Each can be decompressed by itself, so damage in one member need not cost the later ones. The
+next member is searched for by its magic bytes, beginning one byte after the start of the damaged
+member, because the decoder may have read past the true end before it noticed the damage.
 
-What counts as a member behind damage: its header parses and its first two blocks of output come
-without error, or it ends before. (One is too little: a header with a long name may leave a few
-bytes of a block.) Random bytes do not come that far, and nothing of a false candidate is handed
-on before. A later error in it is damage like any other.
+A candidate is accepted as a member after damage if its header parses and its first two output
+blocks decompress without error, or if its data end before that. One block is too little: a header
+with a long name may leave only a few bytes for a block. Random bytes do not pass this test, and no
+output of a rejected candidate is passed on. A later error in an accepted member is damage like any
+other.
 
-What this cannot rule out: gzip's checksum stands at a member's end, so what a long member gave
-between the damage and the place where it was noticed is handed on and may be nonsense, or, in
-members that are stored and not compressed, text of the next member, which then comes twice. A
-zstd frame without checksum may hide damage. What was compressed twice may be found within the
-rest of a damaged member.
+Known limits:
 
-Memory is a few blocks. Time is linear: a candidate costs one block, and once more bytes were
-decompressed a second time than the file has, candidates within what was read are passed over.
+- gzip's checksum is at the end of a member. The output of a long member between the damage and the
+  place where it was noticed is passed on and may be nonsense. In stored (uncompressed) members it
+  may be text of the next member, which then appears twice.
+- A zstd frame without a checksum may hide damage.
+- Data that were compressed twice may be found inside the rest of a damaged member.
+
+Memory is a few blocks. Time is linear: a candidate costs one block. Once more bytes have been
+decompressed a second time than the file has, candidates within data already read are skipped.
 """
 
 from __future__ import annotations
@@ -34,27 +37,26 @@ import zstandard
 
 DAMAGED_DATA = "the compressed data are damaged"
 TRUNCATED_DATA = "the compressed data end too early"
-COMPRESSED_BLOCK_BYTES = 1 << 12  # small: 4 KiB of a hostile zstd file can swell to 128 MiB
-MAX_REPEATED_BYTES = 1 << 20  # bytes that may be decompressed again in any file, however small
+COMPRESSED_BLOCK_BYTES = 1 << 12  # small: 4 KiB of a hostile zstd file can expand to 128 MiB
+MAX_REPEATED_BYTES = 1 << 20  # bytes of any file that may be decompressed again
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Stands in a stream where bytes of it are missing."""
+    """Mark a place in a stream where bytes are missing."""
 
     error: str
-    lost_bytes: int  # compressed bytes that gave nothing
-    may_continue_line: bool  # members were cut within lines: what follows may be the rest of a line
-    is_only_at_end: bool = (
-        False  # the member before it was read whole, and is damaged at most in its end
-    )
+    lost_bytes: int  # compressed bytes that could not be decompressed
+    may_continue_line: bool  # members were cut within lines: the next data may continue a line
+    # all data of the member before it were read; at most its end is damaged
+    is_only_at_end: bool = False
 
 
 class GzipCodec:
-    """Every member ends with a checksum."""
+    """Describe gzip members, which all end with a checksum."""
 
     magic_patterns = ((re.compile(rb"\x1f\x8b\x08"), 0),)
-    proof_bytes = 1 << 12  # names and the first table of codes take no more
+    proof_bytes = 1 << 12  # enough for names and the first code table
 
     def make_decompressor(self) -> Any:
         return zlib.decompressobj(wbits=31)
@@ -67,7 +69,7 @@ class GzipCodec:
 
 
 class ZstdCodec:
-    """A frame may have no checksum: then what follows it tells whether its end is the true one."""
+    """Describe zstd frames; without a checksum, the next bytes show whether a frame ended."""
 
     magic_patterns = ((re.compile(rb"\x28\xb5\x2f\xfd"), 0), (re.compile(rb"\x2a\x4d\x18"), 1))
     proof_bytes = 1 << 18  # a block takes up to 128 KiB
@@ -79,7 +81,7 @@ class ZstdCodec:
         return self.decompressor.decompressobj()
 
     def parse_skippable_size(self, first_bytes: bytes) -> int:
-        """Bytes of the skippable frame that begins here, or 0."""
+        """Return the size in bytes of the skippable frame that begins here, or 0."""
         if (
             len(first_bytes) < 8
             or first_bytes[0] & 0xF0 != 0x50
@@ -89,7 +91,7 @@ class ZstdCodec:
         return 8 + int.from_bytes(first_bytes[4:8], "little")
 
     def can_follow_member(self, first_bytes: bytes) -> bool:
-        """Whether bytes can stand behind a frame: padding, a frame or the start of one, nothing."""
+        """Return whether a frame may be followed by these bytes: padding or a frame start."""
         first_bytes = first_bytes.lstrip(b"\0")
         if first_bytes and first_bytes[0] & 0xF0 == 0x50:
             return b"\x2a\x4d\x18".startswith(first_bytes[1:4])
@@ -104,20 +106,20 @@ CODEC_BY_SUFFIX: dict[str, type[GzipCodec] | type[ZstdCodec]] = {
 
 @dataclass
 class _Member:
-    """What is known of a member while its output is taken."""
+    """Track one member while its output is read."""
 
     start: int
-    output_end: int = 0  # end of the bytes that gave output
-    end: int = 0  # once it was read whole
+    output_end: int = 0  # end of the compressed bytes that gave output
+    end: int = 0  # set after the whole member was read
     error: str = ""
     output_blocks: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
 
 class CompressedMembers:
-    """The decompressed bytes of an open file, with a ``Damage`` wherever some are missing, and an
-    empty block before each member.
+    """Iterate over the decompressed bytes of an open file.
 
-    Once taken to the end, ``read``, ``lost`` and ``padding`` tell what became of every byte.
+    Yields an empty block before each member, and a ``Damage`` wherever bytes are missing. After the
+    iteration, ``read_bytes``, ``lost_bytes`` and ``padding_bytes`` add up to the file's size.
     """
 
     def __init__(self, file: BinaryIO, codec: GzipCodec | ZstdCodec) -> None:
@@ -163,7 +165,7 @@ class CompressedMembers:
         return self.codec.can_follow_member(self._read_at(position, COMPRESSED_BLOCK_BYTES))
 
     def _open_member_after_padding(self, position: int) -> _Member | None:
-        """What begins here, behind padding."""
+        """Open the member that begins here, after zero padding; None at the end of the file."""
         while data := self._read_at(position, COMPRESSED_BLOCK_BYTES):
             padding = len(data) - len(data.lstrip(b"\0"))
             self.padding_bytes += padding
@@ -178,7 +180,12 @@ class CompressedMembers:
         return member
 
     def _decompress_member(self, member: _Member, proof_bytes: int) -> Iterator[bytes]:
-        """Decompress; a candidate must give something within ``proof`` bytes."""
+        """Yield the output of a member.
+
+        Args:
+            proof_bytes: For a candidate, the compressed bytes within which output must appear; else
+                0.
+        """
         if skippable_size := self.codec.parse_skippable_size(self._read_at(member.start, 8)):
             member.end = member.output_end = member.start + skippable_size
             if member.end > self.file_size or not self._can_member_end_at(member.end):
@@ -212,13 +219,13 @@ class CompressedMembers:
         member.error = TRUNCATED_DATA
 
     def _count_repeated_bytes(self, member: _Member, position: int, size: int) -> None:
-        """First blocks are free: they are what every candidate costs."""
+        """Count bytes read again; first blocks are free, because every candidate costs one."""
         if position > member.start:
             self.repeated_bytes += size * (position < self.furthest_position)
             self.furthest_position = max(self.furthest_position, position + size)
 
     def _find_next_member(self, position: int) -> _Member | None:
-        """The first member from here on that proves itself."""
+        """Find the first member at or after this position that decompresses."""
         for start in self._find_magic_positions(position):
             if start < self.furthest_position and self.repeated_bytes > max(
                 self.file_size, MAX_REPEATED_BYTES
@@ -232,7 +239,7 @@ class CompressedMembers:
         return None
 
     def _find_magic_positions(self, position: int) -> Iterator[int]:
-        """Where the first bytes of a member stand, each place once and in order."""
+        """Yield each position of magic bytes once and in order."""
         while data := self._read_at(position, COMPRESSED_BLOCK_BYTES + 3):
             positions = (
                 match.start() - magic_offset

@@ -1,4 +1,4 @@
-"""Readers of rows of delimited text: CSV with quotes, TSV without."""
+"""Read rows of delimited text: CSV with quotes, and TSV without."""
 
 from __future__ import annotations
 
@@ -26,41 +26,44 @@ from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
-WRONG_FIELD_COUNT = "the row has another number of fields than the header"
-MAX_REREAD_BYTES = (
-    64 << 20
-)  # bytes that may be taken back in any file, however small; so far is looked for
-# the end of a row that is too long
-BASE_ROW_LINES = (
-    1000  # lines that any row may have, and a tenth of those that one that is too long may
-)
-MIN_LINE_BYTES = (
-    16  # bytes a line of the longest row, at the least: each line is held with 180 bytes
-)
+WRONG_FIELD_COUNT = "the row and the header have different numbers of fields"
+# bytes of any file that may be read again, and bytes in which to search for the end of a row that
+# is too long
+MAX_REREAD_BYTES = 64 << 20
+# lines that any row may have; a row that is too long may have ten times as many more
+BASE_ROW_LINES = 1000
+# least average bytes per line of a row: each line in memory costs 180 bytes
+MIN_LINE_BYTES = 16
 
 
 class CsvSource(FileSource, RecordFields):
-    """Delimited text with a header and quotes as in RFC 4180, plain, .gz or .zst."""
+    """Configure delimited text with a header and RFC 4180 quotes; plain, .gz or .zst."""
 
     kind: Literal["csv"]
-    delimiter: str = Field(",", min_length=1, max_length=1, description="between two columns")
+    delimiter: str = Field(
+        ",", min_length=1, max_length=1, description="the character between two columns"
+    )
 
 
 class TsvSource(FileSource, RecordFields):
-    """Fields between tabs under a header, plain, .gz or .zst; quotes are characters like others."""
+    """Configure tab-separated fields with a header; plain, .gz or .zst.
+
+    Quotes have no special meaning.
+    """
 
     kind: Literal["tsv"]
 
 
 def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
-    """Rows of delimited text; quoted fields may go over many lines.
+    """Yield the rows of delimited text; quoted fields may span many lines.
 
-    A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
-    gives no row, and the lines in between are rows by themselves, only the line with the stray
-    quote is an error, and reading goes on at the next line. Where it gives one (the next quote
-    ends a field, and the number of fields is right) nobody can know; if it is longer than the
-    limit, it is one error up to there. In a file of one column every line would be a row: where
-    rows before began with quotes, all that was read for one without an end is one error.
+    A stray quote opens a field that contains everything up to the next quote. If the result is not
+    a row, and the lines in between are rows by themselves, only the line with the stray quote is an
+    error, and reading continues at the next line. If the result is a row (the next quote ends a
+    field and the number of fields is right), the stray quote cannot be detected; if that row is
+    longer than the limit, it is one error up to the limit. In a file of one column every line would
+    be a row: there, if earlier rows began with quotes, everything read for a row without an end is
+    one error.
     """
     csv.field_size_limit(max(csv.field_size_limit(), max_bytes + 1))
     row_reader = _CsvRowReader(read_lines(path, max_bytes, counts), max_bytes, source.delimiter)
@@ -83,7 +86,7 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
         if header is None:
             header = fields
             record.error = record.error or find_missing_column_error(source, header)
-            if record.error:  # without a header nothing in the file can be understood
+            if record.error:  # without a header no row can be interpreted
                 while line := row_reader.read_next_line():
                     record.raw_bytes += line.size
                 counts.record_count += 1
@@ -99,7 +102,7 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
 
 
 def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
-    """Rows of text between tabs; the end of a line ends its row."""
+    """Yield the rows of tab-separated text; the end of a line ends its row."""
     header: list[str] | None = None
     source_lines = read_lines(path, max_bytes, counts)
     for line in source_lines:
@@ -113,19 +116,16 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
             try:
                 fields = line.data.removesuffix(b"\r").decode().split("\t")
             except UnicodeDecodeError as error:
-                record.error, record.location = (
-                    NOT_UTF8,
-                    f"{record.location}, byte {error.start + 1}",
-                )
+                record.error = NOT_UTF8
+                record.location = f"{record.location}, byte {error.start + 1}"
         if header is None:
             header = fields
             record.error = record.error or find_missing_column_error(source, header)
             if not record.error:
                 counts.count_skipped(line.size)
                 continue
-            record.raw_bytes += sum(
-                line.size for line in source_lines
-            )  # without a header nothing is
+            # Without a header no row can be interpreted.
+            record.raw_bytes += sum(line.size for line in source_lines)
         elif not record.error and len(fields) != len(header):
             record.error = WRONG_FIELD_COUNT
         counts.record_count += 1
@@ -136,29 +136,28 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
 
 
 class _DamagedRow(Exception):
-    """Bytes of a row are missing; the message is the error to record."""
+    """Signal that bytes of a row are missing; the message is the error to record."""
 
 
 class _RowTooLong(Exception):
-    """A row went over a limit while it was read."""
+    """Signal that a row exceeded a limit while it was read."""
 
 
 class _CsvRowReader:
-    """Hands lines to a csv reader and remembers which of them made up the last row.
+    """Pass lines to a csv reader and remember which of them formed the last row.
 
-    Lines are taken back and read again until that were more bytes than twice the file's; then a
-    row is no longer looked for behind the end of its line. So the time is linear.
+    Lines are pushed back and read again until more than twice the file's bytes were read again;
+    from then on a row is not searched for beyond the end of its line. So time is linear.
     """
 
     def __init__(self, source_lines: Iterator[Line], max_bytes: int, delimiter: str) -> None:
         self.source_lines, self.max_bytes, self.delimiter = source_lines, max_bytes, delimiter
-        self.pushed_back: deque[Line] = deque()  # taken back from a row that did not end
+        self.pushed_back: deque[Line] = deque()  # from a row without an end
         self.row_lines: list[Line] = []
         self.read_bytes = self.reread_bytes = 0
-        self.max_lines = max_bytes // MIN_LINE_BYTES + BASE_ROW_LINES  # lines of a row
-        self.has_quoted_rows = (
-            False  # a row began with a quote: who wrote it would have closed others
-        )
+        self.max_lines = max_bytes // MIN_LINE_BYTES + BASE_ROW_LINES  # of a row
+        # set if a row began with a quote: its writer would have closed other quotes too
+        self.has_quoted_rows = False
 
     @property
     def first_line_number(self) -> int:
@@ -169,7 +168,7 @@ class _CsvRowReader:
         return sum(line.size for line in self.row_lines)
 
     def join_row_lines(self) -> bytes:
-        """Of a row that is too long as much as of a line."""
+        """Join the lines of the row, cut at max_bytes + 1 bytes."""
         return b"\n".join(line.data for line in self.row_lines)[: self.max_bytes + 1]
 
     def read_next_line(self) -> Line | None:
@@ -180,10 +179,13 @@ class _CsvRowReader:
         return line
 
     def read_row(self, field_count: int | None) -> tuple[str, list[str]]:
-        """The next row with "ok", or its error; ("end", []) behind the last one. ``width``: the
-        number of fields that it must have, if that is known.
+        """Read the next row. Undecodable bytes become lone surrogates.
 
-        Undecodable bytes come as lone surrogates.
+        Args:
+            field_count: The number of fields that the row must have, or None if unknown.
+
+        Returns:
+            ("ok", fields); or (error, []); or ("end", []) after the last row.
         """
         self.row_lines = []
         reader = self._make_csv_reader(
@@ -192,7 +194,7 @@ class _CsvRowReader:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            # The only error at the end of the data that the csv module knows.
+            # The csv module's only error at the end of the data.
             if "end of data" in str(error):
                 return (
                     self._reject_first_line(UNCLOSED_QUOTE)
@@ -231,7 +233,7 @@ class _CsvRowReader:
         return csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def _decode_lines(self, max_bytes: int, max_lines: int) -> Iterator[str]:
-        """Lines, up to so many bytes and so many."""
+        """Yield lines up to these limits; raise _RowTooLong or _DamagedRow."""
         while line := self.read_next_line():
             self.row_lines.append(line)
             max_bytes -= line.size
@@ -251,8 +253,10 @@ class _CsvRowReader:
             yield line.data.decode("utf-8", "surrogateescape")
 
     def _is_overlong_row(self, field_count: int | None) -> bool:
-        """Whether what was taken is the beginning of a row, though one that is too long: its end is
-        taken, too. Only what parts its fields is kept of its texts."""
+        """Return whether the lines begin a row that is too long, and read it to its end.
+
+        Only quotes, delimiters and line ends are kept of its texts.
+        """
         self._push_back(0)
         plain_text = re.compile(f'[^"\r{re.escape(self.delimiter)}]+')
         lines = self._decode_lines(MAX_REREAD_BYTES, self.max_lines + 10 * BASE_ROW_LINES)
@@ -263,7 +267,7 @@ class _CsvRowReader:
         return field_count in (None, len(fields))
 
     def _has_stray_quote(self, field_count: int | None) -> bool:
-        """Whether the quote that opens the field without an end is none that its writer meant."""
+        """Return whether the quote that opens the endless field is probably stray."""
         return (
             not self.has_quoted_rows
             if field_count == 1
@@ -271,7 +275,7 @@ class _CsvRowReader:
         )
 
     def _are_inner_lines_rows(self, field_count: int | None, min_lines: int = 0) -> bool:
-        """Whether most of the lines between the first and the last are rows by themselves."""
+        """Return whether most lines between the first and the last are rows by themselves."""
         inner_lines = self.row_lines[1:-1]
         if len(self.row_lines) < 2 or len(inner_lines) < min_lines or field_count is None:
             return False
@@ -285,12 +289,12 @@ class _CsvRowReader:
         return 2 * row_count >= len(inner_lines)
 
     def _reject_first_line(self, error: str) -> tuple[str, list[str]]:
-        """The error is that of the first line; those behind it are read again."""
+        """Return the error for the first line, and push back the others."""
         self._push_back(1)
         return error, []
 
     def _push_back(self, keep_count: int) -> None:
-        """All lines but so many are read again."""
+        """Keep this many lines, and read the others again."""
         self.pushed_back.extendleft(reversed(self.row_lines[keep_count:]))
         self.reread_bytes += sum(line.size for line in self.row_lines[keep_count:])
         self.row_lines = self.row_lines[:keep_count]

@@ -1,9 +1,9 @@
-"""The embedded corpus: documentation of installed packages, for runs without any data.
+"""Read the embedded corpus: documentation of installed packages, for runs without any data.
 
-Docstrings, package descriptions and licence files are prose that people wrote, with real
+Docstrings, package descriptions and licence files are prose that people wrote. They contain real
 duplicates (licences, inherited methods) and real e-mail addresses, and every installation of
-Hallmark has them. Sources are parsed with ``ast``: no package is imported, none of its code
-runs. Only named packages are read; parsing a whole site-packages takes minutes.
+Hallmark has them. Sources are parsed with ``ast``: no package is imported and none of its code
+runs. Only the named packages are read, because parsing a whole site-packages takes minutes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hallmark.tasks.corpus.reading.sources import Source
 
 
 class DocumentationSource(Source):
-    """Installed packages; each is a source of its own, ``<name>/<package>``."""
+    """Configure installed packages; each is a source of its own, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
-    name: PathSafeName = Field("documentation", description="begins the names of these sources")
+    name: PathSafeName = Field("documentation", description="prefix of the names of these sources")
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
     def list_names(self) -> list[str]:
@@ -39,23 +39,27 @@ class DocumentationSource(Source):
     @field_validator("packages")
     @classmethod
     def _reject_repeated_packages(cls, packages: list[str]) -> list[str]:
-        """However they are spelled: pip takes A.b for a_b."""
+        """Reject a package named twice in any spelling; to pip, A.b and a_b are the same."""
         name_counts = Counter(re.sub(r"[-_.]+", "-", package).lower() for package in packages)
         repeated = [name for name, count in name_counts.items() if count > 1]
         if repeated:
-            raise ValueError(f"package {repeated[0]!r} is named twice; name it once")
+            raise ValueError(f"package {repeated[0]!r} is listed twice; list it once")
         return packages
 
 
 _LICENCE_FILE = re.compile(r"(licen[sc]e|copying|notice|authors)", re.IGNORECASE)
-#: Tests are most of the code and hardly any of the prose.
+#: Tests are most of the code but hold hardly any prose.
 _EXCLUDED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
 
 
 def find_prose_files(package: str) -> dict[str, Path]:
-    """Files that hold prose, by their name in the package's own record, in order of name.
+    """Find the files of a package that hold prose.
 
-    Raises UsageError for a package that is not installed or keeps no record of its files.
+    Returns:
+        Paths by the name in the package's own file record, sorted by name.
+
+    Raises:
+        UsageError: if the package is not installed or has no record of its files.
     """
     files = {
         _strip_version_from_name(entry): Path(str(entry.locate()))
@@ -65,7 +69,7 @@ def find_prose_files(package: str) -> dict[str, Path]:
 
 
 def compute_package_digest(package: str) -> str:
-    """Version and recorded SHA-256 of every file with prose; reads none of them."""
+    """Combine the version with the recorded SHA-256 of every prose file; read no file."""
     hash_by_name = {
         _strip_version_from_name(entry): entry.hash.value if entry.hash else None
         for entry in _list_prose_entries(package)
@@ -79,7 +83,7 @@ def _get_distribution(package: str) -> Distribution:
     except PackageNotFoundError as error:
         raise UsageError(
             f"package {package!r} of the documentation source is not installed; install it or "
-            f"take it from the source's packages"
+            f"remove it from the source's packages"
         ) from error
 
 
@@ -88,7 +92,7 @@ def _list_prose_entries(package: str) -> list[PackagePath]:
     if not files:
         raise UsageError(
             f"package {package!r} of the documentation source has no record of its files; "
-            f"install it from a wheel or take it from the source's packages"
+            f"install it from a wheel or remove it from the source's packages"
         )
     return [entry for entry in files if _is_prose_file(entry)]
 
@@ -102,7 +106,7 @@ def _is_prose_file(entry: PackagePath) -> bool:
 
 
 def _strip_version_from_name(entry: PackagePath) -> str:
-    """The name without the version in it."""
+    """Return the name of an entry without the version of its .dist-info folder."""
     top_folder, *other_parts = entry.parts
     return "/".join(
         ["dist-info" if top_folder.endswith(".dist-info") else top_folder, *other_parts]
@@ -112,17 +116,20 @@ def _strip_version_from_name(entry: PackagePath) -> str:
 def read_package_documentation(
     package: str, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Documents of a package: its description, its licences, then its docstrings by file."""
+    """Yield the documents of a package: its description, licences and docstrings by file."""
     yield from read_prose_files(find_prose_files(package), max_bytes, counts)
 
 
 def read_prose_files(
     files: Mapping[str, Path], max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Documents of files of a package, by their names in its record.
+    """Yield the documents of package files.
 
-    Raw bytes are those of the docstring as it stands in the parsed source (its indentation is
-    no part of the text), of the description, or of the licence file.
+    ``raw_bytes`` counts the docstring as it appears in the parsed source (including indentation
+    that is not part of the text), the description, or the licence file.
+
+    Args:
+        files: Paths by the name in the package's file record.
     """
     for file_name, path in files.items():
         data = path.read_bytes().removeprefix(BOM)
@@ -154,14 +161,10 @@ def _split_into_documents(file_name: str, data: bytes) -> Iterator[Record]:
 def _extract_docstrings(source_code: str, data: bytes) -> Iterator[Record]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in other people's strings
+            warnings.simplefilter("ignore")  # invalid escapes in the strings of the packages
             tree = ast.parse(source_code)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # too deep: the last two
+    # RecursionError and MemoryError: the code is nested too deeply.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         location = f"line {getattr(error, 'lineno', None) or 1}"
         yield Record(location, len(data), error="not parsable as Python", raw=data)
         return

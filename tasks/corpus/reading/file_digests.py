@@ -1,4 +1,4 @@
-"""Digests of input files, remembered, so that a second run need not read them to know them."""
+"""Remember digests of input files, so that a second run need not read the files to hash them."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from hallmark.tasks.corpus.reading.sources import compute_file_digest
 
 NANOSECONDS_PER_SECOND = 10**9
 
-#: The stamp of each file when this process last took or recalled its digest.
+#: The stamp of each file when this process last computed or looked up its digest.
 _STAMP_BY_PATH: dict[str, FileStamp] = {}
 
 
 def read_file_stamp(path: Path) -> FileStamp:
-    """What tells whether a file is still the same."""
+    """Return the stamp that shows whether a file has changed."""
     return stat_to_file_stamp(path.stat())
 
 
 def get_digest_stamp(path: Path) -> FileStamp | None:
-    """The stamp of a file when its digest was taken; None if it was not."""
+    """Return the stamp of a file when its digest was taken; None without a digest."""
     return _STAMP_BY_PATH.get(str(path))
 
 
 class DigestCache:
-    """SHA-256 of local files by path and stamp, in a file of the work folder.
+    """Cache the SHA-256 of local files, by path and stamp, in a file of the work folder.
 
-    An entry is not trusted if the file was changed in the second in which its digest was noted, or
-    later: it may have changed again since without its time telling. Nobody fails if the file of
-    entries is damaged or cannot be written: digests are taken again.
+    An entry is not trusted if the file was changed in the second in which its digest was recorded,
+    or later: it may have changed again without a new time. A cache file that is damaged or cannot
+    be written is no error: the digests are computed again.
     """
 
     def __init__(self) -> None:
         self.cache_path: Path | None = None
         self.may_write = False
-        with suppress(HallmarkError):  # outside of a session nothing is remembered
+        with suppress(HallmarkError):  # outside a session nothing is cached
             session = get_current_session()
             self.cache_path = session.store.work_folder / "digests.json"
-            self.may_write = session.plan_stage is None  # a forecast only looks
+            self.may_write = session.plan_stage is None  # a forecast writes nothing
         self.entries: dict[str, list] = {}
         with suppress(OSError, ValueError):
             loaded = json.loads(self.cache_path.read_bytes()) if self.cache_path else {}
@@ -58,7 +58,11 @@ class DigestCache:
         self.new_entries: dict[str, list] = {}
 
     def get_or_compute_digest(self, source_name: str, path: Path) -> str:
-        """UsageError if the file cannot be read."""
+        """Return the SHA-256 of a file.
+
+        Raises:
+            UsageError: if the file cannot be read.
+        """
         absolute_path = os.path.abspath(path)
         with suppress(OSError):
             current_stamp = read_file_stamp(path)
@@ -76,13 +80,13 @@ class DigestCache:
         noted_at = time.time_ns()
         digest = compute_file_digest(source_name, path)
         with suppress(OSError):
-            if read_file_stamp(path) == current_stamp:  # else it changed meanwhile
+            if read_file_stamp(path) == current_stamp:  # otherwise it changed meanwhile
                 _STAMP_BY_PATH[str(path)] = current_stamp
                 self.new_entries[absolute_path] = [current_stamp, noted_at, digest]
         return digest
 
     def save(self) -> None:
-        """Write down what was taken anew."""
+        """Write the cache with the new entries."""
         if self.cache_path is None or not self.may_write or not self.new_entries:
             return
         serialized = json.dumps({**self.entries, **self.new_entries})

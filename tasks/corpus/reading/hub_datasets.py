@@ -1,9 +1,8 @@
-"""Data sets of the Hugging Face ``datasets`` library, streamed in pieces.
+"""Stream data sets of the Hugging Face ``datasets`` library in shards.
 
-A piece is a share of the data set's files. A stream that breaks is begun again where it was; one
-that stays broken fails the stage, for half of a data set must not stand under the name of all of
-it. What came of it before is kept in the work area with its place in the stream, and the next run
-goes on from there.
+A shard is a share of the data set's files. A broken stream is restarted where it broke. If it keeps
+failing the stage fails, because half of a data set must not pass for all of it. The rows read so
+far are kept in the work area with the state of the stream, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -32,23 +31,24 @@ from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table
 from hallmark.tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
 from hallmark.tasks.corpus.reading.sources import RecordFields, Source
 
-MAX_SHARDS = 64  # at most: each asks the hub what there is
-RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # seconds before a stream is begun again
-BATCH_ROWS = 512  # rows
-MAX_PENDING_BYTES = 16 << 20  # bytes of rows that are held before they are written down
+MAX_SHARDS = 64  # each shard sends requests to the hub
+RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # before a stream is restarted
+BATCH_ROWS = 512
+MAX_PENDING_BYTES = 16 << 20  # bytes of rows in memory before they are written to disk
 
 
 class DatasetsSource(Source, RecordFields):
-    """A data set of the Hugging Face ``datasets`` library: a local folder or a hub id, streamed."""
+    """Configure a data set of the ``datasets`` library: a local folder or a hub id."""
 
     kind: Literal["datasets"]
     path: Annotated[str, ExternalMarker(allows_hub_id=True)] = Field(
-        min_length=1, description="a folder, or a hub id such as user/name"
+        min_length=1, description="a local folder, or a hub id such as user/name"
     )
     config: str | None = Field(None, description="the data set's configuration, if it has several")
-    split: str = Field("train", description="of the data set, as it calls it")
+    split: str = Field("train", description="the name of the split in the data set")
     revision: str | None = Field(
-        None, description="branch, tag or commit on the hub; recorded as the commit it stands for"
+        None,
+        description="branch, tag or commit on the hub; the run records the commit it refers to",
     )
 
     @property
@@ -57,18 +57,21 @@ class DatasetsSource(Source, RecordFields):
 
 
 def resolve_hub_commit(source: DatasetsSource) -> str:
-    """The commit on the hub that is read; asks the hub unless the config pins one."""
+    """Return the commit to read; ask the hub unless the config pins a commit.
+
+    Raises:
+        UsageError: if the hub gives no answer.
+    """
     if source.revision and re.fullmatch("[0-9a-f]{40}", source.revision):
         return source.revision
     from huggingface_hub import HfApi
 
     try:
         sha = HfApi().dataset_info(source.path, revision=source.revision).sha
-    except Exception as error:  # whatever the network does
+    except Exception as error:  # network errors have many types
         raise UsageError(
-            f"source {source.name!r}: {shorten_repr(source.path)} is no folder here and the "
-            f"hub gave no "
-            f"answer ({_shorten_error(error)}); correct the path, try again "
+            f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, "
+            f"and the hub gave no answer ({_shorten_error(error)}); correct the path, try again "
             f"with a network, or name a folder that holds the data"
         ) from error
     assert sha is not None
@@ -76,7 +79,7 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
 
 
 def count_shards(source: DatasetsSource) -> int:
-    """In how many pieces a data set is read."""
+    """Return the number of shards in which a data set is read."""
     try:
         return max(1, min(MAX_SHARDS, _open_dataset(source).num_shards))
     except Exception as error:
@@ -90,13 +93,17 @@ def read_dataset(
     shard: tuple[int, int] = (0, 1),
     resume_folder: Path | None = None,
 ) -> Iterator[Record]:
-    """Rows of a piece of a data set; raw bytes are those of the text values.
+    """Yield the rows of a shard; ``raw_bytes`` counts the bytes of the text values.
 
-    ``kept``: a folder in which what came of the stream survives its break, or the process.
-    Raises HallmarkError where the library gives up, and says what stays.
+    Args:
+        shard: (index, number of shards).
+        resume_folder: A folder that keeps the rows read so far if the stream or the process breaks.
+
+    Raises:
+        HallmarkError: if the library gives up; the message says whether progress was kept.
     """
     row, stream_cache = 0, _StreamCache(resume_folder)
-    shard_location = f"piece {shard[0] + 1} of {shard[1]}, " if shard[1] > 1 else ""
+    shard_location = f"shard {shard[0] + 1} of {shard[1]}, " if shard[1] > 1 else ""
     try:
         for table in stream_cache.resume_tables(_stream_tables(source, shard, stream_cache)):
             for record in table_to_records(table, source, row, max_bytes, counts):
@@ -124,7 +131,7 @@ def _open_dataset(source: DatasetsSource) -> Any:
 
 
 def _check_data_files(source: DatasetsSource, location: str, revision: str | None) -> None:
-    """Refuse a data set whose own description names files outside the declared roots."""
+    """Refuse a data set that names files outside the declared roots."""
     from datasets import load_dataset_builder
 
     builder = load_dataset_builder(location, source.config, revision=revision)
@@ -137,8 +144,11 @@ def _check_data_files(source: DatasetsSource, location: str, revision: str | Non
 def _stream_tables(
     source: DatasetsSource, shard: tuple[int, int], stream_cache: _StreamCache
 ) -> Iterator[pa.Table]:
-    """Tables of the columns to read, from where the memory ends; it is told of the place behind
-    each."""
+    """Yield tables of the needed columns, beginning where the cache ends.
+
+    Sets ``stream_cache.stream_state`` to the state after each table. Restarts a broken stream,
+    unless its first attempt failed with an error that a retry cannot fix.
+    """
     attempts = 0
     while True:
         try:
@@ -154,7 +164,7 @@ def _stream_tables(
                 ) or find_text_column_error(source, table.schema)
                 if error:
                     columns = ", ".join(table.column_names[:20])
-                    raise UsageError(f"source {source.name!r}: {error}; the columns are {columns}")
+                    raise UsageError(f"source {source.name!r}: {error}; its columns are {columns}")
                 stream_cache.stream_state, attempts = dataset.state_dict(), 0
                 yield table.select(source.list_columns())
             return
@@ -171,7 +181,7 @@ def _stream_tables(
 
 
 class _StreamCache:
-    """What came of a stream, in files of a folder, each with the place in the stream behind it."""
+    """Keep the tables of a stream in files, each with the state of the stream after it."""
 
     def __init__(self, cache_folder: Path | None) -> None:
         self.cache_folder, self.stream_state = cache_folder, None
@@ -179,7 +189,7 @@ class _StreamCache:
         self.pending_bytes = self.file_count = 0
 
     def resume_tables(self, stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """What was kept, then what comes, which is kept in its turn, if the stream breaks too."""
+        """Yield the cached tables, then those of the stream, which are cached too."""
         for path in sorted(self.cache_folder.glob("*.arrow")) if self.cache_folder else []:
             with pa.memory_map(str(path)) as file:
                 table = pa.ipc.open_file(file).read_all()
@@ -216,15 +226,15 @@ def _build_read_error(
     source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool
 ) -> HallmarkError:
     advice = (
-        "what was read stays: run again and it goes on there"
+        "the rows read so far are kept: run again to continue after them"
         if is_progress_kept and row
         else "run again"
     )
     return HallmarkError(
         f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
-        f"split {shorten_repr(source.split)}, behind row {row} ({_shorten_error(error)}); "
-        f"{advice}, or "
-        f"read its files with kind jsonl, parquet, csv or text, which set bad records aside"
+        f"split {shorten_repr(source.split)}, after row {row} ({_shorten_error(error)}); "
+        f"{advice}, or read its files with kind jsonl, parquet, csv or text, which quarantine "
+        f"bad records"
     )
 
 

@@ -1,4 +1,4 @@
-"""What there is to read: the sources of a config as files, packages and data sets."""
+"""List and read the inputs of a config: files, packages, data sets and blocks of a town."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ AnySource = Annotated[
 
 
 class IngestConfig(StageConfig):
-    """Where the corpus comes from."""
+    """Configure where the corpus comes from."""
 
     sources: list[AnySource] = Field(min_length=1)
     min_document_bytes: int = Field(
@@ -86,12 +86,14 @@ class IngestConfig(StageConfig):
     partition_bytes: int = Field(
         8_000_000,
         ge=1_000,
-        description="about how many bytes of text a partition of a table of documents "
-        "holds; there are 2^n partitions, and processes work on them in "
-        "parallel",
+        description="approximate bytes of text per partition of a document table; there are 2^n "
+        "partitions, and processes work on them in parallel",
     )
     max_document_bytes: int = Field(
-        16 << 20, ge=1, le=1 << 30, description="longer records are quarantined, never held whole"
+        16 << 20,
+        ge=1,
+        le=1 << 30,
+        description="records with more bytes are quarantined and never loaded whole",
     )
 
     block: BlockListConfig = BlockListConfig()
@@ -108,36 +110,38 @@ class IngestConfig(StageConfig):
 
 
 def list_town_sources(config: IngestConfig) -> tuple[TownSource, ...]:
-    """The invented towns among the sources."""
+    """Return the invented towns among the sources."""
     return tuple(source for source in config.sources if isinstance(source, TownSource))
 
 
-#: Small files are read together, up to so many bytes and files.
+#: The most bytes and files of a batch of small files that are read together.
 MAX_BATCH_BYTES, MAX_BATCH_FILES = 8 << 20, 1000
 
 
 @dataclass(frozen=True)
 class Input:
-    """One file, package, data set or block of a town."""
+    """Identify one file, package, shard of a data set or block of a town."""
 
-    source: str  # as the tables name it
-    source_index: int  # of its source in the config
-    locator: str  # path, URI, package or number
-    file_name: str  # as the tables name it
-    size_bytes: int = 0  # bytes of a file
-    version_tag: str = (
-        ""  # what tells whether it is still the same: when it was changed, or a store's tag
-    )
-    shard: tuple[int, int] = (0, 1)  # of a data set: which, and of how many
+    source: str  # name of the source in the tables
+    source_index: int  # position of the source in the config
+    locator: str  # path, URI, package, hub id or block number
+    file_name: str  # name of the file in the tables
+    size_bytes: int = 0  # of a file
+    version_tag: str = ""  # changes with the content: a file's stamp or an object store's tag
+    shard: tuple[int, int] = (0, 1)  # of a data set: index and number of shards
 
     def __str__(self) -> str:
         shard_index, shard_count = self.shard
-        shard_text = f", piece {shard_index + 1} of {shard_count}" if shard_count > 1 else ""
+        shard_text = f", shard {shard_index + 1} of {shard_count}" if shard_count > 1 else ""
         return f"source {self.source}, {self.file_name}{shard_text}"
 
 
 def list_inputs(config: IngestConfig) -> list[Input]:
-    """Everything that will be read, in order. Raises UsageError for what is not there."""
+    """List all inputs in reading order.
+
+    Raises:
+        UsageError: if an input does not exist.
+    """
     all_inputs: list[Input] = []
     for index, source in enumerate(config.sources):
         if isinstance(source, DocumentationSource):
@@ -180,12 +184,12 @@ def _read_stamp_or_fail(path: Path) -> FileStamp:
 
 
 def _stamp_to_version_tag(file_stamp: FileStamp) -> str:
-    return " ".join(map(str, file_stamp[:3]))  # some network file systems number a file anew
+    return " ".join(map(str, file_stamp[:3]))  # without inode: some network file systems change it
 
 
 @dataclass(frozen=True)
 class InputBatch:
-    """Inputs of one source that are read together: the unit of work."""
+    """Group inputs of one source that are read together; the unit of work."""
 
     inputs: tuple[Input, ...]
 
@@ -195,7 +199,7 @@ class InputBatch:
 
 
 def list_input_batches(config: IngestConfig) -> list[InputBatch]:
-    """The inputs in order, small files of a source together."""
+    """List the inputs in order; combine small files of a source."""
     input_groups: list[list[Input]] = []
     group_bytes = 0
     for source_input in _list_inputs_by_shard(config):
@@ -224,7 +228,6 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
 
 
 def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
-    """The inputs, data sets in pieces that are read, and tried again, each by itself."""
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
         shard_count = count_shards(source) if isinstance(source, DatasetsSource) else 1
@@ -235,7 +238,7 @@ def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
 
 
 def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, str]:
-    """Digests of what the sources hold, for the fingerprint; paths do not enter them."""
+    """Compute digests of the contents of the sources for the fingerprint, without paths."""
     digests_by_source: dict[str, dict[str, str]] = defaultdict(dict)
     digest_cache = DigestCache()
     for source_input in list_inputs(config):
@@ -263,7 +266,7 @@ def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, st
             digest = f"commit {resolve_hub_commit(source)}"
         digests_by_source[source_input.source][source_input.file_name] = digest
     digest_cache.save()
-    load_block_list(config.block)  # a wrong entry is refused before anything starts
+    load_block_list(config.block)  # refuse a wrong entry before the stage starts
     return {
         **{
             name: sha256_hex(to_canonical_json(file_digests))
@@ -280,11 +283,14 @@ def read_input_records(
     copy_folder: Path | None = None,
     resume_folder: Path | None = None,
 ) -> Iterator[Record]:
-    """The records of one input through the reader of its kind. ``folder``: where copies of what
-    lies in an object store are kept while it is read; ``kept``: where what came of a stream is
-    kept, should it break.
+    """Return the records of one input from the reader for its kind.
 
-    Raises HallmarkError if a file is gone, cannot be read, or is another one than was found.
+    Args:
+        copy_folder: Where temporary copies of objects in an object store are kept.
+        resume_folder: Where rows of a broken stream are kept.
+
+    Raises:
+        HallmarkError: if a file is missing, cannot be read, or has changed since it was listed.
     """
     source, max_bytes = config.sources[source_input.source_index], config.max_document_bytes
     if isinstance(source, DatasetsSource):
@@ -329,7 +335,7 @@ def _build_read_error(path: Path, error: OSError) -> HallmarkError:
     if isinstance(error, FileNotFoundError):
         return FileChangedError(format_file_missing_message(path))
     return HallmarkError(
-        f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
+        f"{path} cannot be read ({error.strerror or error}); make it readable or exclude it"
     )
 
 
@@ -354,4 +360,4 @@ def _read_with_matching_reader(
             return read_package_documentation(source_input.locator, max_bytes, counts)
         case TownSource():
             return read_town_documents(source, source_input.locator, max_bytes, counts)
-    raise TypeError(f"no reader of {type(source).__name__}")
+    raise TypeError(f"no reader for sources of type {type(source).__name__}")

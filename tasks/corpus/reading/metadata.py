@@ -1,4 +1,4 @@
-"""What a document says of where and when it was: domains of URLs, and dates."""
+"""Normalise the metadata of documents: domains of URLs, and dates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: A longer one is none: browsers and crawlers take no more.
+#: Longer URLs are ignored: browsers and crawlers do not accept them.
 MAX_URL_LENGTH = 8192
 
-#: Scheme, credentials (up to the last "@", as WHATWG's URL standard reads them), host, port.
+#: Scheme, credentials (up to the last "@", as in WHATWG's URL standard), host, port.
 _HOST_PATTERN = (
     r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#\\]*@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^/?#\\:@]+)"
     r"(?::[0-9]*)?(?:[/?#\\]|$)"
@@ -21,10 +21,12 @@ _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-
 
 
 def extract_domains(urls: pa.Array) -> pa.Array:
-    """Host names of URLs (string): lower case, without port, credentials and a leading ``www.``.
+    """Extract host names of URLs: lower case, without port, credentials and leading ``www.``.
 
-    International names are in the form they are registered in (``xn--…``). Null for what has no
-    host or none that can be registered.
+    International names are in their registered form (``xn--…``).
+
+    Returns:
+        Strings; null if the URL has no host or one that cannot be registered.
     """
     encoded_hosts = pc.struct_field(
         pc.extract_regex(urls, _HOST_PATTERN), "host"
@@ -36,7 +38,7 @@ def extract_domains(urls: pa.Array) -> pa.Array:
 
 
 def normalise_host(host: str) -> str | None:
-    """The name under which a host is known, see ``domains``."""
+    """Return a host in the form of ``extract_domains``, or None if it is not a host name."""
     if host.startswith("["):
         return host.lower()
     if len(host) > 253:
@@ -57,9 +59,11 @@ _INSTANT_PATTERN = re.compile(
 
 
 def normalise_date(value: Any) -> str | None:
-    """ISO 8601: a day as it is, an instant in UTC to the second, with "Z".
+    """Convert a date or time to ISO 8601.
 
-    Of a time without a zone only its day is known. None for what is neither a day nor a time.
+    Returns:
+        A day unchanged; a time in UTC, to the second, with "Z"; only the day of a time without a
+        zone; None for any other value.
     """
     if isinstance(value, datetime):
         value = value.isoformat()
@@ -80,5 +84,5 @@ def normalise_date(value: Any) -> str | None:
         if zone == "Z":
             return f"{time_text}Z"
         return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z" if zone else day
-    except (ValueError, OverflowError):  # the 31st of February; an hour before the year 1
+    except (ValueError, OverflowError):  # such as 31 February, or a time before the year 1
         return None

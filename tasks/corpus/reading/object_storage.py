@@ -1,5 +1,4 @@
-"""Files in object stores: found by URI, known by their tags, read from a copy that is kept as long
-as they are read."""
+"""List files in object stores, identify their versions, and download them temporarily."""
 
 from __future__ import annotations
 
@@ -22,6 +21,8 @@ _URI_PATTERN = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", r
 
 @dataclass(frozen=True)
 class RemoteFile:
+    """Describe an object in an object store."""
+
     uri: str
     size_bytes: int
     version_tag: str  # changes whenever the content does
@@ -34,11 +35,18 @@ def is_remote_uri(path: str) -> bool:
 def list_remote_files(
     source_name: str, path: str, suffixes: tuple[str, ...]
 ) -> dict[str, RemoteFile]:
-    """Objects at a URI, below it, or that it is a pattern of, by their name below it, in order."""
+    """List the objects at a URI, below it, or matching it as a pattern.
+
+    Returns:
+        Objects by their name below the URI, sorted by name.
+
+    Raises:
+        UsageError: if the URI is invalid, cannot be listed or matches no object.
+    """
     match = _URI_PATTERN.fullmatch(path)
     if match is None:
         raise UsageError(
-            f"source {source_name!r}: {path!r} names no bucket; write s3://bucket/path"
+            f"source {source_name!r}: {path!r} does not name a bucket; write it as s3://bucket/path"
         )
     root, key = match["root"], match["key"]
     wildcard = re.search(r"[*?\[]", key)
@@ -68,16 +76,15 @@ def list_remote_files(
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be listed ({_shorten_error(error)}); "
-            f"correct the source's "
-            f"path, or check permissions, credentials and the network"
+            f"correct the source's path, or check permissions, credentials and the network"
         ) from error
     if wildcard:
         try:
             pattern = re.compile(_glob_to_regex(key))
         except re.error as error:  # such as [z-a]
             raise UsageError(
-                f"source {source_name!r}: {path!r} is no pattern ({error}); correct the "
-                f"source's path"
+                f"source {source_name!r}: {path!r} is not a valid pattern ({error}); correct "
+                f"the source's path"
             ) from error
         files_by_name = {
             name: file for name, file in files_by_name.items() if pattern.fullmatch(name)
@@ -90,21 +97,19 @@ def list_remote_files(
             name: file for name, file in files_by_name.items() if name.endswith(all_suffixes)
         }
     if not files_by_name:
-        problem = "nothing is" if wildcard else f"no object that ends in {', '.join(suffixes)} is"
-        raise UsageError(
-            f"source {source_name!r}: {problem} at {path!r}; correct the source's path"
-        )
+        problem = "no object matches" if wildcard else f"no object ends in {', '.join(suffixes)} at"
+        raise UsageError(f"source {source_name!r}: {problem} {path!r}; correct the source's path")
     prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
     return {name[prefix_length:]: file for name, file in sorted(files_by_name.items())}
 
 
 def _get_version_tag(metadata: Any) -> str:
-    """Where a store gives none: the time of the last change."""
+    """Return the store's tag or version; the time of the last change if it has neither."""
     return str(metadata["e_tag"] or metadata["version"] or metadata["last_modified"].isoformat())
 
 
 def _glob_to_regex(glob: str) -> str:
-    """A regular expression for a pattern as ``Path.glob`` reads it."""
+    """Convert a pattern with the meaning of ``Path.glob`` to a regular expression."""
     replacements = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
     return "".join(
@@ -119,7 +124,7 @@ def _glob_to_regex(glob: str) -> str:
 
 
 def _bracket_to_regex(bracket: str) -> str:
-    """[ab], or [!ab] for any other, as an expression: there ^ stands for the latter."""
+    """Convert [ab] or the negated [!ab] to a regular expression, which negates with ^."""
     is_negated = bracket.startswith("[!") and len(bracket) > 3
     characters = bracket[2:-1] if is_negated else bracket[1:-1]
     escaped = re.sub(r"[\\^\[&|~]", r"\\\g<0>", characters)
@@ -128,9 +133,10 @@ def _bracket_to_regex(bracket: str) -> str:
 
 @contextmanager
 def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Iterator[Path]:
-    """A copy of an object, in a folder of its own below ``folder`` that is removed afterwards.
+    """Download an object to a temporary folder below ``folder``, removed on exit.
 
-    Raises HallmarkError if it is another one than ``tag`` names, is gone or cannot be had.
+    Raises:
+        HallmarkError: if the object is missing, cannot be read, or differs from ``version_tag``.
     """
     match = _URI_PATTERN.fullmatch(uri)
     assert match is not None
@@ -145,21 +151,20 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
                     file.write(chunk)
         except FileNotFoundError as error:
             raise FileChangedError(
-                f"{uri} vanished before it was read; put it back and run again"
+                f"{uri} was deleted before it was read; restore it and run again"
             ) from error
         except PreconditionError as error:
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, "
-                f"credentials and the "
-                f"network, then run again: what was read before stays"
+                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, credentials "
+                f"and the network, then run again: files read so far are not read again"
             ) from error
         yield path
 
 
 def _format_changed_message(uri: str) -> str:
-    return f"{uri} changed while it was read (its tag is another one); run again"
+    return f"{uri} changed while it was read (its version tag changed); run again"
 
 
 def _shorten_error(error: Exception) -> str:

@@ -1,12 +1,12 @@
-"""Readers: files and data sets to records, one reader a container format.
+r"""Define records, and read JSON lines and plain text; other modules read other formats.
 
-A reader yields a ``Record`` for everything it meets: a text with its place, or an error with
-its place and raw bytes. It never gives up the rest of a file at the first bad byte, holds no
-more than one record in memory, and counts by itself, in a ``Meter``, what it consumed.
+A reader yields a ``Record`` for everything it finds: a text with its location, or an error with its
+location and raw bytes. It continues after bad bytes, keeps at most one record in memory, and counts
+what it consumed in a ``ReadCounts``.
 
-Text is taken as it stands: line ends, NUL characters and odd spaces stay. Lines end at \\n
-only. A byte order mark is skipped. What has no UTF-8 form (undecodable bytes, lone surrogates
-such as "\\ud800" in JSON) is an error, not something to guess at.
+Text is taken unchanged: line ends, NUL characters and unusual spaces stay. Lines end only at \n. A
+byte order mark is skipped. Data without a UTF-8 form (undecodable bytes, lone surrogates such as
+"\ud800" in JSON) are an error; their meaning is not guessed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,19 @@ TOO_LONG = "longer than max_document_bytes"
 
 @dataclass(slots=True)
 class Record:
-    """One document, or one error: ``error`` is empty for a document.
+    """Hold one document, or one error.
 
-    ``raw_bytes`` is what it took of its container (lines with their end; values of a column;
-    compressed bytes of which nothing came). ``records`` is how many records of the container
-    it stands for: more than one only for rows of columns that could not be read.
-    Errors name a kind, so that they can be counted; what is special to one is in ``place``.
+    Attributes:
+        location: Where the record is in its container, such as "line 3", with details of an error.
+        raw_bytes: Bytes of the container that the record takes: lines with their ends, values of a
+            column, or compressed bytes that were lost.
+        error: The kind of error, the same text for all errors of its kind; "" for a document.
+        raw: The bytes of an error, cut if too long; empty for a document.
+        file_name: Set if one input covers many files.
+        record_count: Records of the container that this one covers; more than 1 only for unreadable
+            rows of columnar data.
+        date: In the form of ``normalise_date``.
+        unreadable_labels: Number of URLs and dates that could not be read.
     """
 
     location: str
@@ -44,53 +51,54 @@ class Record:
     key: str | None = None
     error: str = ""
     raw: bytes = b""
-    file_name: str = ""  # where one input covers many files
+    file_name: str = ""
     record_count: int = 1
     url: str | None = None
-    date: str | None = None  # as ``iso_date`` gives it
-    unreadable_labels: int = 0  # URLs and dates that could not be read
+    date: str | None = None
+    unreadable_labels: int = 0
 
 
 def find_line_error(line: Line, max_bytes: int) -> str:
-    """Why a line cannot be parsed at all, if so."""
+    """Return why a line cannot be parsed at all, or ""."""
     return line.error or (TOO_LONG if line.size > max_bytes else "")
 
 
 def suggest_remedy(error: str) -> str:
-    """What is to be done about an error of a record."""
+    """Return what a user can do about an error of a record."""
     if error == TOO_LONG:
         return (
-            "raise ingest.max_document_bytes, or split it (in text: "
+            "raise ingest.max_document_bytes, or split the document (in text: "
             'document_boundary = "blank_lines")'
         )
-    return "correct it, or the kind and fields of its source"
+    return "correct the record, or the kind and fields of its source"
 
 
 def yield_empty_file_error(counts: ReadCounts) -> Iterator[Record]:
-    """A container without a byte in it: something is missing, so it is told."""
+    """Yield an error for an empty container, because data are probably missing."""
     if counts.byte_count == 0 and counts.record_count == 0:
         counts.record_count += 1
         yield Record("whole file", 0, error="the file is empty")
 
 
 class JsonlSource(FileSource, RecordFields):
-    """One JSON object a line, plain, .gz or .zst."""
+    """Configure files with one JSON object per line; plain, .gz or .zst."""
 
     kind: Literal["jsonl"]
 
 
 class TextSource(FileSource):
-    """Plain text, .gz or .zst."""
+    """Configure plain text files; plain, .gz or .zst."""
 
     kind: Literal["text"]
     document_boundary: Literal["file", "blank_lines"] = Field(
-        "file", description="whether each file is a document, or each blank line begins a new one"
+        "file", description="each file is one document, or blank lines separate documents"
     )
 
 
 def read_jsonl(
     path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
+    """Yield the documents and errors of a file with one JSON object per line."""
     for line in read_lines(path, max_bytes, counts):
         if not line.error and not line.data.strip():
             counts.count_skipped(line.size)
@@ -112,15 +120,13 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
         record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"
         return record
     except json.JSONDecodeError as error:
-        record.error, record.location = (
-            "broken JSON",
-            f"{record.location}, character {error.pos + 1}",
-        )
+        record.error = "broken JSON"
+        record.location = f"{record.location}, character {error.pos + 1}"
         return record
     except ValueError:
-        record.error = f"a number of more than {sys.get_int_max_str_digits():,} digits"
+        record.error = f"a number has more than {sys.get_int_max_str_digits():,} digits"
         return record
-    except RecursionError:  # nesting without end
+    except RecursionError:  # nested too deeply
         record.error = "broken JSON"
         return record
     if not isinstance(value, dict):
@@ -130,7 +136,7 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
 
 
 def fill_record_from_fields(record: Record, fields: dict[str, Any], source: RecordFields) -> Record:
-    """Fill in text and key from the fields of a record, or the error."""
+    """Fill in text, key, URL and date from the fields of a record, or set its error."""
     for name in (source.text_field, source.key_field):
         if name is not None and name not in fields:
             record.error = f"field {shorten_repr(name)} is missing"
@@ -149,7 +155,7 @@ def fill_record_from_fields(record: Record, fields: dict[str, Any], source: Reco
     else:
         record.text, record.raw = text, b""
         record.key = None if key is None else str(key)
-        # A field may be named "", as the first column of what pandas writes.
+        # A field may be named "", like the first column of a file written by pandas.
         url_field, date_field = source.url_field, source.date_field
         fill_url_and_date(
             record,
@@ -160,7 +166,7 @@ def fill_record_from_fields(record: Record, fields: dict[str, Any], source: Reco
 
 
 def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
-    """Fill in URL and date; one that cannot be read is none, and counted."""
+    """Fill in URL and date; count those that cannot be read and leave them None."""
     if url is not None and url != "":
         if isinstance(url, str) and len(url) <= MAX_URL_LENGTH and is_utf8_encodable(url):
             record.url = url
@@ -172,12 +178,13 @@ def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
 
 
 def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
+    """Return which needed column is missing or repeated, or ""."""
     for name in source.list_columns():
         if columns.count(name) != 1:
             return (
                 f"column {shorten_repr(name)} is missing"
                 if name not in columns
-                else (f"column {shorten_repr(name)} is there more than once")
+                else (f"column {shorten_repr(name)} occurs more than once")
             )
     return ""
 
@@ -191,6 +198,7 @@ def is_utf8_encodable(text: str) -> bool:
 
 
 def shorten_repr(name: str | None) -> str:
+    """Quote a name in at most 60 characters."""
     quoted = repr(name)
     return quoted if len(quoted) <= 60 else f"{quoted[:57]}..."
 
@@ -198,7 +206,10 @@ def shorten_repr(name: str | None) -> str:
 def read_text_file(
     path: Path, source: TextSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """A document a file or a stretch between blank lines; an empty file is an empty document."""
+    """Yield one document per file or per passage between blank lines.
+
+    In "file" mode an empty file is an empty document.
+    """
     passage = _PassageBuilder(1)
     for line in read_lines(path, max_bytes, counts):
         if source.document_boundary == "blank_lines" and not line.error and not line.data.strip():
@@ -222,7 +233,7 @@ def read_text_file(
 
 
 class _PassageBuilder:
-    """Consecutive lines; of those behind the limit only the size is kept."""
+    """Collect consecutive lines; beyond max_bytes only the size is counted."""
 
     def __init__(self, first_line: int) -> None:
         self.first_line, self.data, self.size_bytes, self.error = first_line, bytearray(), 0, ""
@@ -246,7 +257,7 @@ class _PassageBuilder:
 
 
 def decode_record_text(record: Record) -> None:
-    """The raw bytes become the text, or the error says where they are not UTF-8."""
+    """Decode the raw bytes to the text, or set an error with the first byte that is not UTF-8."""
     try:
         record.text, record.raw = record.raw.decode("utf-8"), b""
     except UnicodeDecodeError as error:

@@ -1,11 +1,11 @@
-"""Records on their way to documents: sorted runs, ids, and the ranges of ids that become parts.
+"""Sort records in runs, give them ids, and split them into ranges of ids.
 
-What is read is spilled in runs, sorted by identity: a hash of source and key, or of source and
-text. A record's identity is its document's id, but for later copies of a text without a key: those
-get ids of their own, which belong to other parts. So the copies are spilled once more under their
-new ids, and then part k is a stretch of every run.
+Records are written to sorted runs on disk, ordered by identity: a hash of source and key, or of
+source and text. The identity is the document's id, except for later copies of a text without a key.
+These get new ids, which fall into other ranges, and are written again under the new ids. After
+that, each range of ids is a contiguous slice of every run.
 
-Memory: ids and counts only, 118 bytes a record; texts stay in files that are mapped at need.
+Memory: only ids and counts, 118 bytes per record; texts stay in memory-mapped files.
 """
 
 from __future__ import annotations
@@ -26,42 +26,40 @@ RECORDS_SCHEMA = pa.schema(
         ("identity", ID_TYPE),  # hash of source and key, or of source and text
         ("has_key", pa.bool_()),
         ("source", pa.string()),
-        ("reason", pa.string()),  # why it is removed; "" if it is kept
-        ("is_removed", pa.bool_()),  # whether there is such a reason
+        ("reason", pa.string()),  # why the record is removed; "" if it is kept
+        ("is_removed", pa.bool_()),  # whether reason is not ""
         ("text", pa.large_string()),
         ("text_hash", ID_TYPE),
         ("url", pa.string()),
         ("domain", pa.string()),
         ("date", pa.string()),
         ("metadata_hash", pa.uint64()),  # hash of url and date; 0 if there are none
-        ("bytes", pa.int64()),  # of the text
+        ("bytes", pa.int64()),  # size of the text
         ("file_name", pa.string()),
         ("location", pa.string()),
         ("raw_bytes", pa.int64()),
     ]
 )
 
-#: Equal identities stand together; of two records with one key the content decides (one that is
-#: removed stands behind), and among copies of a text what is known of them, not which came first.
+#: Puts equal identities together. Records with the same key are ordered by content, removed ones
+#: last; copies of a text are ordered by metadata and size, not by arrival.
 SORT_ORDER: Any = [
     (name, "ascending")
     for name in ("identity", "is_removed", "text_hash", "metadata_hash", "raw_bytes")
 ]
 
-#: Text that a worker holds while it sorts a run.
+#: Bytes of text in memory while a worker sorts a run.
 MAX_RUN_BYTES = 32 << 20
 
 
 class SortedRunWriter:
-    """Collects records until they are worth a sorted run."""
+    """Collect records and write them as sorted runs of about MAX_RUN_BYTES of text."""
 
     def __init__(self, out: TableWriters) -> None:
-        self.out, self.pending_tables, self.pending_bytes, self.run_count = (
-            out,
-            list[pa.Table](),
-            0,
-            0,
-        )
+        self.out = out
+        self.pending_tables = list[pa.Table]()
+        self.pending_bytes = 0
+        self.run_count = 0
 
     def add_records(self, records: pa.Table) -> None:
         self.pending_tables.append(records)
@@ -79,13 +77,13 @@ class SortedRunWriter:
 
 @dataclass(frozen=True)
 class SortedRun:
-    """A sorted run in a file of the work area."""
+    """Refer to a sorted run in a file of the work area."""
 
     result: ItemResult
     name: str
 
     def take_rows(self, row_numbers: np.ndarray, column_names: list[str] | None = None) -> pa.Table:
-        """Rows by their numbers, copied from the file."""
+        """Copy rows by number from the file."""
         table = self.result.open_spilled_table(self.name, RECORDS_SCHEMA)
         return (
             table.select(column_names or RECORDS_SCHEMA.names)
@@ -101,7 +99,7 @@ class SortedRun:
 
 
 def ids_to_uint64_pairs(ids: pa.ChunkedArray) -> np.ndarray:
-    """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
+    """Convert 16-byte ids to (n, 2) uint64 that sort in the same order."""
     return np.frombuffer(b"".join(ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
 
 
@@ -115,11 +113,17 @@ def list_sorted_runs(results: list[ItemResult]) -> list[SortedRun]:
 def count_preceding_duplicates(
     identities: np.ndarray, text_hashes: np.ndarray, other_columns: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """How many records of the same identity stand before each, in IN_ORDER, then by arrival, which
-    their places alone tell.
+    """Count the records of the same identity that precede each record.
 
-    identities, hashes: (n, 2) uint64, the two halves of 16 bytes; others: the other columns of
-    IN_ORDER, (n,) each.
+    The order is SORT_ORDER, then the order of arrival, which is the position in the arrays.
+
+    Args:
+        identities: (n, 2) uint64, the two halves of 16 bytes.
+        text_hashes: (n, 2) uint64.
+        other_columns: The other columns of SORT_ORDER, (n,) each.
+
+    Returns:
+        (n,) int64.
     """
     columns = {"identity": identities, "text_hash": text_hashes, **other_columns}
     sort_keys = [key for name, _ in SORT_ORDER for key in np.atleast_2d(columns[name].T)]
@@ -137,19 +141,23 @@ def count_preceding_duplicates(
 
 @dataclass(frozen=True)
 class LaterCopies:
-    """The later copies of texts in a run."""
+    """List the later copies of texts in a run."""
 
     run: SortedRun
     row_numbers: np.ndarray
-    ordinals: np.ndarray  # their ordinals
+    ordinals: np.ndarray  # how many records of the same identity precede each
 
     def __str__(self) -> str:
         return f"copies in {self.run.name}"
 
 
 def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np.ndarray]]:
-    """The later copies in each run that has any, and which records of each are the first of their
-    ids."""
+    """Find the later copies of texts without a key.
+
+    Returns:
+        The copies in each run that has any, and for each run a mask of the records that are the
+        first of their id.
+    """
     ids, text_hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
     record_tables = [
         RECORDS_SCHEMA.empty_table().select(["has_key", "is_removed", "metadata_hash", "raw_bytes"])
@@ -177,7 +185,7 @@ def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np
 
 
 def reassign_copy_ids(copies: LaterCopies, out: TableWriters) -> None:
-    """A run of the copies under ids of their own: hashes of the identity and their ordinal."""
+    """Write a run of the copies under new ids: hashes of their identity and ordinal."""
     rows = copies.run.take_rows(copies.row_numbers)
     new_ids = [
         hashlib.blake2b(identity + int(ordinal).to_bytes(8, "big"), digest_size=16).digest()
@@ -187,22 +195,25 @@ def reassign_copy_ids(copies: LaterCopies, out: TableWriters) -> None:
     out.get_spill_writer("run-00000", RECORDS_SCHEMA).write(rows.sort_by(SORT_ORDER))
 
 
-# Parts -------------------------------------------------------------------------------------------
+# Id ranges ---------------------------------------------------------------------------------------
 
 
 class SkippedInput(NamedTuple):
-    """What was read of a source and belongs to no document."""
+    """Count what was read of a source and belongs to no document."""
 
     source: str
     kind: str
     record_count: int
-    byte_count: int  # bytes
+    byte_count: int
 
 
 @dataclass(frozen=True)
 class IdRange:
-    """A range of ids: the rows of each run that are in it, but for copies that have ids of their
-    own elsewhere, and what belongs to no document."""
+    """Hold a range of ids and the rows of each run that belong to it.
+
+    Copies that have new ids in another range are not included. ``skipped`` holds the input that
+    belongs to no document.
+    """
 
     index: int
     range_count: int
@@ -210,10 +221,10 @@ class IdRange:
     skipped: tuple[SkippedInput, ...] = ()
 
     def __str__(self) -> str:
-        return f"documents, part {self.index + 1} of {self.range_count}"
+        return f"documents, partition {self.index + 1} of {self.range_count}"
 
     def read_records(self) -> tuple[pa.Table, np.ndarray]:
-        """The records in order, with which of them are not the first of their identity."""
+        """Read the records in order, with a mask of those that repeat the previous identity."""
         run_tables = [run.take_rows(records) for run, records in self.run_slices]
         records = (
             pa.concat_tables([RECORDS_SCHEMA.empty_table(), *run_tables])
@@ -232,9 +243,11 @@ def split_into_id_ranges(
     partition_bytes: int,
     skipped: list[SkippedInput],
 ) -> list[IdRange]:
-    """2^n ranges of ids, n the least that keeps ``partition_bytes`` of text each on average.
+    """Split the ids into 2^n ranges with at most ``partition_bytes`` of text on average.
 
-    runs: each with which of its records are the first of their ids; None: all.
+    Args:
+        runs: Each run with a mask of its records that are the first of their id; None means all.
+        kept_bytes: Bytes of text of all kept records.
     """
     range_count = 1
     while kept_bytes > partition_bytes * range_count:

@@ -1,4 +1,4 @@
-"""What all sources have in common: a name, fields, and files that are found or refused."""
+"""Define the settings that all sources share, and find their files."""
 
 from __future__ import annotations
 
@@ -29,47 +29,49 @@ from hallmark.tasks.contract import (
 
 
 class Source(StageConfig):
-    """Where documents come from."""
+    """Configure where documents come from."""
 
     name: PathSafeName = Field(
-        description="names the source in every table and figure; enters the doc_ids"
+        description="name of the source in every table and figure; part of the doc_ids"
     )
 
-    licence: str | None = Field(None, description="under which terms its texts may be used")
-    origin: str | None = Field(None, description="who published it, and where it was taken from")
-    collected_from: date | None = Field(None, description="first day of its collection")
-    collected_to: date | None = Field(None, description="last day of its collection")
+    licence: str | None = Field(None, description="terms under which its texts may be used")
+    origin: str | None = Field(None, description="who published it, and where it was obtained")
+    collected_from: date | None = Field(None, description="first day of the collection period")
+    collected_to: date | None = Field(None, description="last day of the collection period")
 
     document_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="the share of its documents that is taken, by a hash of their "
-        "ids; of a source with parts in the tables, of each",
+        description="share of the documents to take, chosen by a hash of their ids; applies to "
+        "each part of a source that has parts",
     )
     max_documents: int | None = Field(
-        None, ge=1, description="how many of its documents are taken at most, by the same hash"
+        None, ge=1, description="most documents to take, chosen by the same hash"
     )
 
     def list_names(self) -> list[str]:
-        """What it, and parts of it, are called in the tables."""
+        """Return the names of the source and its parts in the tables."""
         return [self.name]
 
     @field_validator("name")
     @classmethod
     def _reject_reserved_name(cls, name: str) -> str:
         if name.split("/")[0] == "planted":
-            raise ValueError("the name 'planted' is kept for what Hallmark plants itself")
+            raise ValueError(
+                "the name 'planted' is reserved for canaries that Hallmark plants; choose another"
+            )
         return name
 
     @model_validator(mode="after")
     def _check_collection_dates(self) -> Self:
         if self.collected_from and self.collected_to and self.collected_from > self.collected_to:
-            raise ValueError("collected_from is later than collected_to")
+            raise ValueError("collected_from is later than collected_to; exchange or correct them")
         return self
 
 
-#: What a folder is searched for, by the kind of source.
+#: Suffixes of the files to search for in a folder, by the kind of source.
 SUFFIXES_BY_KIND = {
     "jsonl": (".jsonl", ".ndjson"),
     "parquet": (".parquet",),
@@ -81,42 +83,54 @@ SUFFIXES_BY_KIND = {
 
 
 def add_compressed_suffixes(suffixes: Iterable[str]) -> tuple[str, ...]:
-    """These endings, plain and of packed files."""
+    """Return these suffixes, each alone and with .gz and .zst."""
     return tuple(suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst"))
 
 
-#: What any source reads of a folder.
+#: Suffixes of all files that any kind of source reads from a folder.
 CORPUS_FILE_SUFFIXES = add_compressed_suffixes(chain.from_iterable(SUFFIXES_BY_KIND.values()))
 
 
 class FileSource(Source):
+    """Configure a source that reads files."""
+
     path: Annotated[str, ExternalMarker(endings=CORPUS_FILE_SUFFIXES)] = Field(
         min_length=1,
-        description="a file, a folder or a pattern, or these in an object store, such as "
+        description="a file, folder or pattern, local or in an object store, such as "
         "s3://bucket/folder/*.jsonl.gz",
     )
 
 
 class RecordFields(StageConfig):
-    """Which fields (columns) of a record to take."""
+    """Configure which fields (columns) of a record to read."""
 
-    text_field: str = Field("text", description="the field that holds the document")
+    text_field: str = Field("text", description="field with the text of the document")
     key_field: str | None = Field(
-        None, description="a field that names the document for good; else its bytes name it"
+        None,
+        description="field with a permanent key of the document; without one, the doc_id depends "
+        "on the text",
     )
-    url_field: str | None = Field(None, description="a field that holds the document's URL")
+    url_field: str | None = Field(None, description="field with the URL of the document")
     date_field: str | None = Field(
-        None, description="a field that holds its date: an ISO 8601 day, or a time with its zone"
+        None, description="field with its date: an ISO 8601 day, or a time with a time zone"
     )
 
     def list_columns(self) -> list[str]:
-        """The fields to read, each once."""
+        """Return the fields to read without repetitions."""
         names = (self.text_field, self.key_field, self.url_field, self.date_field)
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Files of a path, folder or glob pattern by their name below it, in order of name."""
+    """Find the files of a path, folder or glob pattern.
+
+    Returns:
+        Paths by their name below the folder, sorted by name.
+
+    Raises:
+        UsageError: if the path cannot be read, no file is found, or a file is outside the declared
+            roots.
+    """
     base_folder = expand_home(path)
     try:
         if base_folder.is_dir():
@@ -133,12 +147,13 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
         }
         files_by_name = _exclude_store_files(files_by_name, base_folder)
     except (OSError, ValueError) as error:
-        raise UsageError(f"source {source_name!r}: {path!r} cannot be read ({error})") from error
+        raise UsageError(
+            f"source {source_name!r}: {path!r} cannot be read ({error}); correct the source's path "
+            f"or make it readable"
+        ) from error
     if not files_by_name:
         problem = (
-            f"no file that ends in {', '.join(suffixes)} is"
-            if base_folder.is_dir()
-            else "nothing is"
+            f"no file ends in {', '.join(suffixes)}" if base_folder.is_dir() else "no file exists"
         )
         raise UsageError(
             f"source {source_name!r}: {problem} at {path!r}; correct the source's path"
@@ -149,20 +164,21 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
 
 
 def _exclude_store_files(files_by_name: dict[str, Path], base_folder: Path) -> dict[str, Path]:
-    """Leave out the files of a store that lies in the folder: a store is no corpus.
+    """Exclude the files of any store that lies inside the folder.
 
-    Not only that of this session: what a corpus holds must not depend on which store is open. A
-    folder inside a store that the user names is read.
+    All stores are excluded, not only the one of this session, so that a corpus does not depend on
+    which store is open. A folder inside a store is read if the user names it.
     """
     session_store = None
-    with suppress(HallmarkError):  # outside of a session there is none
+    with suppress(HallmarkError):  # there is none outside a session
         session_store = get_current_session().store.root_folder
 
     @cache
     def is_store(folder: Path) -> bool:
-        is_session_store = session_store is not None and os.path.realpath(folder) == str(
-            session_store
-        )  # it may still be empty
+        # The session's store may still be empty, so it is not recognised by its content.
+        is_session_store = session_store is not None and (
+            os.path.realpath(folder) == str(session_store)
+        )
         return is_session_store or is_store_folder(folder)
 
     return {
@@ -173,7 +189,7 @@ def _exclude_store_files(files_by_name: dict[str, Path], base_folder: Path) -> d
 
 
 def _walk_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Files of a folder and its folders; one that may not be listed raises OSError."""
+    """Yield the corpus files below a folder; raise OSError if a folder cannot be listed."""
 
     def raise_error(error: OSError) -> None:
         raise error
@@ -187,19 +203,24 @@ def _walk_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _format_relative_name(path: Path, base_folder: Path) -> str:
-    """The path below the base; bytes of a file name that are not UTF-8 are written as escapes, and
-    so are backslashes: no two files have one name."""
+    """Return the path below the base folder as text.
+
+    Backslashes and bytes that are not UTF-8 are escaped, so that no two files get the same name.
+    """
     name = path.relative_to(base_folder).as_posix().replace("\\", r"\\")
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def compute_file_digest(source_name: str, path: Path) -> str:
-    """SHA-256 of a file; UsageError if it cannot be read."""
+    """Compute the SHA-256 of a file.
+
+    Raises:
+        UsageError: if the file cannot be read.
+    """
     try:
         return hash_file(path)
     except OSError as error:
         raise UsageError(
-            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); make "
-            f"it readable "
-            f"or leave it out"
+            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); "
+            f"make it readable or exclude it"
         ) from error

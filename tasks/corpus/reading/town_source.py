@@ -1,7 +1,6 @@
-"""The embedded people: an invented town's documents, composed while they are read.
+"""Read documents of an invented town, which are composed during the read.
 
-Nobody wrote them and nothing in them happened. What each holds is known, see
-``hallmark.tasks.corpus.town``.
+The documents are fiction with a known content; see ``hallmark.tasks.corpus.town``.
 """
 
 from __future__ import annotations
@@ -24,26 +23,30 @@ from hallmark.tasks.corpus.town.documents import (
 )
 from hallmark.tasks.corpus.town.grammar import DATA_FILES
 
-#: The grammar and its words decide what a stage reads of a town.
+#: Files that a stage that reads a town depends on: the grammar and its words.
 TOWN_DATA_FILES = tuple(f"tasks/corpus/data/town/{name}" for name in DATA_FILES)
 
 
-#: Bytes of a document, roughly, for who must know before it is composed.
+#: Approximate bytes of a document, for estimates before it is composed.
 TYPICAL_DOCUMENT_BYTES = 850
 
 
 class TownSource(Source):
-    """Documents of an invented town, with a known truth."""
+    """Configure the documents of an invented town, whose content is known."""
 
     kind: Literal["town"]
-    name: PathSafeName = Field("town", description="names the source; enters the doc_ids")
-    documents: int = Field(5000, ge=1, le=10_000_000, description="how many, copies among them")
-    seed: Seed = Field(0, description="another seed, other documents")
-    rates: TownRates = Field(TownRates(), description="how much of what is in them")
+    name: PathSafeName = Field("town", description="name of the source; part of the doc_ids")
+    documents: int = Field(
+        5000, ge=1, le=10_000_000, description="number of documents, including copies"
+    )
+    seed: Seed = Field(0, description="seed of the documents' content")
+    rates: TownRates = Field(
+        TownRates(), description="how often each feature occurs in the documents"
+    )
 
 
 def label_town_blocks(source: TownSource) -> Mapping[str, str]:
-    """What is read at a time: the number of each block, and what tables call it."""
+    """Return the number of each block, the unit of reading, with its name in the tables."""
     block_count = -(-source.documents // BLOCK_DOCUMENTS)
     return {
         str(n): f"documents {r.start + 1} to {r.stop}"
@@ -53,24 +56,24 @@ def label_town_blocks(source: TownSource) -> Mapping[str, str]:
 
 
 def compose_town_block(source: TownSource, block_number: str) -> list[TownDocument]:
-    """The documents of a block, with their truth."""
+    """Compose the documents of a block together with the truth about them."""
     return compose_block(int(block_number), source.documents, source.seed, source.rates)
 
 
 def format_document_key(document_number: int) -> str:
-    """The declared key of a document, of which its ``doc_id`` is made."""
+    """Return the key of a document, from which its ``doc_id`` is computed."""
     return str(document_number)
 
 
 def compute_town_digest(source: TownSource) -> str:
-    """Of the settings that the documents depend on. The grammar counts as code of the stage."""
+    """Hash the settings that the documents depend on; the grammar counts as the stage's code."""
     return sha256_hex(to_canonical_json(source.model_dump(mode="json", exclude={"name"})))
 
 
 def read_town_documents(
     source: TownSource, block_number: str, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """The documents of a block; their raw bytes are those of their text."""
+    """Yield the documents of a block; ``raw_bytes`` counts the bytes of the text."""
     for document in compose_town_block(source, block_number):
         text = document.text
         record = Record(

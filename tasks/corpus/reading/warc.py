@@ -1,17 +1,16 @@
-"""Readers of WARC and WET: records cut out of the stream one by one, pages to text.
+"""Read WARC and WET archives record by record, and convert their pages to text.
 
 Documents are ``response`` records of status 200 that hold HTML or plain text, and ``conversion``
-records (WET). All others are no documents: they are counted as skipped, by what they are.
+records (WET). All other records are counted as skipped, by kind.
 
-A record ends where its Content-Length says, if two line ends stand there. Where none do, or a
-record is damaged or too long to be held, the next one is searched for: a member of
-the compressed file that begins with a record; in files whose records do not begin members, or that
-are not compressed, an empty line with a record's first line behind it. So a false length costs its
-record and those that stand in no member of their own before the next such line.
+A record ends where its Content-Length says, if two line ends follow. If they do not, or the record
+is damaged or too long, the next record is searched for. If every record so far began a member of a
+compressed file, the next one is at the start of a member. Otherwise it may also follow an empty
+line. So a false length costs its record, and the records up to the next such place.
 
-What this cannot rule out: behind a damaged or too long record of an uncompressed file, a record
-that was archived within it is taken for one of the file. Members that were compressed with a
-dictionary (some .warc.zst) are damage.
+Known limits: after a damaged or too long record of an uncompressed file, a record that was archived
+inside it is taken for a record of the file. Members that were compressed with a dictionary (some
+.warc.zst files) count as damage.
 
 Source: ISO 28500:2017, the WARC file format.
 """
@@ -41,17 +40,16 @@ from hallmark.tasks.corpus.reading.sources import FileSource
 from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
 
 NO_HEADER = "no WARC header where a record should begin"
-NO_LENGTH = "a WARC header without one Content-Length"
+NO_LENGTH = "a WARC header without a single valid Content-Length"
 FALSE_LENGTH = "the record does not end where its Content-Length says"
-NOT_WARC = "its WARC header is of an unknown version, or longer than 32 KiB"  # to fastwarc
+NOT_WARC = "its WARC header has an unknown version or is longer than 32 KiB"  # from fastwarc
 NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
-MAX_HEADER_BYTES = (
-    1 << 16
-)  # bytes that a record's header may take, and that are kept of a long record
+# bytes that a record's header may take, and that are kept of a bad record
+MAX_HEADER_BYTES = 1 << 16
 
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
-#: Fields that fastwarc knows in this spelling alone; in the format they are of any.
+#: Fields that fastwarc knows only in this spelling; the format allows any case.
 _STANDARD_FIELD_NAMES = {
     name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")
 }
@@ -61,21 +59,25 @@ _RECORD_END = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
 
 
 class WarcSource(FileSource):
-    """Pages of a web archive (WARC) or their text (WET), plain, .gz or .zst."""
+    """Configure web archives (WARC) or their text (WET); plain, .gz or .zst."""
 
     kind: Literal["warc"]
     key_field: str | None = Field(
-        None, description="a WARC header that names the document for good, such as WARC-Record-ID"
+        None,
+        description="WARC header with a permanent key of the document, such as WARC-Record-ID",
     )
     main_content: bool = Field(
-        True, description="leave out navigation, footers and the like of HTML, by a heuristic"
+        True, description="remove navigation, footers and similar parts of HTML by a heuristic"
     )
 
 
 def read_warc(
     path: Path, source: WarcSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Pages of an archive; raw bytes are those of whole records, headers and line ends too."""
+    """Yield the pages of an archive.
+
+    ``raw_bytes`` counts whole records, including headers and line ends.
+    """
     for framed_record in _RecordFramer(path, max_bytes, counts):
         record = Record(
             f"record {framed_record.number}",
@@ -97,7 +99,11 @@ def read_warc(
 
 
 def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -> str:
-    """Fill in what a record holds, or its error; what it is if it is no document."""
+    """Fill in the text of a record, or its error.
+
+    Returns:
+        The kind of the record if it is not a document, otherwise "".
+    """
     from fastwarc.warc import WarcRecordType
 
     try:
@@ -124,7 +130,11 @@ def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -
 
 
 def _parse_warc_record(raw_record: bytes) -> Any:
-    """The record of these bytes; its HTTP headers stay unread. Raises PageError."""
+    """Parse a record without its HTTP headers.
+
+    Raises:
+        PageError: if it cannot be parsed.
+    """
     from fastwarc.warc import ArchiveIterator
 
     records = ArchiveIterator(
@@ -137,7 +147,7 @@ def _parse_warc_record(raw_record: bytes) -> Any:
 
 
 def _standardise_field_names(raw_record: bytes) -> bytes:
-    """The record with the names of its header's fields as the standard spells them."""
+    """Return the record with the standard spelling of its header's field names."""
     header_end = _HEADER_END.search(raw_record, 0, MAX_HEADER_BYTES)
     header = raw_record[: header_end.start() if header_end else MAX_HEADER_BYTES]
     standard_header = _FIELD_NAME.sub(
@@ -147,16 +157,16 @@ def _standardise_field_names(raw_record: bytes) -> bytes:
 
 
 def _classify_response(warc_record: Any) -> str:
-    """Parse the HTTP headers of a response; what it is if it is no page."""
+    """Parse the HTTP headers of a response; return its kind if it is not a page, else ""."""
     if not warc_record.is_http:
         return "response that is not HTTP"
     warc_record.parse_http(auto_decode="none", quirks_mode=True)
-    headers = warc_record.http_headers  # false without a field, but there
+    headers = warc_record.http_headers  # falsy if it has no fields
     status = None if headers is None else headers.status_code
     if status != 200:
         return f"response of status {status if status in range(100, 600) else 'unknown'}"
     content_type = (warc_record.http_content_type or "").lower()
-    return "" if content_type in (*_HTML_TYPES, "text/plain", "") else "response that is no text"
+    return "" if content_type in (*_HTML_TYPES, "text/plain", "") else "response that is not text"
 
 
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -165,7 +175,11 @@ _HTML_TYPES = ("text/html", "application/xhtml+xml")
 def _extract_record_text(
     warc_record: Any, raw_record: bytes, source: WarcSource, max_bytes: int
 ) -> str:
-    """The text of a page or of a conversion. Raises PageError with why there is none."""
+    """Return the text of a page or conversion record.
+
+    Raises:
+        PageError: why the record has no text.
+    """
     if not warc_record.is_http:
         try:
             return warc_record.reader.read().decode("utf-8")
@@ -183,8 +197,14 @@ def _extract_record_text(
 
 
 def _decode_response_body(raw_record: bytes, max_bytes: int) -> bytes:
-    """The body of a response, its transfer and content encodings undone where they are there:
-    crawlers often undo them and leave the headers as they came."""
+    """Return the body of a response without its transfer and content encodings.
+
+    Crawlers often decode the body but keep the original headers, so the raw body is tried, too.
+
+    Raises:
+        PageError: if the body is longer than ``max_bytes``.
+        OSError: if it cannot be decoded.
+    """
     from resiliparse.parse.encoding import detect_mime
 
     def read_payload(decode_mode: str) -> bytes:
@@ -217,28 +237,26 @@ def _fill_key_url_and_date(record: Record, headers: dict[str, str], source: Warc
 
 @dataclass(slots=True)
 class _FramedRecord:
+    """Hold the bytes of one record of the stream."""
+
     number: int  # from 1
-    data: bytes  # header and content; of an error the beginning
-    size: int  # bytes of the stream, line ends and lost ones among them
+    data: bytes  # header and content; only the beginning of a bad record
+    size: int  # bytes of the stream, including line ends and lost bytes
     error: str = ""
 
 
 class _RecordFramer:
-    """The records of a file. No more than one is held, and of long ones the beginning."""
+    """Split a file into records; keep at most one in memory, and of a long one the beginning."""
 
     def __init__(self, path: Path, max_bytes: int, counts: ReadCounts) -> None:
         self.block_stream, self.max_bytes = read_blocks(path, counts, mark_members=True), max_bytes
-        self.buffer, self.buffer_start = (
-            bytearray(),
-            0,
-        )  # bytes, and the place of the first in the stream
-        self.member_starts: deque[int] = deque()  # where members begin, from ``at`` on
-        self.damage: Damage | None = None  # comes behind what is held
+        self.buffer = bytearray()
+        self.buffer_start = 0  # position of the buffer in the stream
+        self.member_starts: deque[int] = deque()  # positions in the stream, from buffer_start on
+        self.damage: Damage | None = None  # follows the buffer
         self.is_at_end = False
-        self.header_count, self.is_member_aligned = (
-            0,
-            True,
-        )  # whether every one so far began a member
+        self.header_count = 0
+        self.is_member_aligned = True  # every record so far began a member
 
     def __iter__(self) -> Iterator[_FramedRecord]:
         number = 0
@@ -247,7 +265,7 @@ class _RecordFramer:
             yield self._read_record(number)
 
     def _fill_buffer(self, min_bytes: int) -> bool:
-        """Hold so many bytes, unless the stream ends or is damaged before."""
+        """Fill the buffer to this size; return False if the stream ends or is damaged before."""
         while len(self.buffer) < min_bytes and not self.is_at_end and self.damage is None:
             block = next(self.block_stream, None)
             if block is None:
@@ -290,11 +308,11 @@ class _RecordFramer:
         return framed_record
 
     def _find_header_size(self) -> int:
-        """Bytes of the header that begins here, with its empty line; 0 if there is none."""
+        """Return the size of the header here, including its empty line; 0 without a header."""
         search_size = 1 << 10
         while self._fill_buffer(5) and self.buffer.startswith(b"WARC/"):
             is_filled = self._fill_buffer(search_size)
-            next_member = self._find_member_start(1, MAX_HEADER_BYTES)  # no header goes on beyond
+            next_member = self._find_member_start(1, MAX_HEADER_BYTES)  # where a header must end
             if match := _HEADER_END.search(self.buffer, 0, next_member or MAX_HEADER_BYTES):
                 return match.end()
             if not is_filled or next_member or search_size >= MAX_HEADER_BYTES:
@@ -303,8 +321,11 @@ class _RecordFramer:
         return 0
 
     def _find_record_end(self, record_size: int) -> int:
-        """Where a record of so many bytes ends with its line ends; 0 if it does not end here, or
-        if its member is damaged behind it, in its checksum or where it goes on with no record."""
+        """Return where a record ends, including its line ends.
+
+        Returns 0 if it does not end after ``record_size`` bytes, or if its member is damaged after
+        it: in the checksum, or where the data continue without a record.
+        """
         self._fill_buffer(record_size + 128)
         match = _RECORD_END.match(self.buffer, record_size)
         if match is None:
@@ -316,12 +337,12 @@ class _RecordFramer:
         return 0 if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
 
     def _is_damage_elsewhere(self, record_end: int) -> bool:
-        """Whether the damage is that of another member than the one that ends here."""
+        """Return whether the damage belongs to another member than the one that ends here."""
         is_only_at_end = self.damage is not None and self.damage.is_only_at_end
         return is_only_at_end or self.buffer_start + record_end in self.member_starts
 
     def _skip_bad_record(self, number: int, error: str, search_start: int) -> _FramedRecord:
-        """An error up to the next record, which begins at ``start`` or behind."""
+        """Return an error that covers everything up to the next record."""
         self._fill_buffer(MAX_HEADER_BYTES)
         data, skipped_bytes = bytes(self.buffer[:MAX_HEADER_BYTES]), 0
         while (next_start := self._find_next_record(search_start)) is None:
@@ -331,7 +352,7 @@ class _RecordFramer:
             elif self.damage:
                 skipped_bytes += len(self.buffer) + self.damage.lost_bytes
                 error, self.damage = self.damage.error, None
-            else:  # a beginning may be cut between two blocks
+            else:  # the start of a record may be split between two blocks
                 kept_bytes = min(len(self.buffer), 32)
                 skipped_bytes += len(self.buffer) - kept_bytes
             self._drop_bytes(len(self.buffer) - kept_bytes)
@@ -345,29 +366,22 @@ class _RecordFramer:
                 break
         self._drop_bytes(next_start)
         skipped_bytes += next_start
-        return _FramedRecord(
-            number, data[:skipped_bytes], skipped_bytes, error
-        )  # and not of the records behind it
+        # Cut the data, so that they hold nothing of the next record.
+        return _FramedRecord(number, data[:skipped_bytes], skipped_bytes, error)
 
     def _find_next_record(self, search_start: int) -> int | None:
-        """Where in what is held the next record begins, from ``start`` on."""
+        """Return the buffer position of the next record from ``search_start`` on, or None."""
         member_start = self._find_member_start(search_start, len(self.buffer))
         if self.is_member_aligned and self.header_count > 1:
             return member_start
         match = _RECORD_START.search(
             self.buffer, max(0, search_start - 4), member_start or len(self.buffer)
         )
-        candidates = [
-            candidate
-            for candidate in (member_start, match and match.end())
-            if candidate is not None
-        ]
-        return min(
-            (candidate for candidate in candidates if candidate >= search_start), default=None
-        )
+        positions = (member_start, match and match.end())
+        return min((p for p in positions if p is not None and p >= search_start), default=None)
 
     def _find_member_start(self, search_start: int, search_end: int) -> int | None:
-        """Where a member begins with a record, from ``start`` to before ``end``."""
+        """Return the buffer position in this range where a member begins with a record, or None."""
         for member_start in self.member_starts:
             position = member_start - self.buffer_start
             if search_start <= position < search_end and self.buffer.startswith(b"WARC/", position):

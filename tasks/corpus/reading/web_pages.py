@@ -1,17 +1,17 @@
-"""Pages of the web to text: their encoding, and HTML within bounds of time and memory."""
+"""Convert web pages to text: detect their encoding, and limit the cost of parsing HTML."""
 
 from __future__ import annotations
 
 import codecs
 import re
 
-UNDECODABLE = "in none of the encodings that it may be in"
-TOO_NESTED = "HTML nested too deeply to be parsed"
-TOO_MANY_ATTRIBUTES = "HTML with too many attributes in a tag to be parsed"
+UNDECODABLE = "not valid in any of its possible encodings"
+TOO_NESTED = "HTML is nested too deeply to parse"
+TOO_MANY_ATTRIBUTES = "HTML has too many attributes in a tag to parse"
 
 
 class PageError(ValueError):
-    """Why a page has no text."""
+    """Signal that a page has no text; the message says why."""
 
 
 # Encodings ---------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ _BYTE_ORDER_MARKS = (
 _META_CHARSET = re.compile(
     rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}+=\s{0,9}+["']?+\s{0,9}+([\w:.-]{1,40})"""
 )
-#: What browsers read under these names.
+#: The encodings that browsers use for these names.
 _BROWSER_ENCODINGS = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
@@ -34,18 +34,22 @@ _BROWSER_ENCODINGS = {
 
 
 def decode_page(data: bytes, charset: str, is_html: bool) -> str:
-    """A page as text: its byte order mark decides, else the ``charset`` of its HTTP header, else
-    what its ``meta`` element says, each only if all of the page is valid in it. A page that says
-    nothing is UTF-8 if it is valid, else what a detector takes it for.
+    """Decode a page.
 
-    Raises PageError if it is valid in none of these.
+    A byte order mark decides. Otherwise the ``charset`` of the HTTP header is tried, then the one
+    of the ``meta`` element; each is used only if the whole page is valid in it. A page that
+    declares nothing is UTF-8 if it is valid, otherwise it is in the encoding that a detector
+    reports.
+
+    Raises:
+        PageError: if the page is valid in none of these encodings.
     """
     for byte_order_mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(byte_order_mark):
             return _decode_with_first_valid(data[len(byte_order_mark) :], [encoding])
     candidate_encodings = _resolve_encoding_name(charset)
     if is_html and (meta_match := _META_CHARSET.search(data[:1024])):
-        # A page whose ASCII could be read is not in UTF-16.
+        # A page whose meta element is readable as ASCII is not in UTF-16.
         candidate_encodings += [
             encoding_name if not encoding_name.startswith("utf-16") else "utf-8"
             for encoding_name in _resolve_encoding_name(meta_match[1].decode())
@@ -54,7 +58,10 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> str:
 
 
 def _resolve_encoding_name(encoding_name: str) -> list[str]:
-    """The Python codec of a name in WHATWG's list: of no other, some of them are no encodings."""
+    """Return the Python codec of a name in WHATWG's list; [] for other names.
+
+    Some other names known to Python are not text encodings.
+    """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     html5_name = (
@@ -66,7 +73,7 @@ def _resolve_encoding_name(encoding_name: str) -> list[str]:
 
 
 def detect_encodings(data: bytes) -> list[str]:
-    """The Python codec of what a detector takes the bytes for, if anything."""
+    """Return the Python codec that a detector reports for the bytes; [] if none."""
     from resiliparse.parse.encoding import detect_encoding
 
     detected_name = detect_encoding(data, from_html_meta=False)
@@ -86,7 +93,11 @@ def _decode_with_first_valid(data: bytes, encodings: list[str]) -> str:
 
 
 def extract_page_text(html: str, main_content: bool) -> str:
-    """The visible text with its line breaks. Raises PageError for what would take too long."""
+    """Extract the visible text with its line breaks.
+
+    Raises:
+        PageError: if parsing would take too long.
+    """
     from resiliparse.extract.html2text import extract_plain_text
 
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
@@ -96,17 +107,15 @@ def extract_page_text(html: str, main_content: bool) -> str:
     )
 
 
-# A parser walks through all open elements at some tags, and opens formatting elements again that
-# were left open, so time and memory grow with the sum over all tags of how many are open. It
-# compares each attribute of a tag with those before it, of html and body with those of all such
-# tags. Measured: 7 s and 800 MB for a page at the limits, where a real one comes to a thousandth.
-UNCHECKED_TAGS, UNCHECKED_CHARACTERS = (
-    1000,
-    20_000,
-)  # tags and characters of a page that cannot come to a limit
+# At some tags a parser walks through all open elements, and reopens formatting elements that were
+# not closed. So time and memory grow with the sum over all tags of the number of open elements. It
+# compares each attribute of a tag with the earlier ones; for html and body, with those of all such
+# tags. Measured: 7 s and 800 MB for a page at the limits; real pages reach a thousandth of them.
+# A page with at most this many tags and characters cannot reach a limit.
+UNCHECKED_TAGS, UNCHECKED_CHARACTERS = 1000, 20_000
 MAX_OPEN_SUM, MAX_OPEN_FORMATTING_SUM = 20_000_000, 2_000_000
 MAX_COMPARISONS = 100_000_000
-MAX_SCAN_FACTOR = 8  # times the length of a page that may be looked at for the ends of its tags
+MAX_SCAN_FACTOR = 8  # how often, on average, a character may be scanned to find the ends of tags
 
 _FORMATTING_TAGS = {
     "b",
@@ -122,7 +131,7 @@ _FORMATTING_TAGS = {
     "tt",
     "u",
 }
-#: Those that end where the next of them begins, or are there once, but keep others open.
+#: Closed implicitly by the next such tag, or allowed once, but other elements in them stay open.
 _IMPLICITLY_CLOSED_TAGS = {
     "dd",
     "dt",
@@ -136,7 +145,7 @@ _IMPLICITLY_CLOSED_TAGS = {
     "thead",
     "tr",
 }
-#: Those that hold nothing, that end where the next of them begins, or that are there once.
+#: Empty, closed implicitly by the next such tag, or allowed once.
 _NON_NESTING_TAGS = _IMPLICITLY_CLOSED_TAGS | {
     "a",
     "area",
@@ -159,7 +168,7 @@ _NON_NESTING_TAGS = _IMPLICITLY_CLOSED_TAGS | {
     "track",
     "wbr",
 }
-#: Those whose end tag closes what of ``_WITHIN`` is open in them.
+#: Their end tag closes the _IMPLICITLY_CLOSED_TAGS that are open in them.
 _BLOCK_TAGS = {
     "address",
     "article",
@@ -199,7 +208,7 @@ _BLOCK_TAGS = {
     "template",
     "ul",
 }
-#: Those in which tags are text.
+#: Tags inside these are text.
 _RAW_TEXT_TAGS = {
     "iframe",
     "noembed",
@@ -211,9 +220,9 @@ _RAW_TEXT_TAGS = {
     "title",
     "xmp",
 }
-#: Those in which what is text, and what is open, is another matter.
+#: Other rules apply inside these for what is text and what is open.
 _SPECIAL_CONTENT_TAGS = {"frameset", "math", "select", "svg", "template"}
-#: Those that end SVG and MathML, or hold HTML in them.
+#: These end SVG and MathML, or hold HTML inside them.
 _HTML_TAGS = (
     _NON_NESTING_TAGS
     | _FORMATTING_TAGS
@@ -237,7 +246,7 @@ _HTML_TAGS = (
     }
 )
 
-_HTML_SPACE = r"\t\n\f\r "  # HTML's, of which Python has more
+_HTML_SPACE = r"\t\n\f\r "  # fewer characters than Python's \s
 _ATTRIBUTE_PATTERN = (
     rf"[^{_HTML_SPACE}/>][^{_HTML_SPACE}/>=]*+"
     rf"""(?:[{_HTML_SPACE}]*+=[{_HTML_SPACE}]*+(?:"[^"]*+"|'[^']*+'|[^{_HTML_SPACE}>]*+))?+"""
@@ -252,33 +261,31 @@ _COMMENT_ENDS = {"!--": "-->", "![CDATA[": "]]>"}
 
 
 class _ParserCostEstimator:
-    """How many elements are open and attributes compared in a page, estimated from above.
+    """Estimate upper bounds of the open elements and attribute comparisons of a page.
 
-    What is a tag depends on what is open. While that makes no difference, tags are read as a parser
-    reads them. From where it may, every beginning of a tag counts, in a comment, script or
-    attribute too, and an end tag only where it is in none of them, whichever of these beginnings is
-    true. An end tag closes the element that was opened last, if that is its own, and no other.
+    Which text is a tag depends on the open elements. As long as that makes no difference
+    (``is_certain``), tags are read as a parser reads them. After that, every start of a tag counts,
+    even in a comment, script or attribute, and an end tag counts only outside all of these,
+    whichever start is the true one. An end tag closes only the innermost open element, and only if
+    the names match.
     """
 
     def __init__(self, html: str) -> None:
         self.html = html
         self.mark_positions: dict[str, tuple[int, int, int]] = {}
-        self.hidden_until = self.script_until = (
-            0  # up to where an end tag, or the end of a script, may be text
-        )
-        self.is_certain, self.open_special = True, 0  # how many of _STRANGE are open
+        # Before these positions an end tag, or the end of a script, may be text.
+        self.hidden_until = self.script_until = 0
+        self.is_certain, self.open_special = True, 0  # number of open _SPECIAL_CONTENT_TAGS
         self.scanned_characters = self.comparisons = self.merged_attributes = 0
-        self.open_tags: list[str] = []  # of what is open
-        self.open_implicit_tags: list[set[str]] = [
-            set()
-        ]  # what of _WITHIN is open in each, and outside of all
-        self.foreign_depth = (
-            0  # of names: those of SVG or MathML alone are behind; 0 if there are none
-        )
+        self.open_tags: list[str] = []
+        # The _IMPLICITLY_CLOSED_TAGS that are open outside all open_tags, then in each of them.
+        self.open_implicit_tags: list[set[str]] = [set()]
+        # Depth in open_tags of an svg or math element that holds no HTML; 0 without one.
+        self.foreign_depth = 0
         self.open_formatting = 0
 
     def check_limits(self) -> None:
-        """Raises PageError."""
+        """Raise PageError if the page is too costly to parse."""
         open_sum = open_formatting_sum = 0
         for match in _TAG_START.finditer(self.html):
             start = match.start()
@@ -302,9 +309,8 @@ class _ParserCostEstimator:
     def _open_element(self, tag_name: str, name_end: int, attributes_end: int) -> None:
         if tag_name in _RAW_TEXT_TAGS:
             self._skip_raw_text(tag_name, attributes_end)
-        if tag_name in _HTML_TAGS and not (
-            tag_name in _RAW_TEXT_TAGS and self.is_certain
-        ):  # of the title only text
+        # If certain, a raw text element such as svg's title holds only text, and svg continues.
+        if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
             self.foreign_depth = 0
         if self.foreign_depth and self._is_self_closing(name_end, attributes_end):
             return
@@ -342,34 +348,32 @@ class _ParserCostEstimator:
             self.foreign_depth = 0
 
     def _find_mark(self, mark: str, start: int) -> tuple[int, int]:
-        """Where the first ``mark`` from ``start`` on begins and ends; the end of the page without
-        one."""
+        """Return the span of the first ``mark`` from ``start`` on, or the end of the page twice."""
         searched_from, mark_start, mark_end = self.mark_positions.get(mark, (0, -1, -1))
         if not searched_from <= start <= mark_start:
-            boundary = (
-                rf"(?=[{_HTML_SPACE}/>])" if mark.startswith("</") else ""
-            )  # and no longer one
+            # The name of an end tag must end here.
+            boundary = rf"(?=[{_HTML_SPACE}/>])" if mark.startswith("</") else ""
             match = re.compile(f"(?ai){re.escape(mark)}{boundary}").search(self.html, start)
             mark_start, mark_end = match.span() if match else (len(self.html), len(self.html))
             self.mark_positions[mark] = start, mark_start, mark_end
         return mark_start, mark_end
 
     def _skip_comment(self, start: int, content_start: int, kind: str) -> None:
-        """What is in a comment is no tag."""
+        """Hide the tags inside a comment."""
         comment_end = self._find_mark(_COMMENT_ENDS.get(kind, ">"), content_start)[1]
         is_malformed = kind == "!--" and self.html.startswith((">", "->"), content_start)
         if self.is_certain and (
             is_malformed or kind == "![CDATA[" or "--!>" in self.html[content_start:comment_end]
         ):
             self.is_certain = False
-        if start < self.script_until:  # a script does not end in what looks like a comment there
+        if start < self.script_until:  # inside a script, a comment may hide the end of the script
             comment_end = self.script_until = max(
                 self.script_until, self._find_mark("</script", comment_end)[0]
             )
         self.hidden_until = max(self.hidden_until, comment_end)
 
     def _scan_attributes(self, tag_name: str, tag_start: int, name_end: int) -> int:
-        """Look at the attributes, and hide what is in them. Returns where they end."""
+        """Count the attributes of a tag, and hide tags inside them; return where they end."""
         attributes_end = _ATTRIBUTES.match(self.html, name_end).end()  # type: ignore[union-attr]
         self.hidden_until = max(self.hidden_until, attributes_end)
         self.scanned_characters += attributes_end - tag_start
@@ -389,7 +393,7 @@ class _ParserCostEstimator:
         return attributes_end
 
     def _is_self_closing(self, name_end: int, attributes_end: int) -> bool:
-        """Whether a tag ends in a slash that is not the end of an attribute."""
+        """Return whether a tag ends with a slash that is not part of an attribute."""
         if self.html[attributes_end - 1] != "/":
             return False
         self.scanned_characters += attributes_end - name_end
@@ -399,13 +403,13 @@ class _ParserCostEstimator:
         return last_attribute_end < attributes_end
 
     def _skip_raw_text(self, tag_name: str, content_start: int) -> None:
-        """Tags are text up to the end of the element."""
+        """Hide the tags up to the end of a raw text element."""
         content_end = (
             len(self.html)
             if tag_name == "plaintext"
             else self._find_mark(f"</{tag_name}", content_start)[0]
         )
-        if self.is_certain:  # then no two of these overlap, and time is linear
+        if self.is_certain:  # then these elements do not overlap, and time is linear
             text = self.html[content_start:content_end]
             has_nested_script = (
                 tag_name == "script" and "<!--" in text and _SCRIPT_START.search(text)

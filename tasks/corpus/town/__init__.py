@@ -1,5 +1,5 @@
-"""An invented town: documents composed by a seeded grammar, and the truth of each of them.
+"""Compose documents of an invented town with a seeded grammar, and record the truth about each.
 
-Imports the contract, the measures, and of ``people`` the actions with which documents leave. The
-truth is read by the stage that scores the corpus against it, and by no other.
+Imports the contract, the measures, and the removing actions of ``group_effects``. Only the stage
+that scores the corpus against the truth reads the truth.
 """

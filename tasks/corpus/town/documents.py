@@ -1,7 +1,7 @@
-"""Compose the town's documents: what each is to hold is drawn first, then the text is told.
+"""Compose the town's documents: draw the truth of each document first, then write its text.
 
-So the truth of a document is known before a word of it stands. A document depends on the seed, the
-rates and its number; a copy also on its original, which stands in the same block of BLOCK.
+A document depends on the seed, the rates and its number. A copy also depends on its original, which
+is in the same block of BLOCK_DOCUMENTS.
 """
 
 from __future__ import annotations
@@ -29,46 +29,50 @@ from hallmark.tasks.measures.personal.types import PersonalDataType
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
-#: Documents that are composed together: originals and their copies, and the unit of reading.
+#: Documents of a block, which holds copies with their originals and is the unit of reading.
 BLOCK_DOCUMENTS = 500
 
 
 @cache
 def load_town_lexicon() -> dict[str, list[str]]:
-    """The town's peoples, none of which exists, and the words for them in lower case."""
+    """Load the town's invented peoples, with the words for them in lower case."""
     return json.loads((DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8"))
 
 
 @cache
 def load_town_occupations() -> dict[str, float]:
-    """Occupations, with the share of women among those who are spoken of."""
+    """Load the occupations, with the share of women among their mentions."""
     return json.loads((DATA_FOLDER / "jobs.json").read_text(encoding="utf-8"))
 
 
 class TownRates(StageConfig):
-    """What the documents hold, as shares; where nothing else is said, of those that are no copy."""
+    """Set how often features occur, as shares of the originals unless stated otherwise."""
 
-    groups: Share = Field(0.3, description="speak of one of the town's peoples, or of two")
-    opinions: Share = Field(0.4, description="of those: have an opinion of it")
-    negative_opinions: Share = Field(0.4, description="of the opinions: are against it")
+    groups: Share = Field(
+        0.3, description="documents that mention one or two of the town's peoples"
+    )
+    opinions: Share = Field(
+        0.4, description="documents with an opinion of a people, of those that mention one"
+    )
+    negative_opinions: Share = Field(0.4, description="negative opinions, of all opinions")
     negative_opinions_by_group: dict[str, Share] = Field(
         default={"Tamskers": 0.8},
-        description="the same share for single groups, where it differs",
+        description="the same share for single peoples that differ",
     )
-    occupations: Share = Field(0.35, description="have an occupation beside gendered words")
+    occupations: Share = Field(0.35, description="documents with an occupation near gendered words")
     women_by_occupation: dict[str, Share] = Field(
         default={},
-        description="share of women in single occupations, where it differs from the town's own",
+        description="share of women in single occupations that differ from the town's default",
     )
-    rude_speech: Share = Field(0.08, description="hold rude speech")
-    rude_lookalikes: Share = Field(0.03, description="hold words that look rude and are not")
-    dialect: Share = Field(0.1, description="hold dialect")
-    personal_data: Share = Field(0.1, description="hold personal data")
+    rude_speech: Share = Field(0.08, description="documents with rude speech")
+    rude_lookalikes: Share = Field(0.03, description="documents with harmless words that look rude")
+    dialect: Share = Field(0.1, description="documents with dialect")
+    personal_data: Share = Field(0.1, description="documents with personal data")
     unsafe_passages: Share = Field(
-        0.02, description="hold an unsafe passage, harmless in substance"
+        0.02, description="documents with a passage that sounds unsafe but is harmless"
     )
-    exact_copies: Share = Field(0.03, description="of all documents: are exact copies of another")
-    near_copies: Share = Field(0.06, description="of all documents: are near copies of another")
+    exact_copies: Share = Field(0.03, description="exact copies, of all documents")
+    near_copies: Share = Field(0.06, description="near copies, of all documents")
 
     @field_validator("negative_opinions_by_group")
     @classmethod
@@ -86,20 +90,20 @@ def _check_known_names(
 ) -> dict[str, float]:
     unknown = [name for name in shares if name not in names]
     if unknown:
-        raise ValueError(f"the town has no {kind} {unknown[0]!r}; it has {', '.join(names)}")
+        raise ValueError(f"the town has no {kind} named {unknown[0]!r}; it has {', '.join(names)}")
     return shares
 
 
 @dataclass(frozen=True)
 class TextRegister:
-    """A kind of text: how often, how many sentences, and what stands between them."""
+    """Describe a kind of text: its frequency, number of sentences and separators."""
 
     weight: int
     min_sentences: int
     max_sentences: int
     separator: str = " "
-    opening_separator: str = " "  # behind the opening
-    keeps_order: bool = False  # the sentences stand in the order of the rule
+    opening_separator: str = " "  # after the opening
+    keeps_order: bool = False  # sentences are in the order of the rule
 
 
 REGISTER_BY_KIND = {
@@ -115,7 +119,7 @@ REGISTER_BY_KIND = {
     "almanac": TextRegister(5, 1, 12),
 }
 
-#: Kinds of text in which things are said; where a document holds several, all must agree.
+#: Kinds of text that may have a feature; with several features, all must allow the kind.
 KINDS_BY_FEATURE = {
     "groups": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
     "occupations": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
@@ -126,19 +130,19 @@ KINDS_BY_FEATURE = {
 }
 
 Opinion = tuple[str, Literal["positive", "negative"]]
-#: Gender as the groups of ``identities.json`` are called.
+#: Pronouns by gender, named like the groups of ``identities.json``.
 PRONOUNS = {"women": ("she", "her", "her"), "men": ("he", "his", "him")}
 
 
 @dataclass(frozen=True)
 class DocumentTruth:
-    """What a document holds."""
+    """Record what a document holds."""
 
     kind: str
     groups: tuple[str, ...] = ()
     opinions: tuple[Opinion, ...] = ()
-    occupations: tuple[tuple[str, str], ...] = ()  # with the gender of the words beside it
-    rude_sentences: int = 0  # sentences
+    occupations: tuple[tuple[str, str], ...] = ()  # with the gender of the words near it
+    rude_sentences: int = 0  # number of sentences
     has_lookalike: bool = False
     has_dialect: bool = False
     is_unsafe: bool = False
@@ -147,7 +151,10 @@ class DocumentTruth:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence with what stands before it; a plain one holds nothing that the truth tells of."""
+    """Hold a sentence with the separator before it.
+
+    A plain sentence holds nothing that the truth records.
+    """
 
     content: AnnotatedText
     separator: str = ""
@@ -156,7 +163,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class TownDocument:
-    """A document with its truth. ``copy`` is "", "exact" or "near"."""
+    """Hold a document with its truth. ``copy_kind`` is "", "exact" or "near"."""
 
     number: int
     truth: DocumentTruth
@@ -181,15 +188,15 @@ class TownDocument:
 
     @property
     def personal_spans(self) -> tuple[PersonalSpan, ...]:
-        """Personal data, in characters of the text."""
+        """Return the spans of personal data, in characters of the text."""
         return self.annotated_text.spans
 
 
-# What a document is to hold ----------------------------------------------------------------------
+# Truth -------------------------------------------------------------------------------------------
 
 
 def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
-    """The truth of a document that is no copy."""
+    """Draw the truth of an original document."""
     groups: list[str] = []
     opinions: list[Opinion] = []
     if rng.draw_bool(rates.groups):
@@ -241,19 +248,20 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     )
 
 
-# How it is told ----------------------------------------------------------------------------------
+# Text --------------------------------------------------------------------------------------------
 
 
 def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
-    """A document that is no copy."""
+    """Compose an original document."""
     rng = KeyedRandom(seed, "document", number)
     truth = draw_document_truth(rng, rates)
     expander = GrammarExpander(rng, _draw_document_variables(rng), generate_personal_value)
     register = REGISTER_BY_KIND[truth.kind]
     length_range = register.max_sentences - register.min_sentences + 1
+    # The smaller of two draws, so that short documents are more frequent.
     sentence_count = register.min_sentences + min(
         rng.draw_below(length_range), rng.draw_below(length_range)
-    )  # short ones are many
+    )
     rule_lines = load_rules()[f"{truth.kind}.body"]
     line_indices = rng.sample(range(len(rule_lines)), sentence_count)
     if register.keeps_order:
@@ -275,7 +283,6 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
 
 
 def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
-    """The words that a document knows: who writes, to whom, in which year."""
     gender = "women" if rng.draw_bool(0.5) else "men"
     first, last = _draw_first_name(rng, gender), _draw_rule_word(rng, "last")
     friend = _draw_first_name(rng, "women" if rng.draw_bool(0.5) else "men")
@@ -295,14 +302,14 @@ def _draw_first_name(rng: KeyedRandom, gender: str) -> str:
 
 
 def _draw_rule_word(rng: KeyedRandom, rule: str) -> str:
-    """One of a rule's words: its lines have no slots."""
+    """Draw one line of a rule whose lines have no slots."""
     (entry,) = rng.pick(load_rules()[rule])
     assert isinstance(entry, AnnotatedText)
     return entry.text
 
 
 def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> list[AnnotatedText]:
-    """The sentences that hold what the truth says."""
+    """Generate the sentences that hold what the truth records."""
     rng, variables = expander.rng, expander.variables
     texts: list[AnnotatedText] = []
     for group in truth.groups:
@@ -337,7 +344,6 @@ def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> 
 def _add_separators(
     sentences: Sequence[Sentence], register: TextRegister, rng: KeyedRandom
 ) -> tuple[Sentence, ...]:
-    """The pieces with their separators: a new paragraph every few sentences."""
     separated = []
     paragraph_sentences = 0
     for index, sentence in enumerate(sentences):
@@ -358,7 +364,7 @@ def _add_separators(
 
 
 def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
-    """The same text, half of the time in another layout: with other white space."""
+    """Copy the text, half of the time with different white space."""
     rng = KeyedRandom(seed, "exact", number)
     sentences = original.sentences
     if rng.draw_bool(0.5):
@@ -370,7 +376,7 @@ def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocum
 
 
 def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
-    """One to three plain sentences left out, exchanged or added; its truth is the original's."""
+    """Remove, replace or insert one to three plain sentences; keep the truth of the original."""
     rng = KeyedRandom(seed, "near", number)
     expander = GrammarExpander(rng, dict(original.variables), generate_personal_value)
     sentences = list(original.sentences)
@@ -385,16 +391,16 @@ def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocume
         )
         sentences[index : index + (edit_kind == 1)] = [new_sentence]
     edited = replace(original, number=number, sentences=tuple(sentences), copy_of=original.number)
-    is_identical = edited.text.split() == original.text.split()  # what was exchanged came back
+    is_identical = edited.text.split() == original.text.split()  # the edits may cancel out
     return replace(edited, copy_kind="exact" if is_identical else "near")
 
 
-#: A near copy is made of a document with at least so many plain sentences.
+#: Plain sentences that the original of a near copy must have.
 MIN_PLAIN_SENTENCES = 6
 
 
 def list_document_numbers(block_number: int, document_count: int) -> range:
-    """The numbers of the documents of a block, of a town of so many."""
+    """Return the numbers of the documents of a block in a town of this size."""
     return range(
         block_number * BLOCK_DOCUMENTS, min((block_number + 1) * BLOCK_DOCUMENTS, document_count)
     )
@@ -403,7 +409,7 @@ def list_document_numbers(block_number: int, document_count: int) -> range:
 def compose_block(
     block_number: int, document_count: int, seed: int, rates: TownRates
 ) -> list[TownDocument]:
-    """The documents of a block, of a town of so many: originals, and copies of some of them."""
+    """Compose the documents of a block: originals, and copies of some of them."""
     document_numbers = list_document_numbers(block_number, document_count)
     rng = KeyedRandom(seed, "block", block_number)
     copy_kinds = {}
@@ -442,17 +448,15 @@ def compose_block(
             composed[n] = make_near_copy(n, composed[near_originals[n]], seed)
         elif n in exact_originals:
             composed[n] = make_exact_copy(n, composed[exact_originals[n]], seed)
-        elif n not in composed:  # there are not enough originals
+        elif n not in composed:  # too few originals for this copy
             composed[n] = compose_document(n, seed, rates)
     return [composed[n] for n in document_numbers]
 
 
 def compute_shingle_similarity(first_text: str, second_text: str, shingle_words: int = 5) -> float:
-    """Jaccard similarity of the sets of shingles of this many words, in lower case."""
-    first_shingles, second_shingles = (
-        _build_shingles(first_text, shingle_words),
-        _build_shingles(second_text, shingle_words),
-    )
+    """Compute the Jaccard similarity of two texts in lower case, by shingles of words."""
+    first_shingles = _build_shingles(first_text, shingle_words)
+    second_shingles = _build_shingles(second_text, shingle_words)
     return len(first_shingles & second_shingles) / len(first_shingles | second_shingles)
 
 

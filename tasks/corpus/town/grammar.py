@@ -1,18 +1,18 @@
-"""A grammar as data, and the dice that choose from it.
+"""Expand a grammar that is stored as data, with reproducible random choices.
 
-A file of rules is plain text: "== name" begins a rule, every line under it is one way to say it.
-In a line stand slots:
+A file of rules is plain text. "== name" begins a rule, and each line below it is one alternative. A
+line may have slots:
 
-    {weather}         one way to say the rule "weather"
-    {named=hero}      the same, which {$hero} says again
-    {$year}           a word that the document knows
-    {^weather}        with a capital letter
-    {a animal}        with its article, "an otter"
-    {!EMAIL}          personal data of a type; where it stands is noted
-    ¶                 the end of a line
+- {weather}: one alternative of the rule "weather"
+- {named=hero}: the same, stored for reuse as {$hero}
+- {$year}: a variable of the document
+- {^weather}: with a capital letter
+- {a animal}: with its article, "an otter"
+- {!EMAIL}: personal data of a type; its position is recorded
+- ¶: the end of a line
 
-The dice are BLAKE2b in counter mode: the same numbers on every machine and under every version of
-Python and numpy, which promise that of none of their generators' methods.
+Random numbers come from BLAKE2b in counter mode, because these are the same on every machine and
+under every version of Python and numpy. Their own generators do not guarantee that for any method.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _EIGHT_UINT64 = struct.Struct("<8Q")
 
 
 class KeyedRandom:
-    """Numbers that depend on a key and on nothing else."""
+    """Generate random numbers that depend only on a key."""
 
     def __init__(self, *key_parts: object) -> None:
         self._key_bytes = "\0".join(map(str, key_parts)).encode()
         self._counter, self._unused_numbers = 0, list[int]()
 
     def _draw_uint64(self) -> int:
-        """64 bits."""
         if not self._unused_numbers:
             data = self._key_bytes + self._counter.to_bytes(8, "big")
             self._unused_numbers = list(
@@ -53,18 +52,18 @@ class KeyedRandom:
         return self._unused_numbers.pop()
 
     def draw_below(self, limit: int) -> int:
-        """A number from 0 to n - 1, each as likely as the others to within n / 2⁶⁴."""
+        """Draw from 0 to limit - 1, uniformly to within limit / 2⁶⁴."""
         return (self._draw_uint64() * limit) >> 64
 
     def draw_bool(self, probability: float) -> bool:
-        """True with this probability."""
+        """Draw True with this probability."""
         return self._draw_uint64() < int(probability * 2.0**64)
 
     def pick(self, values: Sequence[T]) -> T:
         return values[self.draw_below(len(values))]
 
     def sample(self, values: Sequence[T], count: int) -> list[T]:
-        """So many different ones in random order; all of them where there are fewer."""
+        """Draw different values in random order; all of them if there are fewer than ``count``."""
         remaining = list(values)
         return [
             remaining.pop(self.draw_below(len(remaining)))
@@ -73,7 +72,7 @@ class KeyedRandom:
 
 
 class PersonalSpan(NamedTuple):
-    """Personal data of a type, from character ``start`` to ``end``."""
+    """Mark personal data of a type, from character ``start`` to before ``end``."""
 
     type: str
     start: int
@@ -81,13 +80,15 @@ class PersonalSpan(NamedTuple):
 
 
 class AnnotatedText(NamedTuple):
-    """A stretch of text, with where personal data stands in it."""
+    """Hold a text with the spans of personal data in it."""
 
     text: str
     spans: tuple[PersonalSpan, ...] = ()
 
 
 class RuleSlot(NamedTuple):
+    """Hold a parsed slot of a rule line."""
+
     name: str
     is_capitalised: bool = False
     has_article: bool = False
@@ -101,7 +102,7 @@ _SLOT_PATTERN = re.compile(r"\{(\^?)(a )?([$!]?)([\w.]+)(?:=(\w+))?\}")
 
 
 def parse_rules(rules_text: str) -> dict[str, list[RuleLine]]:
-    """The rules of a file."""
+    """Parse the rules of a file."""
     rules: dict[str, list[RuleLine]] = {}
     rule_name = ""
     for line in rules_text.splitlines():
@@ -132,13 +133,17 @@ def _parse_rule_line(line_text: str) -> RuleLine:
         end = match.end()
     remainder = line_text[end:]
     if "{" in remainder or "}" in remainder:
-        raise ValueError(f"a slot that cannot be read: {line_text!r}")
+        raise ValueError(f"a slot of the rule line {line_text!r} is invalid; correct its braces")
     return tuple(part for part in (*parts, AnnotatedText(remainder)) if part != AnnotatedText(""))
 
 
 @cache
 def load_rules() -> dict[str, list[RuleLine]]:
-    """All rules of the town. ValueError where a slot names a rule that there is not."""
+    """Load all rules of the town.
+
+    Raises:
+        ValueError: if a slot names a rule that does not exist.
+    """
     all_rules: dict[str, list[RuleLine]] = {}
     for file_name in RULE_FILES:
         all_rules |= parse_rules((DATA_FOLDER / file_name).read_text(encoding="utf-8"))
@@ -147,25 +152,25 @@ def load_rules() -> dict[str, list[RuleLine]]:
             if isinstance(part, RuleSlot) and not (
                 part.is_variable or part.is_personal or part.name in all_rules
             ):
-                raise ValueError(f"there is no rule {part.name!r}")
+                raise ValueError(f"a slot names the rule {part.name!r}, which does not exist")
     return all_rules
 
 
 @dataclass
 class GrammarExpander:
-    """Says rules, with the dice and the known words of one document."""
+    """Expand rules with the random numbers and variables of one document."""
 
     rng: KeyedRandom
     variables: dict[str, str]
-    #: Makes a value of a type of personal data.
+    #: Generates a value of a type of personal data.
     make_personal_value: Callable[[str, KeyedRandom], str]
 
     def expand_rule(self, rule_name: str) -> AnnotatedText:
-        """One way to say a rule."""
+        """Expand a random alternative of a rule."""
         return self.expand_line(self.rng.pick(load_rules()[rule_name]))
 
     def expand_line(self, line: RuleLine) -> AnnotatedText:
-        """A line with its slots filled."""
+        """Fill the slots of a line."""
         texts = [
             part if isinstance(part, AnnotatedText) else self._fill_slot(part) for part in line
         ]
@@ -191,9 +196,9 @@ class GrammarExpander:
 
 
 def concatenate_texts(texts: Sequence[AnnotatedText]) -> AnnotatedText:
-    """Texts one behind the other."""
+    """Concatenate texts and shift their spans."""
     text = "".join([annotated.text for annotated in texts])
-    if not any([annotated.spans for annotated in texts]):  # noqa: C419  (most have none: no generator)
+    if not any([annotated.spans for annotated in texts]):  # noqa: C419  (a list is faster)
         return AnnotatedText(text)
     spans: list[PersonalSpan] = []
     length = 0

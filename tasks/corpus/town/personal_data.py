@@ -1,10 +1,10 @@
-"""Personal data of nobody, in the formats in which people write it.
+"""Generate personal data of nobody, in the formats that people use.
 
-Where a range is set aside for fiction, examples or tests, values come from it: domains of RFC 2606,
-telephone numbers of the regulators' lists for drama, the issuers' test numbers, the example bank of
-the IBAN registry, Internet addresses of special purposes. Where the reserved range is one that no
-detector takes for real (the documentation addresses, the numbers of social security in
-advertisements), a valid value stands that was drawn by lot, and may belong to somebody by chance.
+Values come from ranges reserved for fiction, examples or tests, where such ranges exist: domains of
+RFC 2606, the regulators' telephone numbers for drama, the card issuers' test numbers, the example
+bank of the IBAN registry, and special-purpose Internet addresses. Detectors ignore some reserved
+ranges (documentation addresses, social security numbers from advertisements). For those types a
+random valid value is used, which may belong to somebody by chance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SYLLABLES = "bel dra fen gor hal jas kel lum mir nor oth pel quin ras sil tor u
 
 
 def generate_personal_value(data_type: str, rng: KeyedRandom) -> str:
-    """A value of this type of ``hallmark.tasks.measures.personal_data``."""
+    """Generate a value of this personal data type."""
     return GENERATOR_BY_TYPE[data_type](rng)  # type: ignore[index]
 
 
@@ -58,7 +58,7 @@ def generate_email(rng: KeyedRandom) -> str:
     return address.upper() if rng.draw_bool(0.05) else address
 
 
-#: Set aside for drama: North America 555-0100 to 0199; Ofcom, London and Leeds; ARCEP, Paris;
+#: Reserved for drama: North America 555-0100 to 0199; Ofcom, London and Leeds; ARCEP, Paris;
 #: Bundesnetzagentur, Berlin; ACMA, Sydney. "#" is a digit.
 _PHONE_TEMPLATES = (
     "({area}) 555-01##",
@@ -84,7 +84,7 @@ def generate_phone_number(rng: KeyedRandom) -> str:
     return "".join(rng.pick(_DIGITS) if character == "#" else character for character in template)
 
 
-#: Beginnings of the issuers' published test numbers, with the lengths of the groups.
+#: Prefixes of the issuers' published test numbers, with the lengths of the digit groups.
 _CARD_PREFIXES = (
     ("411111", (4, 4, 4, 4)),
     ("401288", (4, 4, 4, 4)),
@@ -111,7 +111,7 @@ def generate_card_number(rng: KeyedRandom) -> str:
     return separator.join(digit_groups)
 
 
-#: Country, bank (the registry's example, or one that is given to nobody) and digits behind it.
+#: Country, bank (the registry's example or an unassigned one) and number of digits after it.
 _IBAN_BANKS = (
     ("GB", "WEST", 14),
     ("DE", "00000000", 10),
@@ -136,7 +136,7 @@ def generate_ssn(rng: KeyedRandom) -> str:
     return f"{area:03d}-{group:02d}-{serial:04d}"
 
 
-#: Global addresses of special purposes (RFC 7534, 7535, 7450, 7526), which are no person's.
+#: Global special-purpose addresses (RFC 7534, 7535, 7450, 7526) that belong to no person.
 _IPV4_PREFIXES = ("192.31.196.", "192.52.193.", "192.175.48.", "192.88.99.")
 
 
@@ -147,7 +147,7 @@ def generate_ip_address(rng: KeyedRandom) -> str:
 
 
 def generate_secret(rng: KeyedRandom) -> str:
-    """With a vendor's prefix; EXAMPLE stands in most of them, as in the vendors' own examples."""
+    """Generate a secret with a vendor's prefix; most contain EXAMPLE, as vendors' examples do."""
     uppercase_alphanumeric = _LOWERCASE.upper() + _DIGITS
     return rng.pick(
         [

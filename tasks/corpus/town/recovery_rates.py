@@ -1,4 +1,4 @@
-"""Compares the ledgers and signals of the corpus stages with the truth of a town."""
+"""Compare the ledgers and signals of the corpus stages with the truth about a town."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 Row = dict[str, Any]
 
-#: What kind of copies a stage removes.
+#: The kind of copies that a stage removes.
 COPY_KIND_BY_STAGE = {"deduplicate": "exact", "deduplicate_near": "near"}
 
 
 def compute_share_with_interval(hits: int, n: int) -> Row:
+    """Compute hits / n with its Wilson interval; None for n = 0."""
     low, high = wilson_interval(hits, n) if n else (None, None)
     share = hits / n if n else None
     return {"hits": hits, "n": n, "share": share, "low": low, "high": high}
@@ -29,11 +30,11 @@ def compute_share_with_interval(hits: int, n: int) -> Row:
 
 @dataclass
 class RecoveryEvaluator:
-    """Compares the stages with the truth of one town."""
+    """Evaluate the stages of a run against the truth about one town."""
 
     source_name: str
-    near_threshold: float  # similarity from which a near copy is to be found
-    length_bounds: Sequence[int]  # characters at which rude documents are told apart
+    near_threshold: float  # similarity from which near copies should be found
+    length_bounds: Sequence[int]  # characters; limits of the length classes of rude documents
     truth_by_id: dict[bytes, Row]
     planted_spans: list[Row]
     history: Mapping[str, Artifact]
@@ -41,12 +42,12 @@ class RecoveryEvaluator:
     def __post_init__(self) -> None:
         ledger_columns = ["doc_id", "source", "action", "reason", "matched_doc_id", "span_hash"]
         self.ledger_by_stage: dict[str, list[Row]] = {}
-        #: The documents that came to each stage.
+        #: The documents that reached each stage.
         self.arrived_by_stage: dict[str, set[bytes]] = {}
         present_ids = set(self.truth_by_id)
         for stage_label, artifact in self.history.items():
             self.arrived_by_stage[stage_label] = set(present_ids)
-            if artifact.stage == "ingest":  # weights, caps and lists of blocked documents
+            if artifact.stage == "ingest":  # shares, limits and block lists remove documents
                 rows = artifact["documents"].read(["doc_id", "source"])
                 rows = rows.filter(pc.equal(rows["source"], self.source_name))
                 present_ids &= set(rows["doc_id"].to_pylist())
@@ -61,6 +62,7 @@ class RecoveryEvaluator:
                 }
 
     def build_row(self, stage: str, target: str, measure: str, hits: int, n: int) -> Row:
+        """Build a row of the table ``detection_rates``."""
         identifying_fields = {
             "source": self.source_name,
             "stage": stage,
@@ -70,7 +72,7 @@ class RecoveryEvaluator:
         return identifying_fields | compute_share_with_interval(hits, n)
 
     def evaluate_all_stages(self) -> Iterator[Row]:
-        """Rows of the table ``detection_rates``, in the order of the stages."""
+        """Yield the rows of the table ``detection_rates`` in the order of the stages."""
         for stage_label, artifact in self.history.items():
             if artifact.stage in COPY_KIND_BY_STAGE:
                 yield from self.evaluate_copy_removal(
@@ -104,8 +106,11 @@ class RecoveryEvaluator:
     # Duplicates ------------------------------------------------------------------------------
 
     def evaluate_copy_removal(self, stage_label: str, copy_kind: str) -> Iterator[Row]:
-        """A pair is found where one of the two was removed for the other's sake. Pairs whose two
-        documents came to the stage count."""
+        """Yield recall and precision of the removal of copies.
+
+        A pair is detected if one of its documents was removed as a copy of the other. Only pairs
+        whose documents both reached the stage count.
+        """
         matched_by_id = {
             r["doc_id"]: r["matched_doc_id"]
             for r in self.ledger_by_stage[stage_label]
@@ -159,7 +164,7 @@ class RecoveryEvaluator:
     # Language --------------------------------------------------------------------------------
 
     def evaluate_language_labels(self, stage_label: str, artifact: Artifact) -> Iterator[Row]:
-        """All of the town's documents are in English."""
+        """Yield the recall of English; all documents of the town are in English."""
         signals = artifact["signals"].read(["doc_id", "language"])
         language_by_id = dict(
             zip(signals["doc_id"].to_pylist(), signals["language"].to_pylist(), strict=True)
@@ -179,7 +184,7 @@ class RecoveryEvaluator:
     # People ----------------------------------------------------------------------------------
 
     def evaluate_people_mentions(self, stage_label: str, artifact: Artifact) -> Iterator[Row]:
-        """The town's peoples, where the signal was made with their lexicon."""
+        """Yield recall and precision for the town's peoples, if the signal used their lexicon."""
         signals = artifact["signals"].read(["doc_id", "identities"])
         groups_of_documents = zip(
             signals["doc_id"].to_pylist(), signals["identities"].to_pylist(), strict=True
@@ -203,9 +208,12 @@ class RecoveryEvaluator:
     # Personal data ---------------------------------------------------------------------------
 
     def evaluate_redactions(self, stage_label: str) -> Iterator[Row]:
-        """A span is found where the same value was masked, whole and as this type. Values are
-        compared by their keyed hashes: places move where a stage before took out a stretch. Of a
-        type nothing of which was planted or found nothing is told."""
+        """Yield recall and precision of the redactions by type.
+
+        A span is detected if the same value was redacted completely and as this type. Values are
+        compared by their keyed hashes, because positions change if an earlier stage removed a
+        passage. Types that were neither planted nor redacted have no row.
+        """
         planted_counts = Counter(
             (row["doc_id"], row["type"], row["span_hash"])
             for row in self.planted_spans
@@ -252,7 +260,7 @@ class RecoveryEvaluator:
     # Rude speech -----------------------------------------------------------------------------
 
     def find_removed_ids(self, stage_label: str, rule_names: Sequence[str]) -> set[bytes]:
-        """Return the documents that rules removed, or would have, had no other rule done so."""
+        """Return the documents that these rules removed, or would have removed on their own."""
         return {
             row["doc_id"]
             for row in self.ledger_by_stage[stage_label]
@@ -260,21 +268,22 @@ class RecoveryEvaluator:
         }
 
     def find_tagged_ids(self, artifact: Artifact, rule_names: Sequence[str]) -> set[bytes]:
-        """Return the documents that rules tagged."""
+        """Return the documents that these rules tagged."""
         rows = artifact["documents"].read(["doc_id", "source", "tags"])
         rows = rows.filter(pc.equal(rows["source"], self.source_name)).to_pylist()
         return {row["doc_id"] for row in rows if {*(row["tags"] or ())} & {*rule_names}}
 
     def evaluate_toxicity_rules(self, stage_label: str, flagged_ids: set[bytes]) -> Iterator[Row]:
-        """Yield what the rules over toxicity found: ``taken``, the documents they removed or
-        tagged."""
+        """Yield recall, precision and false alarms of the toxicity rules.
+
+        Args:
+            flagged_ids: The documents that the rules removed or tagged.
+        """
         documents = [
             row for i, row in self.truth_by_id.items() if i in self.arrived_by_stage[stage_label]
         ]
-        rude_documents, civil_documents = (
-            [r for r in documents if r["rude_sentences"]],
-            [r for r in documents if not r["rude_sentences"]],
-        )
+        rude_documents = [r for r in documents if r["rude_sentences"]]
+        civil_documents = [r for r in documents if not r["rude_sentences"]]
 
         def build_rule_row(target: str, measure: str, relevant_rows: Sequence[Row]) -> Row:
             hits = sum(r["doc_id"] in flagged_ids for r in relevant_rows)

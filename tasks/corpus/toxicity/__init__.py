@@ -1,4 +1,4 @@
-"""How a document's toxicity is scored: its windows, and which scorer is asked of which.
+"""Score the toxicity of documents: in windows, and with a cascade of scorers.
 
-Imports the contract and the scorers.
+Imports only the contract and the scorers.
 """

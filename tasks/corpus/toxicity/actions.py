@@ -1,4 +1,4 @@
-"""What a rule over a toxicity score does by default, and why.
+"""Choose the default action of a rule over a toxicity score, and explain it.
 
 The embedded scorer finds words, not meaning. It scores harmless sentences about Black or gay people
 as toxic, so by default it removes nothing: its rules tag. A neural classifier reads sentences, so
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-#: Why the default depends on the scorer, by its kind.
+#: Description of each kind of scorer, which explains its default action.
 _SCORER_DESCRIPTIONS = {
     "linear": "the embedded scorer, which finds words, not meaning, and scores harmless mentions "
     "of minorities as toxic",
@@ -18,16 +18,14 @@ _SCORER_DESCRIPTIONS = {
 
 
 def choose_default_action(scorer_kind: str) -> Literal["remove", "tag"]:
-    """Return the action of a rule over a toxicity score for which the config names none."""
+    """Return the action of a toxicity rule for which the config names none."""
     return "tag" if scorer_kind == "linear" else "remove"
 
 
 def explain_action(action: str, scorer_kind: str) -> str:
     """Say whether an action is the default of a scorer, or was set in the config."""
-    default_action, description = (
-        choose_default_action(scorer_kind),
-        _SCORER_DESCRIPTIONS[scorer_kind],
-    )
+    default_action = choose_default_action(scorer_kind)
+    description = _SCORER_DESCRIPTIONS[scorer_kind]
     if action == default_action:
         return f"the default with {description}"
     return f"set in the config; the default is {default_action} with {description}"

@@ -1,4 +1,4 @@
-"""Scores of documents, window by window, by all heads of a scorer."""
+"""Score documents window by window with all heads of a scorer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEAD_MEANINGS = {
 
 
 def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
-    """A column for each head; ``more``: what is said of all of them."""
+    """Build a column for each head, whose meaning ends with ``meaning_suffix``."""
     return [
         column(
             head, pa.float32(), "figure", f"{_HEAD_MEANINGS[head]}: {meaning_suffix}", unit="score"
@@ -33,15 +33,15 @@ def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
 
 
 WINDOW_SCORES = table_schema(
-    "Scores of the documents by head, window by window; at least one row a document. A head that "
-    "the scorer lacks is null.",
+    "Scores of the documents by head and window; at least one row per document. A head that the "
+    "scorer lacks is null.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("window_index", pa.int32(), "figure", "which window of it, from 0"),
+    column("window_index", pa.int32(), "figure", "index of the window in the document, from 0"),
     column(
-        "char_start", pa.int64(), "figure", "where the window begins in the text", unit="characters"
+        "char_start", pa.int64(), "figure", "start of the window in the text", unit="characters"
     ),
-    column("char_end", pa.int64(), "figure", "where it ends", unit="characters"),
-    *build_head_columns("what the scorer says; null where it could not"),
+    column("char_end", pa.int64(), "figure", "end of the window", unit="characters"),
+    *build_head_columns("score of the window; null if the scorer failed"),
     partition_by=True,
 )
 
@@ -49,9 +49,9 @@ _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
 
 
 def split_into_windows(text: str, max_characters: int) -> Iterator[tuple[int, int]]:
-    """Stretches of at most ``length`` characters that cover the text, cut between words.
+    """Yield spans of at most ``max_characters`` that cover the text, split between words.
 
-    Only the last fifth of a window is searched for a place to cut: a word may be longer.
+    Only the last fifth of a window is searched for a place to split, because a word may be longer.
     """
     start = 0
     while len(text) - start > max_characters:
@@ -67,10 +67,15 @@ def split_into_windows(text: str, max_characters: int) -> Iterator[tuple[int, in
 def score_document_windows(
     batch: pa.RecordBatch, needs_scoring: np.ndarray, max_characters: int, scorer: ScorerConfig
 ) -> dict[str, pa.Array]:
-    """Columns of WINDOWS for a batch of documents; one that is not ``asked`` is one window."""
+    """Compute the columns of WINDOW_SCORES for a batch of documents.
+
+    Args:
+        needs_scoring: (n,) whether to score each document; the others are one window without
+            scores.
+    """
     rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
     window_texts: list[str] = []
-    scored_rows: list[int] = []  # which rows the pieces are
+    scored_rows: list[int] = []  # indices in rows of the window_texts
     for document, (text, is_needed) in enumerate(
         zip(batch["text"].to_pylist(), needs_scoring, strict=True)
     ):
@@ -96,17 +101,20 @@ def score_document_windows(
 
 
 def _nan_to_null(scores: np.ndarray) -> pa.Array:
-    return pa.array(scores, pa.float32(), mask=np.isnan(scores))  # NaN: null
+    return pa.array(scores, pa.float32(), mask=np.isnan(scores))
 
 
 def compute_highest_scores(window_scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """doc_id and, by head, the highest score that each document has, from columns of WINDOWS."""
+    """Compute doc_id and the highest score per head of each document.
+
+    Args:
+        window_scores: Columns of WINDOW_SCORES.
+    """
     document_starts = np.flatnonzero(window_scores["window_index"].to_numpy() == 0)
     highest_scores = {"doc_id": window_scores["doc_id"].take(pa.array(document_starts, pa.int64()))}
     for head in TOXICITY_HEADS:
-        head_scores = (
-            window_scores[head].to_numpy(zero_copy_only=False).astype(np.float32)
-        )  # null is NaN
+        # Null becomes NaN.
+        head_scores = window_scores[head].to_numpy(zero_copy_only=False).astype(np.float32)
         highest_scores[head] = _nan_to_null(
             np.fmax.reduceat(head_scores, document_starts) if len(document_starts) else head_scores
         )

@@ -1,4 +1,4 @@
-"""What these commands leave is no matter of Prefect's."""
+"""Fixtures: flows run as plain calls here, because these tests do not depend on Prefect."""
 
 import pytest
 

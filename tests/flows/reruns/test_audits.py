@@ -1,4 +1,4 @@
-"""Audits of the checkpoints of smoke."""
+"""`hallmark audit` on checkpoints of the smoke run."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.reports import pages
 pytestmark = pytest.mark.slow
 
 
-def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
+def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     behind = [
         "bias_respond",
@@ -33,8 +33,8 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
     said = smoke("status").stdout
-    assert f"audit of {report['checkpoint']}" in said and "nothing is stale" in said
-    # With settings that no file knows: those of its run, and its own.
+    assert f"audit of {report['checkpoint']}" in said and "all stages are up to date" in said
+    # With a setting on the command line; all others come from the run of the checkpoint.
     report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
     assert report["audits"] == ["bias"] and not any(
         stage["stale_reasons"] for stage in report["stages"]

@@ -1,4 +1,4 @@
-"""Findings of checkpoints side by side, in pairs of what they were asked alike."""
+"""`hallmark compare` compares findings of checkpoints in pairs of the same items."""
 
 import io
 import re
@@ -39,10 +39,10 @@ def test_differences_are_those_of_pairs(apart, both):
         "0",
         both[1].split("@")[1],
     ]
-    assert "has no such audit" in report["incomparable"]["extraction"]
+    assert "has no audit extraction" in report["incomparable"]["extraction"]
     rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
     runs = [open_run(subject["run"], str(apart.store)) for subject in report["checkpoints"]]
-    # By hand, from the pairs themselves.
+    # Computed here from the pairs.
     sides = [
         {
             r["item"]: (r["value"], r["cluster"])
@@ -83,7 +83,7 @@ def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart
     assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
 
 
-def test_what_was_asked_otherwise_is_not_compared(apart, both):
+def test_audits_with_other_requests_are_not_compared(apart, both):
     other = apart.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
     said = apart("compare", both[1], other, code=1).stderr
     assert "nothing can be compared" in said and "bias: its settings differ: seed" in said
@@ -99,8 +99,8 @@ def test_what_was_asked_otherwise_is_not_compared(apart, both):
 def test_bad_names_are_one_sentence(apart, both):
     assert "name two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
-    assert "runs called '2'" in apart("compare", both[0], "2", code=2).stderr
-    assert "has nothing to be compared with" in apart("compare", both[0], code=2).stderr
+    assert "runs named '2'" in apart("compare", both[0], "2", code=2).stderr
+    assert "only one audited checkpoint" in apart("compare", both[0], code=2).stderr
     assert (
         "was not audited in this store yet"
         in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
@@ -108,7 +108,7 @@ def test_bad_names_are_one_sentence(apart, both):
     assert "no checkpoint 'nobody'" in apart("compare", both[0], "nobody", code=2).stderr
 
 
-def test_nothing_to_compare_is_said(apart):
+def test_nothing_to_compare_is_reported(apart):
     run = open_run(apart.first, str(apart.store))
     with pytest.raises(HallmarkError, match="no audit ran"):
         compare_checkpoints(
@@ -123,7 +123,7 @@ def test_nothing_to_compare_is_said(apart):
     assert known["model"] and not any(known[name] for name in ("bigram", "fivegram", "gzip"))
 
 
-def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
+def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     apart, both, monkeypatch
 ):
     told = io.StringIO()
@@ -138,15 +138,15 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
     assert len({run["associations_build_requests"].name for run in runs}) == 1
     *_, said = done.stderr.splitlines()
-    assert all(f"{apart.first}@{step}: the policy is broken: none" in said for step in steps)
+    assert all(f"{apart.first}@{step}: the policy failed: none" in said for step in steps)
     names = [f"{apart.first}@{step}" for step in steps]
     assert [line for line in told.getvalue().splitlines() if line in names] == names
     for run in runs:  # as it says
-        assert f"hallmark trace {run.id} associations.association_strength shows the rows" in said
+        assert f"hallmark trace {run.id} associations.association_strength shows its rows" in said
     assert apart("trace", runs[0].id, "associations.association_strength").stdout
 
     report = apart.json("compare", f"{apart.first}@all")
-    # What was audited before is not lost behind a newer run with --only.
+    # A newer run with --only does not hide earlier audits.
     assert apart.json("compare", *both)["incomparable"]["bias"] == "its settings differ: seed"
     row = next(r for r in report["rows"] if r["metric"] == "association_strength")
     path = apart.store / "site/runs" / apart.first / "trajectory/trajectory.html"
@@ -158,13 +158,13 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
         for step, value in zip(steps, row["values"], strict=True)
     ]
     assert pages.broken_links(path.parent) == []
-    # A run that audits none of them takes it from the site before; a report makes all of it anew.
+    # A run that audits none of them reuses the page; a report rebuilds everything.
     text, file = path.read_bytes(), path.stat().st_ino
     apart.json("run", "smoke", "--until", "ingest")
     assert path.stat().st_ino == file
     apart.json("report")
     assert path.stat().st_ino != file and path.read_bytes() == text
-    assert find_audited_trainings([first]) == []  # of one audited checkpoint there is none
+    assert find_audited_trainings([first]) == []  # no page for a single audited checkpoint
 
 
 def _without(run):
@@ -175,13 +175,13 @@ def _without(run):
     return bare
 
 
-def test_a_broken_policy_says_how_its_rows_are_found_from_anywhere(apart, both, tmp_path):
-    """The command that it prints, as a shell reads it, from where no store is named."""
+def test_a_failed_policy_names_the_trace_command_with_its_store(apart, both, tmp_path):
+    """The printed command works in a shell where no store is configured."""
     rule = 'policy.rules.r={audit="toxicity", metric="toxicity_probability", lt=-1.0}'
     elsewhere = replace(apart, store=tmp_path / "a store")
     asked = ("audit", both[0], "--only", "toxicity", "--set", rule, "--store", str(apart.store))
     said = elsewhere(*asked, code=3).stderr
-    program, *command = shlex.split(re.search("; (hallmark trace .*) shows the rows", said)[1])
+    program, *command = shlex.split(re.search("; (hallmark trace .*) shows its rows", said)[1])
     assert program == "hallmark" and command[-2:] == ["--store", str(apart.store)]
     assert "toxicity_probability[" in command[2]
     assert "toxicity_probability" in elsewhere(*command).stdout

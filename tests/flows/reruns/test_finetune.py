@@ -1,4 +1,4 @@
-"""`hallmark finetune` over the smoke run's model."""
+"""`hallmark finetune` on the model of the smoke run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tuned(smoke, tmp_path_factory):
     return done, open_run(ids[-1], str(smoke.store)), config
 
 
-def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
+def test_the_command_prints_scores_and_the_location_of_the_model(smoke, tuned):
     done, run, _ = tuned
     assert run.record["flow"] == "finetune" and list(run.stages) == STAGES
     scores = run["finetune"]["scores"].read().to_pylist()
@@ -54,7 +54,7 @@ def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
     assert not any(stage["stale_reasons"] for stage in report["stages"])
 
 
-def test_a_second_time_it_is_in_the_store(smoke, tuned):
+def test_a_second_fine_tuning_is_cached(smoke, tuned):
     config = tuned[2]
     report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config))
     assert [stage["cached"] for stage in report["stages"]] == [True, True]
@@ -64,7 +64,7 @@ def test_a_second_time_it_is_in_the_store(smoke, tuned):
     assert [stage["cached"] for stage in report["stages"]] == [False, False]
 
 
-def test_the_site_leads_to_its_card_whose_lines_run(smoke, tuned, monkeypatch, capsys):
+def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, capsys):
     _, run, _ = tuned
     site = smoke.store / "site"
     page = f"runs/{run.id}/task_card/task_card.html"
@@ -89,13 +89,13 @@ def test_the_site_leads_to_its_card_whose_lines_run(smoke, tuned, monkeypatch, c
     assert len(lines) == 2 and capsys.readouterr().out.count("\n") == 2
 
 
-def test_its_replay_is_green(smoke, tuned):
+def test_the_replay_of_a_fine_tuning_passes(smoke, tuned):
     verdict = smoke.json("replay", tuned[1].id)
     assert [row["label"] for row in verdict["stages"]] == STAGES
     assert [row["verdict"] for row in verdict["stages"]] == ["equal", "equal"]
 
 
-def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tuned):
+def test_missing_settings_come_from_the_run_of_the_checkpoint(smoke, tuned):
     _, run, config = tuned
     first = open_run(smoke.first, str(smoke.store))
     assert run.config.ingest == first.config.ingest
@@ -106,15 +106,15 @@ def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tu
     assert settled.config.pretrain == first.config.pretrain
 
 
-def test_a_model_of_labels_is_no_language_model(smoke, tuned):
+def test_a_model_of_labels_is_not_a_language_model(smoke, tuned):
     _, run, _ = tuned
     done = smoke("audit", run.id, "--only", "bias", code=2)
-    assert "gives labels and no text: what is asked needs a language model" in done.stderr
-    done = smoke("run", "smoke", "--start", run.id, code=2)
+    assert "outputs labels, not text; this command needs a language model" in done.stderr
+    done = smoke("run", "smoke", "--start-checkpoint", run.id, code=2)
     assert "it gives labels and writes no text" in done.stderr
 
 
-def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned):
+def test_a_purge_names_models_that_were_fine_tuned(smoke, tuned):
     _, run, _ = tuned
     first = open_run(smoke.first, str(smoke.store))
     subject = resolve_checkpoint(run.store, run.id)
@@ -127,7 +127,7 @@ def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned)
     assert rows[made[-1]]["start_checkpoint"] == first.find_checkpoints()[-1].name
 
 
-def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
+def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     config = write_config(tmp_path, 'kind = "poems"')
     done = smoke("finetune", f"{smoke.first}@0", "--config", str(config), code=2)
     assert "finetune.task" in done.stderr and str(config) in done.stderr
@@ -140,5 +140,5 @@ def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
     config = write_config(tmp_path, more="[finetune.data.more]\n")
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
-    with pytest.raises(UsageError, match="run of its own: hallmark finetune"):
+    with pytest.raises(UsageError, match="a separate run: hallmark finetune"):
         resolve_flow_arguments("smoke", [], "finetune", store=str(smoke.store))

@@ -1,4 +1,4 @@
-"""A run that adds to the corpus of the smoke run."""
+"""A run that extends the corpus of the smoke run."""
 
 import json
 import random
@@ -37,8 +37,9 @@ context = 128
 
 @pytest.fixture(scope="module")
 def grown(smoke, tmp_path_factory):
-    """The smoke run's corpus with a few documents more: copies, near copies, and new ones. Returns
-    (the run, the path of its config, texts by what is to become of them)."""
+    """Extend the corpus of the smoke run with copies, near-duplicates and new documents.
+
+    Returns the run, the path of its config, and the texts by their expected outcome."""
     folder = tmp_path_factory.mktemp("grown")
     documents = open_run(smoke.first, str(smoke.store))["deduplicate_near"]["documents"]
     rows = [r for r in documents.read(["text", "split"]).to_pylist() if len(r["text"].split()) > 80]
@@ -52,14 +53,14 @@ def grown(smoke, tmp_path_factory):
     lines = [json.dumps({"text": text}) for some in texts.values() for text in some]
     (folder / "more.jsonl").write_text("\n".join(lines))
     config = folder / "second.toml"
-    # The start of the id will do; run.json has the whole of it.
+    # The start of the id is enough; run.json records the complete id.
     config.write_text(CONFIG.format(earlier=smoke.first[:-1], path=folder / "more.jsonl"))
     report = smoke.json("run", str(config), "--until", "pack")
     yield open_run(report["run"], str(smoke.store)), config, texts
     shutil.rmtree(smoke.store / "runs" / report["run"])
 
 
-def test_new_documents_leave_where_an_earlier_one_is_the_same(smoke, grown):
+def test_new_documents_equal_to_earlier_ones_are_removed(smoke, grown):
     run, _, texts = grown
     assert run.earlier_run_name == smoke.first
     raw = {d["doc_id"]: d["text"] for d in run["ingest"]["documents"].read().to_pylist()}
@@ -72,7 +73,7 @@ def test_new_documents_leave_where_an_earlier_one_is_the_same(smoke, grown):
     assert found == {text: reason for reason, some in texts.items() for text in some}
 
 
-def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
+def test_later_stages_read_the_whole_corpus(smoke, grown):
     run, _, texts = grown
     before = open_run(smoke.first, str(smoke.store))
     names = [f"{each['plant_canaries'].name}#documents" for each in (before, run)]
@@ -113,7 +114,7 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
     assert {smoke.first, run.id} <= set(purged["runs"])
 
 
-def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
+def test_documents_that_packing_skipped_are_found_for_each_addition(smoke, grown):
     run, _, _ = grown
     gone = run["pack"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
     added = {*run["plant_canaries"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
@@ -123,7 +124,7 @@ def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
         assert packed["stage"] == "pack" and "holdout" in packed["ledger"][0]["reason"]
 
 
-def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
+def test_a_forecast_finds_the_whole_corpus_in_the_store(smoke, grown):
     run, config, _ = grown
     report = smoke.json("run", str(config), "--until", "pack", "--dry-run")
     assert {row["state"] for row in report["stages"]} == {"store"}
@@ -133,7 +134,7 @@ def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
     }
 
 
-def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown, monkeypatch):
+def test_incompatible_additions_are_refused_before_anything_runs(smoke, grown, monkeypatch):
     run, config, _ = grown
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     for settings, words in (
@@ -141,12 +142,12 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
         (["split.seed=4"], r"split\.seed is 4, and was 0"),
         (
             ["plant_canaries.enabled=true"],
-            r"plant nothing more: --set plant_canaries\.enabled=false",
+            r"already planted canaries .* set plant_canaries\.enabled=false",
         ),
-        (["earlier_run=20000101-000000-abcd"], "has no run called '20000101-000000-abcd'"),
+        (["earlier_run=20000101-000000-abcd"], "has no run named '20000101-000000-abcd'"),
         (
             ['find_repeats.preferred_sources=["bokks"]'],
-            "names 'bokks', which no source is called; name one",
+            "there is no source 'bokks'; choose from",
         ),
     ):
         with pytest.raises(UsageError, match=words):
@@ -165,5 +166,5 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
         resolve_earlier_run_id(run.store, to_itself)
     itself = run.record | {"config": run.record["config"] | {"earlier_run": run.id}}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(itself).encode())
-    with pytest.raises(UsageError, match="is said to add to itself"):
+    with pytest.raises(UsageError, match="extends itself"):
         resolve_earlier_run_id(run.store, to_itself)

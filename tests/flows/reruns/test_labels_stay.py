@@ -1,5 +1,4 @@
-"""What a purge leaves: names that a document happens to spell; and what it does not: a document
-in bytes that could not be read."""
+"""A purge keeps names that a document happens to contain, and removes unreadable records of it."""
 
 import gzip
 import json
@@ -39,7 +38,7 @@ RUSSIAN = "Фиолетовая подводная лодка тёти Отти�
 
 
 def config(folder, **files):
-    """A source for each of these files."""
+    """Configure one source for each of these files."""
     sources = []
     for name, (kind, data) in files.items():
         (folder / name).write_bytes(data)
@@ -52,7 +51,7 @@ def lines(texts):
 
 
 def labels(artifacts):
-    """The columns of labels of all tables."""
+    """Return the label columns of all tables."""
     return {
         (a.name, table.name): table.read([c.name for c in table.columns.values() if is_label(c)])
         for a in artifacts
@@ -64,7 +63,7 @@ def is_label(column: Column):
     return column.kind == "label"
 
 
-def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
+def test_a_purged_word_is_not_removed_from_labels(tmp_path):
     texts = [f"Document {n} speaks of the Christian harbour and lamp {n * 7}." for n in range(40)]
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
@@ -88,7 +87,7 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
     assert any(a.purged_documents for a in now())
     assert labels(now()) == before
 
-    # So the tokens of the next one are found.
+    # So the tokens of the next document are found.
     mine = next(
         span
         for span in spans.to_pylist()
@@ -105,7 +104,7 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
 
 @pytest.mark.parametrize("schema", [LEDGER, LEXICONS, SPANS])
 def test_rows_that_name_it_keep_their_labels_too(schema):
-    """Long ones as well: a licence stands in many a document."""
+    """This includes long labels: many documents contain the text of a licence."""
     text = "exact duplicate of a near duplicate"
     rows = {f.name: pa.array([text] * 2) for f in schema if f.type == pa.string()}
     rows |= {f.name: hash_to_ids(["gone", "stays"]) for f in schema if f.type == ID_TYPE}
@@ -121,9 +120,6 @@ def test_rows_that_name_it_keep_their_labels_too(schema):
         )
         is None
     )
-
-
-# Bytes ------------------------------------------------------------------------------------------
 
 
 def torn(text):
@@ -146,7 +142,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_quotes_in_whatever_way_it_is_written(name):
+def test_a_record_quotes_in_any_encoding_or_escape(name):
     record = RECORDS[name]
     raw = record.encode() if isinstance(record, str) else record
     text = "".join(chr(0x1D400 + n) for n in range(25)) if "BMP" in name else RUSSIAN
@@ -161,7 +157,7 @@ def test_hostile_records_are_read_in_time():
         assert decode_possible_texts(piece * ((64 << 10) // len(piece)))
 
 
-def test_records_that_cannot_be_read_go_with_their_source_and_are_told_of_others(tmp_path):
+def test_unreadable_records_are_removed_for_their_source_and_counted_for_others(tmp_path):
     hidden = gzip.compress(RUSSIAN.encode(), mtime=0).replace(b"\n", b"") + b"\xff\xff"
     data = lines([RUSSIAN, "Another document that stays."])
     plain = b'{"text": "Not closed, and read by anybody.\n'

@@ -1,4 +1,4 @@
-"""From a found harm to a model without its documents, beside a control."""
+"""`hallmark mitigate` trains without the documents of findings, and a control."""
 
 import os
 from contextlib import nullcontext
@@ -32,7 +32,7 @@ def mitigated(apart):
         "mitigate",
         apart.first,
         FINDING,
-        "--anew",
+        "--from-scratch",
         "--steps",
         "20",
         "--set",
@@ -41,7 +41,7 @@ def mitigated(apart):
     return report, [open_run(s["run"], str(apart.store)) for s in report["checkpoints"]]
 
 
-def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, mitigated):
+def test_the_documents_of_a_finding_and_as_many_random_ones_are_removed(apart, mitigated):
     report, (control, without) = mitigated
     plants = (
         open_run(apart.first, str(apart.store))["plant_canaries"]["canaries"].read().to_pylist()
@@ -58,7 +58,7 @@ def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, m
     assert not gone & copies and not gone & packed[0]
 
 
-def test_both_were_asked_alike_with_one_tokenizer(mitigated):
+def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     report, runs = mitigated
     for label in (
         "train_tokenizer",
@@ -74,19 +74,24 @@ def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     assert ("all", "all") in priced and len(priced) > 3
     bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["heldout_loss"]}
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
-    *_, listed = render_mitigation(report).splitlines()  # behind all that was compared
-    assert listed == f"those behind findings are listed in {report['documents']}"
-    assert "the control lacks fewer" in render_mitigation(report | {"removed_documents": [1, 2]})
-    # Of the same held-out documents, in pairs.
+    *_, listed = render_mitigation(report).splitlines()  # the last line, after the comparison
+    assert (
+        listed
+        == f"the documents that the findings lead to are listed in {report['documents_file']}"
+    )
+    assert "fewer were removed for the control" in render_mitigation(
+        report | {"removed_documents": [1, 2]}
+    )
+    # Paired over the same held-out documents.
     (change,) = rows["bits_per_byte", "model"]["differences"]
     assert change["low"] < change["value"] < change["high"] and change["n"] > 10
-    # What was left out was read by nobody: its copies count as never read.
+    # Removed documents were not read, so their copies count as never read.
     values = runs[1]["audit_extraction"]["values"].read().to_pylist()
     read = {r["times_read"] for r in values if (r["kind"], r["copies"]) == ("record", 8)}
     assert read == {0}
 
 
-def test_cards_say_what_was_left_out(mitigated):
+def test_cards_name_the_removed_documents(mitigated):
     _, (control, without) = mitigated
     for run, why in ((control, "at random, as a control"), (without, "left out of training.")):
         page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
@@ -106,29 +111,29 @@ def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
 
 
 def test_bad_input_is_one_sentence(apart, tmp_path):
-    assert "nothing says what to leave out" in apart("mitigate", apart.first, code=2).stderr
+    assert "there is nothing to remove" in apart("mitigate", apart.first, code=2).stderr
     few = apart("mitigate", apart.first, FINDING, "--rows", "0", code=2).stderr
     assert "--rows is 0" in few
     none = apart("mitigate", apart.first, FINDING, "--steps", "0", code=2).stderr
     assert "steps must be between 1" in none
     assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
     said = apart("mitigate", apart.first, "bias.stereotype_preference", code=2).stderr
-    assert "no training document is behind bias.stereotype_preference" in said
+    assert "lead to no training document bias.stereotype_preference" in said
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
     elsewhere = tmp_path / "model"
     elsewhere.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (elsewhere / name).write_bytes((folder / name).read_bytes())
-    said = apart("mitigate", str(elsewhere), "--toxicity", "0.5", code=2).stderr
-    assert "does not know what it was trained on" in said
+    said = apart("mitigate", str(elsewhere), "--toxicity-threshold", "0.5", code=2).stderr
+    assert "does not know its training documents" in said
     told = "--set=leave_out.toxicity_threshold=0.5"
     assert (
-        "earlier_run adds to"
+        "leave_out and earlier_run cannot be combined"
         in apart("run", "smoke", "--set=earlier_run=latest", told, code=2).stderr
     )
 
 
-def test_what_was_left_out_before_stays_out(apart, mitigated):
+def test_documents_excluded_before_stay_excluded(apart, mitigated):
     _, (_, without) = mitigated
     store, last = str(apart.store), without.find_checkpoints()[-1].name
     one = find_source_document_ids(
@@ -141,7 +146,7 @@ def test_what_was_left_out_before_stays_out(apart, mitigated):
 def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_same_store(
     tmp_path, monkeypatch
 ):
-    """A store, too, may be named by a relative path."""
+    """The store may be a relative path, too."""
     (folder := tmp_path / "of the run").mkdir()
     monkeypatch.chdir(tmp_path)
     place = Store("store")
@@ -161,11 +166,11 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
         "hallmark.flows.pipeline.pipeline",
         lambda **more: begun.append((os.getcwd(), more["store"])),
     )
-    mitigate("x", toxicity=0.5, anew=True, store="store")
+    mitigate("x", toxicity_threshold=0.5, from_scratch=True, store="store")
     assert begun == [(str(folder), str(tmp_path / "store"))] * 2
 
 
-def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
+def test_latest_means_the_run_before_the_arms(tmp_path, monkeypatch):
     run = Run(
         Store(tmp_path),
         {"config": load_config("smoke").model_dump(mode="json"), "folder": str(tmp_path)},
@@ -202,7 +207,7 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
         "hallmark.flows.mitigation.find_finding_document_ids",
         lambda run, *_: asked.append(run) or set(),
     )
-    with pytest.raises(UsageError, match="no training document is behind"):
+    with pytest.raises(UsageError, match="lead to no training document"):
         find_source_document_ids(
             None, "x", ["bias.stereotype_preference[a.b]", "weat.effect", "bold.such"], 5
         )
@@ -216,7 +221,7 @@ def test_any_path_may_name_the_list(tmp_path):
     assert (config.leave_out.toxicity_threshold, config.pretrain.train.steps) == (0.5, 7)
 
 
-def test_a_list_is_named_by_what_it_holds(tmp_path):
+def test_a_list_is_named_by_its_content(tmp_path):
     one = write_document_id_list([b"a" * 16], tmp_path / "x")
     assert (
         one

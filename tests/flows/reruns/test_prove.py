@@ -1,5 +1,7 @@
-"""The closed loop by the command line, on the smoke config: its models learn next to nothing, so
-what is looked at is that arms differ in the right documents and that all is shown."""
+"""`hallmark prove` on the smoke config.
+
+Its models learn almost nothing, so these tests check the documents of the arms and the reports.
+"""
 
 import json
 import re
@@ -28,7 +30,7 @@ RECORDS = "extraction.extractable[record, copies=8]"
 
 @pytest.fixture(scope="module")
 def proved(apart):
-    report = apart.json("prove", apart.first, "--seeds", "1")
+    report = apart.json("prove", apart.first, "--extra-seeds", "1")
     return report, {arm: open_run(name, str(apart.store)) for arm, name in report["runs"].items()}
 
 
@@ -36,14 +38,14 @@ def documents_in(run):
     return set(run.packed_corpus["spans"].read(["doc_id"])["doc_id"].to_pylist())
 
 
-def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved):
+def test_default_findings_have_the_most_copies_and_middle_shares(proved):
     report, _ = proved
     cases = {}
     for row in report["cases"]:
         cases.setdefault(row["case_name"], []).append(row["finding"])
     assert cases["extraction: exposure"] == [
         f"extraction.exposure[copies={n}]" for n in (8, 1)
-    ]  # four secrets each are too few, and no more were planted
+    ]  # four secrets each are too few, but there are no more
     assert cases["extraction: extractable, passage, prefix_tokens=8"] == [
         f"extraction.extractable[passage, copies={n}, prefix_tokens=8]" for n in (8, 1)
     ]
@@ -54,7 +56,7 @@ def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved
     assert len(cases) == 4
 
 
-def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved):
+def test_arms_differ_only_in_the_removed_documents(apart, proved):
     _, runs = proved
     plants = (
         open_run(apart.first, str(apart.store))["plant_canaries"]["canaries"].read().to_pylist()
@@ -93,7 +95,7 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
     assert set(removed[base != removed].tolist()) == {1} and 0 < np.mean(base != removed) < 0.5
 
 
-def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
+def test_all_arms_have_the_same_requests_and_tokenizer(proved):
     report, runs = proved
     for name in (
         "train_tokenizer",
@@ -110,10 +112,10 @@ def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
     assert seeds == [0, 0, 0, 1] and len({r["checkpoint"] for r in report["arms"]}) == 4
 
 
-def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
+def test_a_second_proof_is_fully_cached(apart, proved):
     report, _ = proved
-    said = apart("prove", apart.first, "--seeds", "1").stdout
-    assert "random less removed" in said and "bits per byte" in said
+    said = apart("prove", apart.first, "--extra-seeds", "1").stdout
+    assert "random minus removed" in said and "bits per byte" in said
     assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", said)
     store = open_run(apart.first, str(apart.store)).store
     last = read_all_runs(store)[-1]
@@ -125,7 +127,7 @@ def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
     assert _format_rerun_command(apart.json("status", report["run"])).startswith(command)
 
 
-def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
+def test_the_page_shows_findings_effects_and_held_out_loss(apart, proved):
     report, _ = proved
     run = open_run(report["run"], str(apart.store))
     folder = apart.store / "site" / "runs" / run.id / "removal_experiment_card"
@@ -135,7 +137,7 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
         "without random ones",
         "Bits per byte",
         "extraction.exposure[copies=8]",
-        "said equally often",
+        "stated equally often",
     ):
         assert words in page.text, words
     figures = run["removal_experiment_card"]["figures"].read().to_pylist()
@@ -159,15 +161,15 @@ def test_bad_input_is_one_sentence(apart, proved):
         return apart("prove", *arguments, code=2).stderr
 
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
-    assert "only a run of this store can be proved" in said(str(folder))
-    assert "no run called 'x'" in said("x")
-    assert "--seeds is -1" in said(apart.first, "--seeds", "-1")
+    assert "prove needs a run of this store" in said(str(folder))
+    assert "no run named 'x'" in said("x")
+    assert "--extra-seeds is -1" in said(apart.first, "--extra-seeds", "-1")
     assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
     audited = proved[1]["base"].store
     other = next(run for run in read_all_runs(audited) if run.flow == "prove")
-    assert "is one of the flow prove: it cannot be proved" in said(other.id)
-    assert "itself left documents out" in said(proved[1]["removed"].id)
+    assert "is of the flow prove, and prove cannot repeat it" in said(other.id)
+    assert "already excluded documents from training" in said(proved[1]["removed"].id)
 
 
 def test_findings_without_documents_and_those_with_too_many_are_refused(
@@ -179,17 +181,17 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
         cases = plan_removal_cases(run, findings)
         return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
 
-    with pytest.raises(UsageError, match="no training document is behind these findings"):
+    with pytest.raises(UsageError, match="these findings lead to no training document"):
         removal("bias.stereotype_preference")
-    with pytest.raises(UsageError, match="is no mean of units"):
+    with pytest.raises(UsageError, match="is not a mean over units"):
         removal("capability.bits_per_byte[model]")
-    with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
+    with pytest.raises(UsageError, match="is not a mean over units"):  # combines two measures
         removal("membership.auc[passage, score=loss]")
     assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.stereotype_preference", RECORDS)  # one of them has some
     assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
     monkeypatch.setattr("hallmark.flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
-    with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
+    with pytest.raises(UsageError, match="of the training tokens; without them too little text"):
         removal(RECORDS)
 
 
@@ -201,10 +203,13 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     corpus["stages"] = [e for e in corpus["stages"] if e["label"] in ("ingest", "plant_canaries")]
     fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
     copied = replace(apart, store=store)
-    assert "has trained nothing" in copied("prove", corpus["run"], code=2).stderr
+    assert (
+        "trained no model, so there is no training to repeat"
+        in copied("prove", corpus["run"], code=2).stderr
+    )
     part = run["pack"]["train"].parts[0].entry
     entries = {part["name"]: {name: part[name] for name in ("path", "size", "sha256")}}
     stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": entries}
     fresh.put(f"{run['pack'].folder}/{TOMBSTONES_FILE}", json.dumps(stones).encode())
     said = copied("prove", run.id, code=2).stderr
-    assert "cannot be proved: it needs the document 0000" in said
+    assert "because it needs the document 0000" in said

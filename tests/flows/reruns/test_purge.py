@@ -1,4 +1,4 @@
-"""A document purged: searched for in every byte of the store, found nowhere; all else unchanged."""
+"""After a purge, no byte of the store contains the document, and all else is unchanged."""
 
 import json
 import re
@@ -43,13 +43,13 @@ COPIED = "Eleven marmots signed the treaty of Obersilzbach in invisible green in
 
 
 def records():
-    """By key: the documents of a source, two of them the same."""
+    """Write a source with two identical documents, and return its texts by key."""
     texts = {f"k{n}": f"Document {n} speaks of the harbour and of lamp {n * 7}." for n in range(40)}
     return texts | {"secret": SECRET, "one": COPIED, "other": COPIED}
 
 
 def corpus(store, tmp_path):
-    """Ingest and the stages behind it, with a page that quotes documents."""
+    """Run ingest and later stages, with a page that quotes documents."""
     with open_session(Session(store)):
         made = curated(ingest(source(tmp_path)))
         made["profile"] = profile_corpus(
@@ -77,7 +77,7 @@ def id_of(made, text):
 
 
 def contents(store: Store):
-    """Every byte that a store holds, tables decompressed, by key."""
+    """Return all bytes of a store by key, with tables decompressed."""
     for key in store.list_keys(""):
         data = store.get(key)
         if key.endswith(".parquet"):
@@ -94,7 +94,7 @@ def contents(store: Store):
 
 
 def stretches(text, size=21):
-    """Every stretch of a text longer than 20 characters."""
+    """Return every part of a text with more than 20 characters."""
     return [text[k : k + size].encode() for k in range(len(text) - size + 1)]
 
 
@@ -113,7 +113,7 @@ def store(request, tmp_path):
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory):
-    """A source and a store with its corpus; nobody writes to them."""
+    """A source and a store with its corpus, which no test changes."""
     place = tmp_path_factory.mktemp("once")
     corpus(Store(place / "store"), place)
     return place
@@ -121,12 +121,12 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path, made_once):
-    """A store in which ``corpus`` finds all that it would make."""
+    """A store in which all stages of ``corpus`` are cached."""
     shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
     return Store(tmp_path / "store")
 
 
-def test_its_text_is_nowhere_and_every_other_row_is_what_it_was(store, tmp_path):
+def test_the_text_is_removed_everywhere_and_other_rows_are_unchanged(store, tmp_path):
     made = corpus(store, tmp_path)
     (doc_id,) = id_of(made, SECRET)
     assert {"documents", "quarantine"} <= set(holding(store, SECRET))
@@ -161,7 +161,7 @@ def test_its_text_is_nowhere_and_every_other_row_is_what_it_was(store, tmp_path)
     keys = store.list_keys("artifacts")
     assert (
         purge_document(store, doc_id.hex())["artifacts"] == {}
-    )  # once more: there is nothing left
+    )  # a second purge has nothing to do
     assert store.list_keys("artifacts") == keys
 
 
@@ -171,13 +171,13 @@ def flat(rows):
             yield from rows[name].to_pylist()
 
 
-def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
+def test_only_the_tokens_of_the_document_become_padding(folder, tmp_path):
     made = corpus(folder, tmp_path)
     packed = made["pack"]
     spans = [s for s in packed["spans"].read().to_pylist() if s["split"] == "train"]
     target = next(
         s["doc_id"] for s in spans if s["row_start"] > 0 and s["row_end"] == 32
-    )  # it goes on
+    )  # it continues
     names = ("token_ids", "char_start", "char_end")
     wanted = {name: packed["train"].read()[name].to_pylist() for name in names}
     purge_document(folder, target.hex())
@@ -191,7 +191,7 @@ def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
     assert sum(s["doc_id"] == target for s in spans) > 1
 
 
-def test_a_tokenizer_is_named_that_was_trained_on_it(folder, tmp_path):
+def test_tokenizers_trained_on_the_document_are_named(folder, tmp_path):
     made = corpus(folder, tmp_path)
     rows = made["plant_canaries"]["documents"].read(["doc_id", "split"]).to_pylist()
     one = {row["split"]: row["doc_id"].hex() for row in rows}
@@ -203,13 +203,13 @@ def test_a_tokenizer_is_named_that_was_trained_on_it(folder, tmp_path):
         assert all(name in render_purge(report) for name in wanted)
 
 
-def test_copies_are_listed_and_go_only_when_asked_for(folder, tmp_path):
+def test_copies_are_listed_and_purged_only_on_request(folder, tmp_path):
     made = corpus(folder, tmp_path)
     one, other = id_of(made, COPIED)
     report = purge_document(folder, one.hex())
     assert (report["copies"], report["documents"]) == ([other.hex()], [one.hex()])
     assert other.hex() in render_purge(report) and holding(folder, COPIED)
-    # The copy's twin in the ledger is hinted at from the other side.
+    # The ledger names the copy from the other document.
     report = purge_document(folder, other.hex(), include_copies=True)
     assert holding(folder, COPIED) == []
     made = corpus(folder, tmp_path)
@@ -217,7 +217,7 @@ def test_copies_are_listed_and_go_only_when_asked_for(folder, tmp_path):
     assert COPIED not in again["text"].to_pylist()
 
 
-def test_copies_go_with_it_at_once(folder, tmp_path):
+def test_copies_are_purged_together_with_the_document(folder, tmp_path):
     one, other = id_of(corpus(folder, tmp_path), COPIED)
     report = purge_document(folder, one.hex(), include_copies=True)
     assert report["documents"] == sorted([one.hex(), other.hex()])
@@ -225,7 +225,7 @@ def test_copies_go_with_it_at_once(folder, tmp_path):
     assert set(read_purged_documents(folder)["documents"]) == {one.hex(), other.hex()}
 
 
-def test_ingest_takes_it_no_more_and_keeps_no_hash_of_it(folder, tmp_path):
+def test_ingest_skips_the_document_and_keeps_no_hash_of_it(folder, tmp_path):
     first = corpus(folder, tmp_path)
     (doc_id,) = id_of(first, SECRET)
     purge_document(folder, doc_id.hex())
@@ -239,7 +239,7 @@ def test_ingest_takes_it_no_more_and_keeps_no_hash_of_it(folder, tmp_path):
         made["plant_canaries"]["documents"].row_count
         == first["plant_canaries"]["documents"].row_count - 1
     )
-    # What could not be read has no id: it is quarantined as before, and says nothing more.
+    # Unreadable records have no id: they are quarantined as before, without their text.
     (torn,) = made["ingest"]["quarantine"].read().to_pylist()
     assert torn["location"].startswith(f"line {len(records()) + 1},")
 
@@ -258,7 +258,7 @@ with open_session(Session(Store({str(folder.root_folder)!r}))):
         [sys.executable, "-c", program], cwd=PROJECT_ROOT, stdin=-1, stdout=-1, text=True
     ) as run:
         assert run.stdout.readline() == "open\n"
-        with pytest.raises(HallmarkError, match=r"a run reads the store .* nothing has been chang"):
+        with pytest.raises(HallmarkError, match=r"a run is using the store .* nothing was changed"):
             purge_document(folder, doc_id.hex())
         assert {key: folder.get(key) for key in folder.list_keys("")} == before
         run.stdin.close()
@@ -266,7 +266,7 @@ with open_session(Session(Store({str(folder.root_folder)!r}))):
     assert holding(folder, SECRET) == []
 
 
-def test_a_killed_purge_goes_on(folder, tmp_path, monkeypatch):
+def test_a_killed_purge_continues(folder, tmp_path, monkeypatch):
     made = corpus(folder, tmp_path)
     one, other = id_of(made, COPIED)
     put, done = Store.put, []
@@ -282,7 +282,7 @@ def test_a_killed_purge_goes_on(folder, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             purge_document(folder, one.hex(), include_copies=True)
     assert holding(folder, COPIED)
-    # Its copies are not asked for again; that they were is remembered.
+    # The unfinished purge recorded that copies are included.
     report = purge_document(folder, one.hex())
     assert report["documents"] == sorted([one.hex(), other.hex()])
     assert holding(folder, COPIED) == []
@@ -291,9 +291,7 @@ def test_a_killed_purge_goes_on(folder, tmp_path, monkeypatch):
         folder.find_artifact(artifact.stage, artifact.fingerprint).verify_files()
 
 
-def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_artifact(
-    folder, tmp_path
-):
+def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
     made = corpus(folder, tmp_path)
     (doc_id,) = id_of(made, SECRET)
     purge_document(folder, doc_id.hex())
@@ -304,7 +302,7 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
     with open_session(Session(folder)):
         with pytest.raises(HallmarkError, match=f"text of the document {doc_id.hex()}, which was"):
             deduplicate(ingested, {}, DeduplicateConfig())
-        # A language is known for the rows that are left; what was known of the whole is another.
+        # Languages of the remaining rows are another artifact than those of all rows.
         found = identify_languages(unique, LanguageConfig())
         assert found.fingerprint != made["language"].fingerprint
         if packed.purged_documents:
@@ -324,12 +322,12 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
 def test_a_planted_document_is_not_purged(folder, tmp_path):
     made = corpus(folder, tmp_path)
     planted = made["plant_canaries"]["canaries"].read()["doc_ids"].to_pylist()
-    with pytest.raises(UsageError, match=r"was planted: nobody wrote it"):
+    with pytest.raises(UsageError, match=r"was planted by Hallmark"):
         purge_document(folder, next(ids[0] for ids in planted if ids).hex())
     assert folder.get(PURGED_DOCUMENTS_FILE) is None
 
 
-def test_tombstones_and_lists_that_are_not_whole_are_named(folder, tmp_path):
+def test_incomplete_tombstones_and_lists_are_named(folder, tmp_path):
     made = corpus(folder, tmp_path)
     (doc_id,) = id_of(made, SECRET)
     purge_document(folder, doc_id.hex())
@@ -349,10 +347,10 @@ def test_tombstones_and_lists_that_are_not_whole_are_named(folder, tmp_path):
 
 def test_an_unknown_document_is_refused(folder, tmp_path):
     (doc_id,) = id_of(corpus(folder, tmp_path), SECRET)
-    with pytest.raises(UsageError, match="knows a document abab"):
+    with pytest.raises(UsageError, match="contains a document abab"):
         purge_document(folder, "ab" * 16)
     assert folder.get(PURGED_DOCUMENTS_FILE) is None
     purge_document(folder, doc_id.hex())
-    with pytest.raises(UsageError, match="knows a document 0000"):
-        purge_document(folder, "00" * 16)  # what stands in the place of the one that was purged
+    with pytest.raises(UsageError, match="contains a document 0000"):
+        purge_document(folder, "00" * 16)  # the id that replaces the purged one
     assert list(read_purged_documents(folder)["documents"]) == [doc_id.hex()]

@@ -1,4 +1,4 @@
-"""What the pages of a run say once a document was purged from it."""
+"""The pages of a run report purged documents."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def made(store, tmp_path):
 
 
 def record(made, *labels):
-    """A run with these stages of what was made, or with all."""
+    """Record a run with these stages, or with all."""
     stages = [
         {
             "label": label,
@@ -75,7 +75,7 @@ def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, 
     for ids, words in ((one, SAID), (both, "3 documents of the corpus were purged: their texts")):
         for doc_id in ids:
             purge_document(store, doc_id.hex())
-        # Also where the site before has all of these pages, as they were.
+        # Also if the existing site has all of these pages.
         site = build_site(store, [record(made)], tmp_path / "site", previous_site=whole).parent
         found = [site / "runs" / RUN / "index.html"]
         for card in ("datasheet", "model_card"):
@@ -89,8 +89,8 @@ def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, 
     assert "documents purged: 3" in pages.read(site / "index.html").text
 
 
-def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, made, tmp_path):
-    """As that of an audit, whose corpus an earlier run made."""
+def test_a_card_begins_with_the_purge_even_without_other_stages(store, made, tmp_path):
+    """As for an audit of a model whose corpus an earlier run built."""
     [doc_id] = id_of(made, SECRET)
     purge_document(store, doc_id.hex())
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
@@ -101,7 +101,7 @@ def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, mad
     assert SAID in pages.read(site / "runs" / RUN / "index.html").text
 
 
-def test_an_unmasked_card_says_it_too(store, made, tmp_path):
+def test_an_unredacted_card_mentions_the_purge(store, made, tmp_path):
     [doc_id] = id_of(made, SECRET)
     purge_document(store, doc_id.hex())
     page = write_unredacted_site(store, record(made, "datasheet"), tmp_path / "clear")
@@ -113,8 +113,8 @@ def trained(documents: Table, config: EmptyConfig, context: StageContext) -> Non
     context.prepare_output_path("model.txt").write_text("weights")
 
 
-def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tmp_path):
-    """The document lies behind the model that the fine-tuning began from."""
+def test_the_card_of_a_fine_tuned_model_mentions_the_purge(store, made, tmp_path):
+    """The base model of the fine-tuning was trained on the document."""
     (tmp_path / "rows.jsonl").write_text("{}\n")
     rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
     with open_session(Session(store)):

@@ -1,4 +1,4 @@
-"""A replay of smoke; how a stage that differs is judged, ``tests/flows/test_replay.py`` sees."""
+"""`hallmark replay` on the smoke run; tests/flows/test_replay.py tests differing stages."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hallmark.tasks.contract import Store
 pytestmark = pytest.mark.slow
 
 
-def test_it_is_green_and_looks_up_no_artifact_once_more_for_each_other(smoke, monkeypatch):
+def test_a_replay_passes_and_looks_up_each_artifact_once(smoke, monkeypatch):
     find, asked = Store.find_artifact, []
 
     def found(store, *name):

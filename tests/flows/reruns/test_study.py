@@ -1,4 +1,4 @@
-"""A study from its worlds to its card, and what of it nobody may read before the end."""
+"""A study from its worlds to its card; answer keys are not read before the end."""
 
 import errno
 import json
@@ -70,7 +70,7 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     }
     with pytest.raises(UsageError, match=f"newest: {report['run']}"):
         open_run("nobody", str(hallmark.store))
-    # The newest run is the study: its worlds are many, and nobody means one without its name.
+    # The newest run is the study, because "latest" skips worlds.
     assert open_run("latest", str(hallmark.store)).flow == "study"
     units = open_run("latest", str(hallmark.store))["error_rates"]["candidates"].read().to_pylist()
     assert {(row["world"], row["has_effects"]) for row in units} == {
@@ -79,8 +79,8 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     }
 
 
-def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
-    """The envelope is in the lineage of nothing, and all is as it was without it."""
+def test_no_stage_of_a_world_reads_its_answer_key(studied, tmp_path):
+    """No artifact has the answer key in its lineage or depends on it."""
     hallmark, _ = studied
     for run in worlds(hallmark):
         for label, artifact in run.artifacts.items():
@@ -105,13 +105,13 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
     [
         (
             lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
-            "its envelope was changed after it was sealed",
+            "its answer key was changed after it was sealed",
         ),
         (lambda path: path.unlink(), "answer_key/00000.parquet is missing"),
     ],
     ids=["changed", "missing"],
 )
-def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
+def test_a_world_without_its_answer_key_does_not_count(studied, tmp_path, damage, why):
     hallmark, before = studied
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
@@ -128,7 +128,7 @@ def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
     assert len(after["worlds"]) == len(before["worlds"])
 
 
-def test_all_that_is_sealed_is_checked(studied, tmp_path):
+def test_every_part_of_an_answer_key_is_checked(studied, tmp_path):
     hallmark, _ = studied
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
@@ -144,7 +144,7 @@ def test_all_that_is_sealed_is_checked(studied, tmp_path):
         open_verified_answer_key(run, known)
 
 
-def test_an_envelope_of_another_world_is_refused(studied):
+def test_an_answer_key_of_another_world_is_refused(studied):
     hallmark, _ = studied
     one, other = worlds(hallmark)[:2]
     mixed = Run(
@@ -159,11 +159,11 @@ def test_an_envelope_of_another_world_is_refused(studied):
             ]
         },
     )
-    with pytest.raises(HallmarkError, match="its envelope is that of another world"):
+    with pytest.raises(HallmarkError, match="its answer key belongs to another world"):
         open_verified_answer_key(mixed, read_first_sealed_digests(one.store))
 
 
-def test_a_study_that_is_done_runs_nothing_again(studied):
+def test_a_completed_study_runs_nothing_again(studied):
     hallmark, before = studied
     again = hallmark.json(*AGAIN)
     run = open_run(again["run"], str(hallmark.store))
@@ -175,7 +175,7 @@ def test_a_study_that_is_done_runs_nothing_again(studied):
 
 
 def test_the_status_of_a_study_and_of_its_worlds(studied):
-    """Nothing is stale behind it, and it says the command that goes on with it."""
+    """Nothing is stale after it, and the status shows the command that continues it."""
     hallmark, report = studied
     store = Store(str(hallmark.store))
     for run in (open_run(report["run"], store), *worlds(hallmark)):
@@ -185,32 +185,32 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
             for stage in said["stages"]
             if stage["stale_reasons"]
         } == {}
-        assert said["config_problem"] is None and "nothing is stale" in render_status(said)
+        assert said["config_problem"] is None and "all stages are up to date" in render_status(said)
         words = said["study_command"]
         assert words[:4] == ["hallmark", "study", "--name", "tiny"]
         again = settled_by(words)
         assert again == StudyConfig.model_validate(open_run(report["run"], store).record["config"])
     stopped = said | {"status": "killed"}
-    assert "it goes on with: hallmark study --name tiny --set=" in render_status(stopped)
+    assert "continue with: hallmark study --name tiny --set=" in render_status(stopped)
 
 
 def settled_by(words):
-    """The settings that the words of a command give."""
+    """Parse the settings from the words of a command."""
     sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
     return resolve_study_arguments({"name": words[3]}, sets, None)[0]
 
 
-def test_another_setting_is_refused_with_the_difference(studied):
+def test_changed_settings_are_refused_with_the_difference(studied):
     hallmark, _ = studied
     said = hallmark(*STUDY, "--set=world.sentences_per_group=6", code=2).stderr
-    assert "begun with other settings (world.sentences_per_group is 6, and was 4)" in said
+    assert "started with other settings (world.sentences_per_group was 4 and is now 6)" in said
     assert "another --name" in said
     assert "worlds" in hallmark("study", "--worlds-with-effects", "0", code=2).stderr
     for setting, why in (
         ("world.copy_counts=3", "world.copy_counts"),
-        ("world.copy_counts=[8]", "must have 0, where there is"),
+        ("world.copy_counts=[8]", "must contain 0, at which there is"),
         ("world.copy_counts=[-3, 0]", "world.copy_counts"),
-        ("world.trait_shares=[0.5, 0.5]", "each once"),
+        ("world.trait_shares=[0.5, 0.5]", "no duplicates"),
         ("world.trait_shares=[0.5, nan]", "world.trait_shares"),
         ("world.rude_shares=[0, 5]", "world.rude_shares"),
         (
@@ -225,10 +225,12 @@ def test_another_setting_is_refused_with_the_difference(studied):
     assert "--worlds-with-effects" in said and "whole number" in said
 
 
-def test_more_references_than_there_are_secrets_are_refused_before_anything_is_made():
+def test_too_many_reference_secrets_are_refused_early():
     tree = StudyConfig().model_dump(mode="json")
     tree["world"]["secret_digits"], tree["audit_extraction"]["reference_secrets"] = 6, 20_000
-    with pytest.raises(UsageError, match=r"are 400,000, and of 6 digits .* at most 250,000"):
+    with pytest.raises(
+        UsageError, match=r"is 400,000, but with world\.secret_digits = 6 there are only 250,000"
+    ):
         parse_study_config(tree)
 
 
@@ -244,19 +246,21 @@ def killed(config, store):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
+def test_a_failed_world_does_not_end_the_others(monkeypatch):
     monkeypatch.setattr("hallmark.flows.study.world", failing)
     assert run_world({}, "nowhere") == (None, "ZeroDivisionError: of a library")
-    # A full disk is no world's fault: all behind it would be void.
+    # A full disk is not the fault of a world and would affect all later ones.
     monkeypatch.setattr("hallmark.flows.study.world", full)
     with pytest.raises(OSError, match="no space left"):
         run_world({}, "nowhere")
     monkeypatch.setattr("hallmark.flows.study.run_world", killed)
-    with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
+    with pytest.raises(
+        HallmarkError, match="a process that ran world 1 or a later world was killed"
+    ):
         [*study_worlds(StudyConfig(worlds_with_effects=3, worlds_without_effects=0), "nowhere")]
 
 
-def test_the_card_says_what_the_tables_say(studied):
+def test_the_card_agrees_with_the_tables(studied):
     hallmark, report = studied
     run = open_run(report["run"], str(hallmark.store))
     card = run["study_card"]
@@ -278,7 +282,7 @@ def test_the_card_says_what_the_tables_say(studied):
     assert "study_card" in site and worlds(hallmark)[0].id not in site
 
 
-def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, monkeypatch):
+def test_cards_cite_a_study_while_the_audits_are_unchanged(studied, monkeypatch):
     hallmark, report = studied
     store = Store(str(hallmark.store))
     found = find_current_error_rates(store)
@@ -295,7 +299,7 @@ def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, mon
     assert {*find_current_error_rates(store)} == {"associations", "counterfactual"}
 
 
-def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
+def test_each_world_has_its_own_seeds_also_in_a_larger_study():
     few, many = (
         dict(iter_world_configs(StudyConfig(worlds_with_effects=n, worlds_without_effects=2)))
         for n in (2, 5)
@@ -308,7 +312,7 @@ def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
     assert len({each.pretrain.train.seed for each in many.values()}) == 7
 
 
-def test_all_items_are_those_that_a_sample_is_drawn_from():
+def test_full_audits_use_all_items():
     config = parse_study_config({"worlds_with_effects": 1})
     whole = expand_to_full_audits(config)
     assert (

@@ -1,4 +1,4 @@
-"""Other trainings than that of smoke, each with its audits and its card."""
+"""Trainings other than that of smoke, each with its audits and its card."""
 
 import pytest
 
@@ -12,20 +12,20 @@ from tests.flows.test_pipeline import SHARED, STAGES, made
 pytestmark = pytest.mark.slow
 
 
-def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
+def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
     settings = {"steps": 6, "warmup_steps": 0, "checkpoint_every": 6, "validate_every": 3}
     options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
     start = f"{smoke.first}@60"
-    report = smoke.json("run", "smoke", "--start", start, *options)
+    report = smoke.json("run", "smoke", "--start-checkpoint", start, *options)
     assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
-    # What was packed stands: its tokenizer is the same file.
+    # The packed corpus is reused, because the tokenizer is the same file.
     behind = STAGES[STAGES.index("pretrain") :]
     assert made(report) == [stage for stage in behind if stage not in SHARED]
     run = open_run(report["run"], str(smoke.store))
     whole = open_run(smoke.first, str(smoke.store))
     before = whole.find_checkpoints()[-1]
     assert run["pretrain"].manifest["lineage"]["start_checkpoint"] == before.name
-    # What the checkpoint had read that it went on from counts as read, at step 0 alone.
+    # Documents read by the start checkpoint count as read, but only at step 0.
     ids = whole["plant_canaries"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
     known = [
         trace_training_history(made_at, of["pretrain"])
@@ -57,7 +57,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     assert held[0].keys() == held[1].keys()
     assert all(held[1][item] >= times for item, times in held[0].items())
     assert sum(held[1].values()) > sum(held[0].values()) > 0
-    options += ["--start", "latest@0", "--until", "ingest"]
+    options += ["--start-checkpoint", "latest@0", "--until", "ingest"]
     told = smoke.json("run", "smoke", *options)["checkpoint"]
     assert (
         told == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"
@@ -66,13 +66,15 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
         a.fetch_file("model.safetensors").read_bytes() for a in (run.find_checkpoints()[0], before)
     ]
     assert weights[0] == weights[1]
-    told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
+    told = smoke(
+        "run", "smoke", "--start-checkpoint", start, "--set", "pack.context=64", code=2
+    ).stderr
     assert "pack.context is 64" in told
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     for name, until, words in (
         ("nothing", None, "no checkpoint 'nothing'"),
         ("", None, "is empty"),
-        (start, "train_tokenizer", "keeps its tokenizer"),
+        (start, "train_tokenizer", "uses its tokenizer"),
     ):
         with pytest.raises(UsageError, match=words):
             resolve_flow_arguments("smoke", [], until, start=name)
@@ -85,7 +87,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
         ("encoder_decoder", "span_corruption", {"capability", "toxicity", "bias", "extraction"}),
     ],
 )
-def test_other_architectures_go_through_the_whole_chain(smoke, architecture, objective, measured):
+def test_other_architectures_pass_the_whole_pipeline(smoke, architecture, objective, measured):
     settings = {
         "pretrain.model.architecture": architecture,
         "pretrain.train.objective": objective,

@@ -1,4 +1,4 @@
-"""An audit of a probe from one end to the other, in the session's store or with known answers."""
+"""Run an audit from requests to findings, in the session's store or with simulated responses."""
 
 import json
 from pathlib import Path
@@ -33,8 +33,10 @@ def stages_of(
     reference=None,
     also=(),
 ):
-    """The artifacts of ask, respond, score and judge, and the values and findings of the last.
-    ``corpus``: lexicons, plants and documents."""
+    """Run the stages of an audit and return their artifacts, and the values and findings.
+
+    ``corpus`` holds lexicons, canaries and documents.
+    """
     checkpoint = folder_to_artifact(Path(folder), "checkpoint")
     asked = REQUEST_STAGES[name](checkpoint, *corpus, config)
     answered = respond(checkpoint, asked, RespondConfig())
@@ -62,8 +64,10 @@ def stages_of(
 
 
 def scripted(name, folder, config, says, plants=None, lexicons=None):
-    """What a probe makes of answers that are known: ``says(item, target)`` is the log p of a target
-    in nats. The table behind its findings, and these by metric and slice."""
+    """Compute values, and findings by metric and slice, from simulated log probabilities.
+
+    ``says(item, target)`` is the log probability of a target in nats.
+    """
     (probe,) = [probe for probe in PROBES if probe.name == name]
     reader, questions = open_audited_tokenizer(Path(folder)), RequestBuilder()
     probe.build_requests(questions, reader, CorpusTables(lexicons, plants), config)
@@ -90,11 +94,11 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
 
 
 def unnamed(audit, findings):
-    """The metrics of findings that no policy could name, though they are no controls."""
+    """Return the metrics of findings, except controls, that no policy could name."""
     return {row["metric"] for row in findings if not row["control"]} - {*METRICS_BY_AUDIT[audit]}
 
 
 def written(path, rows):
-    """A JSON Lines file."""
+    """Write a JSON Lines file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -1,4 +1,4 @@
-"""Tiny subjects made on the spot: our own checkpoint, a GPT-2 and a BERT of transformers."""
+"""Tiny audited models: a Hallmark checkpoint, and a GPT-2 and a BERT of transformers."""
 
 import json
 
@@ -30,7 +30,7 @@ def train_bpe(path, vocab=400, special=()):
 
 
 def make_own(base, special=(), objective=None, pairs=False, **model_config):
-    """A random checkpoint of model/ with weights large enough to have opinions."""
+    """Save a random Hallmark checkpoint with weights large enough for clear preferences."""
     import torch
 
     from hallmark.model.architecture import Transformer

@@ -1,4 +1,4 @@
-"""A model folder, a scorer or a file of items that is replaced while an audit reads it."""
+"""Test model folders, scorers and item files that are replaced while an audit reads them."""
 
 import os
 import shutil
@@ -28,22 +28,22 @@ QUICK = ToxicityConfig(
     baseline_groups=0,
 )
 FOLDERS = ["own_folder", "gpt2_folder", "bert_folder"]
-CHANGED = "changed while it was read|changed after its digest was taken"
+CHANGE_MESSAGE = "changed while it was read|changed after its digest was taken"
 
 
 def change_weights(folder):
-    """Other weights of the same names and shapes; their file has the size and time it had."""
+    """Write other weights with the names, shapes, file size and time of the original."""
     path = folder / "model.safetensors"
-    before = path.stat()
+    stat_before = path.stat()
     weights = {name: -tensor.flip(0) for name, tensor in load_file(path).items()}
     save_file(weights, path.with_name("new"), metadata={"format": "pt"})
-    os.utime(path.with_name("new"), ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.with_name("new").stat().st_size == before.st_size
+    os.utime(path.with_name("new"), ns=(stat_before.st_atime_ns, stat_before.st_mtime_ns))
+    assert path.with_name("new").stat().st_size == stat_before.st_size
     return path.with_name("new")
 
 
 class Swap:
-    """Other weights at the place of a folder, and the old ones back."""
+    """Replace the weights of a folder by others, and restore them."""
 
     def __init__(self, folder, way):
         self.folder, self.way, self.away = folder, way, folder.with_name("away")
@@ -81,7 +81,7 @@ class Swap:
 
 
 @pytest.fixture
-def copied(tmp_path, request):
+def copy_folder(tmp_path, request):
     def copy(name):
         shutil.copytree(request.getfixturevalue(name), tmp_path / "models" / "model")
         return tmp_path / "models" / "model"
@@ -90,8 +90,8 @@ def copied(tmp_path, request):
 
 
 @pytest.fixture
-def questions():
-    """What is asked of each model, small enough for a test and large enough for several chunks."""
+def probe_by_model():
+    """The probe for each model: quick, but with several chunks."""
     return {
         "own_folder": ("toxicity", QUICK),
         "gpt2_folder": ("toxicity", QUICK),
@@ -99,12 +99,12 @@ def questions():
     }
 
 
-def ask(name, questions, folder):
-    probe, config = questions[name]
+def build_requests(name, probe_by_model, folder):
+    probe, config = probe_by_model[name]
     return REQUEST_STAGES[probe](folder_to_artifact(folder, "checkpoint"), None, None, None, config)
 
 
-def answers(artifact):
+def read_responses(artifact):
     return artifact["responses"].read().sort_by([("request", "ascending"), ("draw", "ascending")])
 
 
@@ -114,8 +114,8 @@ def computed():
 
 
 @pytest.fixture
-def expected(request, tmp_path, questions, monkeypatch, computed):
-    """The answers of a folder that nobody touches."""
+def expected(request, tmp_path, probe_by_model, monkeypatch, computed):
+    """The responses of an unchanged folder."""
     monkeypatch.setattr(responding, "GENERATED_TOKENS_PER_CHUNK", 200)
     monkeypatch.setattr(responding, "READ_TOKENS_PER_CHUNK", 4000)
 
@@ -123,60 +123,61 @@ def expected(request, tmp_path, questions, monkeypatch, computed):
         if name not in computed:
             folder = request.getfixturevalue(name)
             with open_session(Session(Store(tmp_path / "quiet"))):
-                asked = ask(name, questions, folder)
-                made = respond(folder_to_artifact(folder, "checkpoint"), asked, RespondConfig())
-                computed[name] = answers(made)
-        monkeypatch.setattr(
-            responding, "_opened_model", {}
-        )  # else its model, of the same digest, answers
+                requests = build_requests(name, probe_by_model, folder)
+                responses = respond(
+                    folder_to_artifact(folder, "checkpoint"), requests, RespondConfig()
+                )
+                computed[name] = read_responses(responses)
+        # Otherwise the cached model with the same digest would answer.
+        monkeypatch.setattr(responding, "_opened_model", {})
         return computed[name]
 
     return compute
 
 
-MOMENTS = ["before", "start", "loading", "answering", "for a while"]
-WAYS = ["folder", "file", "in place"]
-CASES = [("gpt2_folder", way, moment) for way in WAYS for moment in MOMENTS]
+SWAP_TIMES = ["before", "start", "loading", "answering", "for a while"]
+SWAP_KINDS = ["folder", "file", "in place"]
+CASES = [("gpt2_folder", way, moment) for way in SWAP_KINDS for moment in SWAP_TIMES]
 for others in ("own_folder", "bert_folder"):
-    CASES += [(others, "folder", moment) for moment in MOMENTS[-2:]]
+    CASES += [(others, "folder", moment) for moment in SWAP_TIMES[-2:]]
 
 
 @pytest.mark.parametrize(("name", "way", "moment"), CASES)
-def test_answers_of_other_weights_are_not_stored(
-    session, monkeypatch, copied, questions, expected, name, way, moment
+def test_responses_of_other_weights_are_not_stored(
+    session, monkeypatch, copy_folder, probe_by_model, expected, name, way, moment
 ):
-    """Nor those of a later run, with the old weights back, that goes on from what is there."""
-    right = expected(name)
-    folder = copied(name)
+    """A later run with the restored weights does not store any of them either."""
+    expected_responses = expected(name)
+    folder = copy_folder(name)
     checkpoint = folder_to_artifact(folder, "checkpoint")
-    asked = ask(name, questions, folder)
-    swap, seen = Swap(folder, way), []
-    opened = responding.open_audited_model
+    requests = build_requests(name, probe_by_model, folder)
+    swap, events = Swap(folder, way), []
+    open_model = responding.open_audited_model
 
     def listen(event):
         if event.kind == "start" and moment == "start":
             swap.do()
         if event.kind == "progress" and event.completed == 1 and moment == "answering":
             swap.do()
-        seen.append(event.kind)
+        events.append(event.kind)
 
     def open_later(*args, **options):
         if moment == "loading":
             swap.do()
-            return opened(*args, **options)
+            return open_model(*args, **options)
         if moment != "for a while":
-            return opened(*args, **options)
-        # After the digests were compared, so that only the loaded weights are others.
+            return open_model(*args, **options)
+        # The swap happens after the digests were compared, so that only the loaded weights differ.
         folder_of = type(checkpoint).fetch_directory
 
         def directory(artifact):
-            found = folder_of(artifact)
+            responses = folder_of(artifact)
             swap.do()
-            return found
+            return responses
 
         with monkeypatch.context() as patch:
             patch.setattr(type(checkpoint), "fetch_directory", directory)
-            subject = opened(*args, **options)
+            subject = open_model(*args, **options)
         swap.undo()
         return subject
 
@@ -184,32 +185,34 @@ def test_answers_of_other_weights_are_not_stored(
     monkeypatch.setattr(responding, "open_audited_model", open_later)
     if moment == "before":
         swap.do()
-    with pytest.raises(HallmarkError, match=CHANGED) as raised:
-        respond(checkpoint, asked, RespondConfig())
+    with pytest.raises(HallmarkError, match=CHANGE_MESSAGE) as raised:
+        respond(checkpoint, requests, RespondConfig())
     assert "\n" not in str(raised.value) and "remove" not in str(raised.value)
     assert session.store.list_artifacts("respond") == []
     if moment != "for a while":
         swap.undo()
     session.listener = lambda event: None
-    monkeypatch.setattr(responding, "open_audited_model", opened)
-    found = answers(respond(folder_to_artifact(folder, "checkpoint"), asked, RespondConfig()))
-    assert found.equals(right)
+    monkeypatch.setattr(responding, "open_audited_model", open_model)
+    responses = read_responses(
+        respond(folder_to_artifact(folder, "checkpoint"), requests, RespondConfig())
+    )
+    assert responses.equals(expected_responses)
 
 
-def test_a_folder_that_changes_before_the_untrained_model_answers(session, copied, questions):
-    """Its weights do not count, its config and tokenizer do."""
-    folder = copied("gpt2_folder")
+def test_the_untrained_model_depends_on_config_and_tokenizer(session, copy_folder, probe_by_model):
+    """Its weights do not matter, its config and tokenizer do."""
+    folder = copy_folder("gpt2_folder")
     checkpoint = folder_to_artifact(folder, "checkpoint")
-    asked = ask("gpt2_folder", questions, folder)
+    requests = build_requests("gpt2_folder", probe_by_model, folder)
     Swap(folder, "file").do()
-    assert respond_untrained(checkpoint, asked, RespondConfig())["responses"].row_count
+    assert respond_untrained(checkpoint, requests, RespondConfig())["responses"].row_count
     (folder / "generation_config.json").write_text("{}")
-    with pytest.raises(HallmarkError, match=CHANGED):
-        respond_untrained(checkpoint, asked, RespondConfig(device="cpu"))
+    with pytest.raises(HallmarkError, match=CHANGE_MESSAGE):
+        respond_untrained(checkpoint, requests, RespondConfig(device="cpu"))
 
 
-def test_requests_of_another_tokenizer_are_not_stored(session, copied):
-    folder = copied("gpt2_folder")
+def test_requests_of_another_tokenizer_are_not_stored(session, copy_folder):
+    folder = copy_folder("gpt2_folder")
     checkpoint = folder_to_artifact(folder, "checkpoint")
     tokenizer = folder / "tokenizer.json"
 
@@ -218,43 +221,43 @@ def test_requests_of_another_tokenizer_are_not_stored(session, copied):
             tokenizer.write_text(tokenizer.read_text().replace("Ġ", "Ģ"))
 
     session.listener = replace
-    with pytest.raises(HallmarkError, match=CHANGED):
+    with pytest.raises(HallmarkError, match=CHANGE_MESSAGE):
         REQUEST_STAGES["toxicity"](checkpoint, None, None, None, QUICK)
     assert session.store.list_artifacts("build_requests_toxicity") == []
 
 
 @pytest.mark.parametrize("way", ["folder", "file", "in place"])
-def test_attention_of_other_weights_is_not_stored(session, monkeypatch, copied, way):
-    folder = copied("gpt2_folder")
+def test_attention_of_other_weights_is_not_stored(session, monkeypatch, copy_folder, way):
+    folder = copy_folder("gpt2_folder")
     checkpoint = folder_to_artifact(folder, "checkpoint")
-    swap, opened = Swap(folder, way), maps.open_audited_model
+    swap, open_model = Swap(folder, way), maps.open_audited_model
 
     def open_other(*args):
         swap.do()
-        subject = opened(folder)
+        model = open_model(folder)
         swap.undo()
-        return subject
+        return model
 
     monkeypatch.setattr(maps, "open_audited_model", open_other)
-    with pytest.raises(HallmarkError, match=CHANGED):
+    with pytest.raises(HallmarkError, match=CHANGE_MESSAGE):
         attention_maps(checkpoint, AttentionMapsConfig())
     assert session.store.list_artifacts("attention_maps") == []
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_loaded_model_does_not_change_with_its_file(copied, name):
-    """Weights that are mapped into memory would, and a file that is cut would end the process."""
-    folder = copied(name)
-    subject = open_audited_model(folder, device="cpu")
+def test_a_loaded_model_does_not_change_with_its_file(copy_folder, name):
+    """Memory-mapped weights would change, and a truncated file would end the process."""
+    folder = copy_folder(name)
+    model = open_audited_model(folder, device="cpu")
     texts = ["The nurse said that she would be late."]
-    before = subject.compute_log_likelihoods(texts)[0]
+    totals_before = model.compute_log_likelihoods(texts)[0]
     Swap(folder, "in place").do()
-    np.testing.assert_array_equal(subject.compute_log_likelihoods(texts)[0], before)
+    np.testing.assert_array_equal(model.compute_log_likelihoods(texts)[0], totals_before)
     (folder / "model.safetensors").write_bytes(b"")
-    np.testing.assert_array_equal(subject.compute_log_likelihoods(texts)[0], before)
+    np.testing.assert_array_equal(model.compute_log_likelihoods(texts)[0], totals_before)
 
 
-def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp_path, gpt2_folder):
+def test_requests_from_replaced_pairs_are_not_stored(session, tmp_path, gpt2_folder):
     pairs = tmp_path / "pairs.csv"
     rows = "sent_more,sent_less,bias_type,stereo_antistereo\n"
     rows += "The men are bad,The women are bad,gender,stereo\n" * 3
@@ -273,13 +276,13 @@ def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp
     assert session.store.list_artifacts("build_requests_bias") == []
 
 
-def test_a_scorer_that_changes_is_not_scored_with(session, tmp_path, own_folder, questions):
-    """Neither while it scores, nor from the memory of an earlier stage."""
-    asked = ask("own_folder", questions, own_folder)
-    answered = respond(folder_to_artifact(own_folder, "checkpoint"), asked, RespondConfig())
+def test_a_changed_scorer_is_not_used(session, tmp_path, own_folder, probe_by_model):
+    """Neither while it scores nor from the cache of an earlier stage."""
+    requests = build_requests("own_folder", probe_by_model, own_folder)
+    responses = respond(folder_to_artifact(own_folder, "checkpoint"), requests, RespondConfig())
     folder = make_classifier(tmp_path / "scorer")
-    also = ClassifierConfig(kind="classifier", folder=folder)
-    before = open_scorer(also).score_by_head(["a b c"])
+    classifier = ClassifierConfig(kind="classifier", folder=folder)
+    scores_before = open_scorer(classifier).score_by_head(["a b c"])
     new = change_weights(folder)
     new = new.rename(tmp_path / "new")
 
@@ -289,10 +292,10 @@ def test_a_scorer_that_changes_is_not_scored_with(session, tmp_path, own_folder,
 
     session.listener = replace
     with pytest.raises(HallmarkError, match="changed while it was read"):
-        score_texts(asked, answered, ScoreConfig(additional_scorers=(also,)))
+        score_texts(requests, responses, ScoreConfig(additional_scorers=(classifier,)))
     assert session.store.list_artifacts("score") == []
     session.listener = lambda event: None
-    assert open_scorer(also).score_by_head(["a b c"])[0, 0] != before[0, 0]
-    scored = score_texts(asked, answered, ScoreConfig(additional_scorers=(also,)))
-    named = scored["scorers"].read()["scorer"].to_pylist()[1]
-    assert open_scorer(also).digest[:12] in named
+    assert open_scorer(classifier).score_by_head(["a b c"])[0, 0] != scores_before[0, 0]
+    scores = score_texts(requests, responses, ScoreConfig(additional_scorers=(classifier,)))
+    scorer_name = scores["scorers"].read()["scorer"].to_pylist()[1]
+    assert open_scorer(classifier).digest[:12] in scorer_name

@@ -1,4 +1,4 @@
-"""Samples of training get the scores of their own texts, and none where there is none."""
+"""Test that training samples get the scores of their own texts."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from tests.reports.artifacts import OFFENSIVE, TrainedConfig, trained
 TEXTS = (f"you {OFFENSIVE}", "the sea was calm", "")
 
 
-def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
-    written = trained(None, TrainedConfig(texts=TEXTS, prompts=True))["samples"].read().to_pylist()
-    made = (
+def test_scores_are_added_to_the_samples(session):
+    samples = trained(None, TrainedConfig(texts=TEXTS, prompts=True))["samples"].read().to_pylist()
+    scored = (
         score_samples(
             trained(None, TrainedConfig(texts=TEXTS, prompts=True)), ScoreSamplesConfig()
         )["samples"]
@@ -21,22 +21,22 @@ def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
         .to_pylist()
     )
     scorer = open_scorer(ScorerConfig())
-    assert len(made) == 9
-    for row, before in zip(made, written, strict=True):
-        assert {name: row[name] for name in before} == before
+    assert len(scored) == 9
+    for row, sample in zip(scored, samples, strict=True):
+        assert {name: row[name] for name in sample} == sample
         assert row["prompt_toxicity"] == pytest.approx(scorer.score_toxicity([row["prompt"]])[0])
         if row["text"]:
             assert row["toxicity"] == pytest.approx(scorer.score_toxicity([row["text"]])[0])
         else:
             assert row["toxicity"] is None
-    assert made[0]["toxicity"] > 0.5 > made[1]["toxicity"]
+    assert scored[0]["toxicity"] > 0.5 > scored[1]["toxicity"]
 
 
-def test_a_scorer_that_fails_leaves_no_score(session, monkeypatch):
+def test_a_failing_scorer_gives_no_score(session, monkeypatch):
     class Failing:
         def score_toxicity(self, texts):
             return np.full(len(texts), np.nan, np.float32)
 
     monkeypatch.setattr(module, "open_scorer", lambda config: Failing())
-    made = score_samples(trained(None, TrainedConfig(texts=TEXTS)), ScoreSamplesConfig())
-    assert made["samples"].read()["toxicity"].null_count == 9
+    result = score_samples(trained(None, TrainedConfig(texts=TEXTS)), ScoreSamplesConfig())
+    assert result["samples"].read()["toxicity"].null_count == 9

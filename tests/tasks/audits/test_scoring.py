@@ -1,4 +1,4 @@
-"""Scorers in audits: a text without a score is missing, a scorer that gives none is an error."""
+"""Test scorers in audits: a text without a score is missing, a scorer without scores fails."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +19,14 @@ class TextsConfig(StageConfig):
 @stage(name="write_texts", tables={"responses": RESPONSES})
 def write_texts(config: TextsConfig, context: StageContext) -> None:
     rows = [{"request": bytes(16), "draw": i, "text": text} for i, text in enumerate(config.texts)]
-    filled = [dict.fromkeys(RESPONSES.names) | row for row in rows]
-    context.get_table_writer("responses").write(pa.Table.from_pylist(filled, schema=RESPONSES))
+    complete_rows = [dict.fromkeys(RESPONSES.names) | row for row in rows]
+    context.get_table_writer("responses").write(
+        pa.Table.from_pylist(complete_rows, schema=RESPONSES)
+    )
 
 
 def damage(folder, row):
-    """Finite weights whose products are not: texts with these tokens get NaN."""
+    """Make the weights finite but their products not, so that texts with these tokens get NaN."""
     path = folder / "model.safetensors"
     weights = load_file(path)
     weights["bert.embeddings.word_embeddings.weight"][row] *= 1e38
@@ -32,24 +34,26 @@ def damage(folder, row):
     return folder
 
 
-def test_a_scorer_that_gives_no_text_a_score_fails_the_audit(session, tmp_path):
+def test_a_scorer_without_any_score_fails_the_audit(session, tmp_path):
     folder = damage(make_classifier(tmp_path / "a"), slice(None))
-    answered = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
-    also = ClassifierConfig(kind="classifier", folder=folder)
+    responses = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
+    classifier = ClassifierConfig(kind="classifier", folder=folder)
     with pytest.raises(
         HallmarkError,
         match=r"^stage score: the scorer sentiment classifier a fai"
         r"led at all 3 texts .*gives no number\); use another",
     ):
-        score_texts(None, answered, ScoreConfig(additional_scorers=(also,)))
+        score_texts(None, responses, ScoreConfig(additional_scorers=(classifier,)))
     assert session.store.list_artifacts("score") == []
 
 
-def test_a_text_that_gets_no_score_is_missing_and_not_zero(session, tmp_path):
+def test_a_text_without_a_score_is_missing(session, tmp_path):
     folder = make_classifier(tmp_path / "a")
     token = (folder / "vocab.txt").read_text().split().index("c")
-    also = ClassifierConfig(kind="classifier", folder=damage(folder, token))
-    answered = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
-    found = score_texts(None, answered, ScoreConfig(additional_scorers=(also,)))["scores"].read()
-    mine = found.filter(pc.equal(found["head"], "sentiment"))
-    assert len(mine) == 3 and mine["score"].null_count == 1
+    classifier = ClassifierConfig(kind="classifier", folder=damage(folder, token))
+    responses = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
+    scores = score_texts(None, responses, ScoreConfig(additional_scorers=(classifier,)))[
+        "scores"
+    ].read()
+    sentiment_scores = scores.filter(pc.equal(scores["head"], "sentiment"))
+    assert len(sentiment_scores) == 3 and sentiment_scores["score"].null_count == 1

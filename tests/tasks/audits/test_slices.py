@@ -1,4 +1,4 @@
-"""The slices that are possible before a model is asked hold those of its findings."""
+"""Test that the slices predicted before an audit include those of its findings."""
 
 import json
 
@@ -59,38 +59,38 @@ AUDITS = [
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
-def test_no_slice_of_a_finding_is_impossible(build, own_folder, tmp_path, session):
-    config, more = build(tmp_path)
+def test_every_slice_of_a_finding_is_predicted(build, own_folder, tmp_path, session):
+    config, options = build(tmp_path)
     name = invented.name_of(build)
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    asked, *_, (_, findings) = stages_of(name, own_folder, config, **more)
-    items = asked["items"].read()
+    request_set, *_, (_, findings) = stages_of(name, own_folder, config, **options)
+    items = request_set["items"].read()
     skipped = [
         row | {"tags": parse_tags(row)}
-        for row in asked["skipped"].read().to_pylist()
+        for row in request_set["skipped"].read().to_pylist()
         if row["count"] is None
     ]
-    found = [row for row in findings.to_pylist() if not row["control"]]
-    assert found
-    for row in found:
-        known = find_available_slices(probe, row["metric"], config, items, skipped)
-        assert known.may_contain(row["slice"]), (row["metric"], row["slice"], known)
-        early = find_available_slices(probe, row["metric"], config)
-        assert early.may_contain(row["slice"]), (row["metric"], row["slice"], early)
+    findings_without_controls = [row for row in findings.to_pylist() if not row["control"]]
+    assert findings_without_controls
+    for row in findings_without_controls:
+        with_items = find_available_slices(probe, row["metric"], config, items, skipped)
+        assert with_items.may_contain(row["slice"]), (row["metric"], row["slice"], with_items)
+        without_items = find_available_slices(probe, row["metric"], config)
+        assert without_items.may_contain(row["slice"]), (row["metric"], row["slice"], without_items)
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
 def test_a_finding_has_no_interval_where_its_metric_never_has_one(
     build, own_folder, tmp_path, session
 ):
-    config, more = build(tmp_path)
+    config, options = build(tmp_path)
     name = invented.name_of(build)
-    *_, (_, findings) = stages_of(name, own_folder, config, **more)
-    exact = {*SKIPPED_COUNT_METRICS.get(name, ()), ITEMS_IN_TRAINING_TEXT}
+    *_, (_, findings) = stages_of(name, own_folder, config, **options)
+    exact_counts = {*SKIPPED_COUNT_METRICS.get(name, ()), ITEMS_IN_TRAINING_TEXT}
     for row in findings.to_pylist():
-        if row["control"] or row["value"] is None or row["metric"] in exact:
+        if row["control"] or row["value"] is None or row["metric"] in exact_counts:
             continue
         if row["metric"] in METRICS_WITHOUT_INTERVAL[name]:
             assert row["low"] is None and "no interval: " not in row["method"], row
-        else:  # what has none says what was amiss with these values
+        else:  # a missing interval is explained
             assert row["low"] is not None or "no interval: " in row["method"], row

@@ -117,7 +117,7 @@ def test_a_path_outside_is_refused_with_its_setting_and_the_roots(place, roots, 
         roots.check_path(named, "a.setting")
     said = str(error.value)
     assert said.startswith(f"a.setting: {named!r} ") and "\n" not in said
-    assert str(place / "root") in said and "hallmark serve --root PATH" in said
+    assert str(place / "root") in said and "hallmark serve --allowed-root PATH" in said
 
 
 AZURE = "abfss://container@account.dfs.core.windows.net"
@@ -220,7 +220,7 @@ def test_a_uri_that_may_lead_outside_is_refused(place, root, below):
             roots.check_path(root + below, "a.setting", marker)
         said = str(error.value)
         assert said.startswith(f"a.setting: {root + below!r} ") and "\n" not in said
-        assert f"({roots})" in said and "hallmark serve --root PATH" in said
+        assert f"({roots})" in said and "hallmark serve --allowed-root PATH" in said
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_uri_that_may_lead_outside_is_refused(place, root, below):
     ],
 )
 def test_a_root_that_readers_may_take_for_another_is_refused(root):
-    for setting in ("--root", "store:"):
+    for setting in ("--allowed-root", "store:"):
         said = f"{setting} {root!r} is not a URI such as s3://bucket/folder: it "
         with pytest.raises(UsageError, match="^" + re.escape(said)):
             AllowedRoots.from_names([root], setting)
@@ -431,7 +431,7 @@ def test_a_data_set_of_the_hub_must_be_declared(place):
 
 def test_a_root_that_is_no_uri_is_refused():
     for name in ("s3://", "s3://bucket/../x", "s3://user@bucket"):
-        with pytest.raises(UsageError, match=re.escape(f"--root {name!r} is not a URI")):
+        with pytest.raises(UsageError, match=re.escape(f"--allowed-root {name!r} is not a URI")):
             AllowedRoots.from_names([name])
 
 

@@ -1,4 +1,4 @@
-"""Every figure of quality once more, a text at a time, with Python's own strings."""
+"""Compute every quality figure again with Python's own strings, one text at a time."""
 
 import re
 from collections import Counter
@@ -20,16 +20,20 @@ POLICIES = (
 )
 
 
-def share(part, whole):
-    return float(Fraction(part) / whole) if whole else None
+def share(numerator, denominator):
+    return float(Fraction(numerator) / denominator) if denominator else None
 
 
-def expected(text):
-    """All signals of a text, by name."""
-    return {**quality(text), **repetition(text), **c4(text), **fineweb(text)}
+def compute_expected_signals(text):
+    return {
+        **compute_quality(text),
+        **compute_repetition(text),
+        **compute_c4(text),
+        **compute_fineweb(text),
+    }
 
 
-def quality(text):
+def compute_quality(text):
     words, lines = text.split(), text.splitlines()
     wordy = [word for word in words if any(c not in PUNCTUATION_CHARACTERS for c in word)]
     ellipses = text.count("...") + text.count("…")
@@ -47,83 +51,85 @@ def quality(text):
     }
 
 
-def later_copies(pieces):
-    return [piece for place, piece in enumerate(pieces) if piece in pieces[:place]]
+def list_later_copies(pieces):
+    return [piece for position, piece in enumerate(pieces) if piece in pieces[:position]]
 
 
-def scanned(words, n):
-    """Characters of the n-grams that were met before, read from the left, leaping over each."""
-    seen, total, place = set(), 0, 0
-    while place + n <= len(words):
-        gram = tuple(words[place : place + n])
+def count_repeated_characters(words, n):
+    """Count the characters of n-grams seen before, reading from the left and skipping each."""
+    seen, total, position = set(), 0, 0
+    while position + n <= len(words):
+        gram = tuple(words[position : position + n])
         if gram in seen:
             total += len("".join(gram))
-            place += n
+            position += n
         else:
             seen.add(gram)
-            place += 1
+            position += 1
     return total
 
 
-def repetition(text):
-    found = {}
+def compute_repetition(text):
+    signals = {}
     pieces = {"lines": re.split("\n+", text), "paragraphs": re.split("\n{2,}", text.strip())}
     for name, parts in pieces.items():
-        again = later_copies(parts)
-        found[f"duplicate_{name}"] = share(len(again), len(parts)) if text else None
-        found[f"duplicate_{name}_characters"] = share(sum(map(len, again)), len(text))
+        copies = list_later_copies(parts)
+        signals[f"duplicate_{name}"] = share(len(copies), len(parts)) if text else None
+        signals[f"duplicate_{name}_characters"] = share(sum(map(len, copies)), len(text))
     words = text.split()
     for n in (2, 3, 4):
         grams = Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
         gram, count = max(grams.items(), key=lambda item: item[1], default=("", 0))
-        found[f"top_{n}gram"] = share(len(gram) * count, len(text))
+        signals[f"top_{n}gram"] = share(len(gram) * count, len(text))
     for n in range(5, 11):
-        found[f"duplicate_{n}grams"] = share(scanned(words, n), len(text))
-    return found
+        signals[f"duplicate_{n}grams"] = share(count_repeated_characters(words, n), len(text))
+    return signals
 
 
-def c4(text):
+def compute_c4(text):
     text = re.sub(r"\[\d*\]|\[edit\]|\[citation needed\]", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    taken = Counter()
+    removed_characters = Counter()
     lorem = curly = sentences = 0
     for line in lines:
         lower = line.lower()
         if any(len(word) > 1000 for word in line.split()):
-            taken["long_words"] += len(line)
+            removed_characters["long_words"] += len(line)
         elif not line.endswith((".", "?", "!", '"', "'")) or line.endswith("..."):
-            taken["no_terminal_mark"] += len(line)
+            removed_characters["no_terminal_mark"] += len(line)
         elif len(line.split()) < 3:
-            taken["few_words"] += len(line)
+            removed_characters["few_words"] += len(line)
         else:
             lorem += "lorem ipsum" in lower
             if "javascript" in lower:
-                taken["javascript"] += len(line)
+                removed_characters["javascript"] += len(line)
                 continue
             curly += "{" in line
             if any(phrase in lower for phrase in POLICIES):
-                taken["policy"] += len(line)
+                removed_characters["policy"] += len(line)
             else:
                 sentences += 1 + len(re.findall(r"[.?!][\"')\]”’]*\s+", line))
     kinds = ("long_words", "no_terminal_mark", "few_words", "javascript", "policy")
-    whole = sum(map(len, lines))
+    total = sum(map(len, lines))
     return {
-        **{f"c4_{kind}": share(taken[kind], whole) for kind in kinds},
-        "c4_removed_characters": share(taken.total(), whole),
+        **{f"c4_{kind}": share(removed_characters[kind], total) for kind in kinds},
+        "c4_removed_characters": share(removed_characters.total(), total),
         "c4_lorem_ipsum": lorem,
         "c4_curly_brackets": curly,
         "c4_sentences": sentences,
     }
 
 
-def fineweb(text):
+def compute_fineweb(text):
     lines = [line for line in text.split("\n") if line.strip()]
-    again = sum(map(len, later_copies(lines)))
+    copied_characters = sum(map(len, list_later_copies(lines)))
     return {
         "terminal_lines": share(
             sum(line.endswith(tuple(TERMINAL_CHARACTERS)) for line in lines), len(lines)
         ),
         "short_lines": share(sum(len(line) <= 30 for line in lines), len(lines)),
-        "duplicate_characters": share(again, len(text.replace("\n", "")) if lines else 0),
+        "duplicate_characters": share(
+            copied_characters, len(text.replace("\n", "")) if lines else 0
+        ),
         "line_feeds_per_word": share(text.count("\n"), len(text.split())),
     }

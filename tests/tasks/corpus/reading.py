@@ -1,4 +1,4 @@
-"""What tests of readers share: files read whole, their accounts checked, and packed documents."""
+"""Share helpers between tests of readers: read files, check their counts, and compress data."""
 
 import gzip
 import json
@@ -29,47 +29,47 @@ READERS = {
 }
 
 
-def read_all(path, kind, limit=LIMIT, meter=None, **settings):
+def read_all(path, kind, limit=LIMIT, counts=None, **settings):
     reader, source = READERS[kind]
     source = source(kind=kind, name="s", path=str(path), **settings)
-    return list(reader(path, source, limit, meter or ReadCounts()))
+    return list(reader(path, source, limit, counts or ReadCounts()))
 
 
-def read(path, kind, limit=LIMIT, **settings):
-    """Documents and errors of a file, after checking that the meter agrees with the records."""
-    meter = ReadCounts()
-    found = read_all(path, kind, limit, meter, **settings)
-    assert meter.record_count == sum(r.record_count for r in found)
-    assert meter.byte_count == meter.skipped_bytes + sum(r.raw_bytes for r in found)
-    good = [r for r in found if not r.error]
-    assert all(r.text == "" for r in found if r.error)
-    return good, [(r.location, r.error) for r in found if r.error], meter
+def read_checked(path, kind, limit=LIMIT, **settings):
+    """Return documents, errors and counts of a file; check that counts and records agree."""
+    counts = ReadCounts()
+    records = read_all(path, kind, limit, counts, **settings)
+    assert counts.record_count == sum(r.record_count for r in records)
+    assert counts.byte_count == counts.skipped_bytes + sum(r.raw_bytes for r in records)
+    documents = [r for r in records if not r.error]
+    assert all(r.text == "" for r in records if r.error)
+    return documents, [(r.location, r.error) for r in records if r.error], counts
 
 
-def texts(records):
+def get_texts(records):
     return [record.text for record in records]
 
 
-def zst(data, checksum=True):
+def compress_zstd(data, checksum=True):
     return zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
 
 
-def skippable(data, number=0):
+def make_skippable_frame(data, number=0):
     return bytes([0x50 + number]) + b"\x2a\x4d\x18" + len(data).to_bytes(4, "little") + data
 
 
-PACK = {".gz": partial(gzip.compress, mtime=0), ".zst": zst}
+COMPRESS_BY_ENDING = {".gz": partial(gzip.compress, mtime=0), ".zst": compress_zstd}
 
 
-def documents(numbers, size=40):
-    """Lines of documents that hardly shrink; the same ones at every call."""
-    made = []
+def make_json_lines(numbers, size=40):
+    """Return JSON lines that compress badly and are the same at every call."""
+    lines = []
     for number in numbers:
         words = random.Random(number).randbytes(size).hex()
-        made.append(json.dumps({"text": f"{number} {words}"}).encode() + b"\n")
-    return made
+        lines.append(json.dumps({"text": f"{number} {words}"}).encode() + b"\n")
+    return lines
 
 
-def numbers(records):
-    """Of the documents among the records, as the text itself says."""
+def get_numbers(records):
+    """Return the numbers with which the texts of the documents begin."""
     return [int(r.text.split()[0]) for r in records if not r.error]

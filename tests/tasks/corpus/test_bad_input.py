@@ -1,4 +1,4 @@
-"""Bad input in every container: the same records, the same documents, errors and accounts."""
+"""Test that bad input in any container gives the same records, documents, errors and accounts."""
 
 import csv
 import gzip
@@ -19,10 +19,17 @@ from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNC
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpora import given
-from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, read, texts
-from tests.tasks.corpus.test_warc import page, record
+from tests.tasks.corpus.reading import (
+    COMPRESS_BY_ENDING,
+    LIMIT,
+    READERS,
+    get_texts,
+    make_json_lines,
+    read_checked,
+)
+from tests.tasks.corpus.test_warc import make_page, make_record
 
-# One record list, in every container -------------------------------------------------------------
+# The same records in every container -------------------------------------------------------------
 
 
 def as_jsonl(rows):
@@ -40,7 +47,7 @@ def as_rows(rows, comma):
 
 
 def as_parquet(rows):
-    """Arrow writes bytes that are no text as if they were."""
+    """Write text that is not UTF-8, as Arrow does without an error."""
     raw = pa.array([t for _, t in rows], pa.large_binary())
     column = pa.LargeStringArray.from_buffers(len(raw), *raw.buffers()[1:3])
     sink = io.BytesIO()
@@ -55,50 +62,53 @@ CONTAINERS = {
     "tsv": lambda rows: as_rows(rows, b"\t"),
     "text": lambda rows: [t + b"\n\n" for _, t in rows],
     "parquet": as_parquet,
-    "warc": lambda rows: [page(t, kind="text/plain; charset=utf-8") for _, t in rows],
-    "wet": lambda rows: [record(b"Software: x", "warcinfo"), *(record(t) for _, t in rows)],
+    "warc": lambda rows: [make_page(t, kind="text/plain; charset=utf-8") for _, t in rows],
+    "wet": lambda rows: [
+        make_record(b"Software: x", "warcinfo"),
+        *(make_record(t) for _, t in rows),
+    ],
     "datasets": as_parquet,
 }
 ENDINGS = {"text": ".txt", "wet": ".warc.wet", "datasets": ".parquet"}
 KEYED = ("jsonl", "csv", "tsv", "parquet", "datasets")
 STREAMS = ("jsonl", "csv", "tsv", "text", "warc", "wet")
 
-every = pytest.mark.parametrize("kind", CONTAINERS)
-streams = pytest.mark.parametrize("kind", STREAMS)
-packed = pytest.mark.parametrize("ending", [".gz", ".zst"])
+all_containers = pytest.mark.parametrize("kind", CONTAINERS)
+stream_containers = pytest.mark.parametrize("kind", STREAMS)
+compressed_endings = pytest.mark.parametrize("ending", [".gz", ".zst"])
 
 
-def put(folder, kind, rows, name="a", ending=""):
-    """A file of the records, each a member of its own where it is packed."""
+def write_container(folder, kind, rows, name="a", ending=""):
+    """Write a file of the records, each in a member of its own if compressed."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}{ENDINGS.get(kind, f'.{kind}')}{ending}"
-    pieces = CONTAINERS[kind](rows)
-    path.write_bytes(b"".join(PACK[ending](p) if ending else p for p in pieces))
+    members = CONTAINERS[kind](rows)
+    path.write_bytes(b"".join(COMPRESS_BY_ENDING[ending](p) if ending else p for p in members))
     return path
 
 
-def source(kind, path, **more):
-    more |= {"split": "blank_lines"} if kind == "text" else {}
-    return {"kind": "warc" if kind == "wet" else kind, "name": "s", "path": str(path), **more}
+def source_settings(kind, path, **settings):
+    settings |= {"document_boundary": "blank_lines"} if kind == "text" else {}
+    return {"kind": "warc" if kind == "wet" else kind, "name": "s", "path": str(path), **settings}
 
 
-def ingested(kind, path, keyed=False, **more):
+def ingest_container(kind, path, keyed=False, **more):
     more = {"max_document_bytes": LIMIT, "min_document_bytes": 3, **more}
-    named = source(kind, path, **({"key_field": "id"} if keyed else {}))
-    return ingest(IngestConfig(sources=[named], **more))
+    settings = source_settings(kind, path, **({"key_field": "id"} if keyed else {}))
+    return ingest(IngestConfig(sources=[settings], **more))
 
 
-def rows_of(artifact, table):
+def read_rows(artifact, table):
     return artifact[table].read().to_pylist()
 
 
-def errors(artifact):
-    return Counter(r["error"] for r in rows_of(artifact, "quarantine"))
+def count_errors(artifact):
+    return Counter(r["error"] for r in read_rows(artifact, "quarantine"))
 
 
-def book(artifact, unit="rows"):
-    (found,) = (r for r in rows_of(artifact, "accounts") if r["unit"] == unit)
-    return found
+def read_accounts(artifact, unit="rows"):
+    (row,) = (r for r in read_rows(artifact, "accounts") if r["unit"] == unit)
+    return row
 
 
 HOSTILE = [
@@ -113,89 +123,97 @@ HOSTILE = [
 ]
 
 
-@every
-def test_hostile_records_cost_themselves_in_every_container(tmp_path, session, kind):
+@all_containers
+def test_bad_records_affect_no_others_in_every_container(tmp_path, session, kind):
     records = [(b"k%d" % n, text) for n, text in enumerate(HOSTILE)]
-    path = put(tmp_path / "in", kind, records)
-    made = ingested(kind, path.parent)
-    good = [HOSTILE[0], HOSTILE[0], HOSTILE[-1]]
-    assert sorted(r["text"] for r in rows_of(made, "documents")) == sorted(t.decode() for t in good)
-    bad = errors(made)
-    assert bad.pop(TOO_LONG) == 1 and sum(bad.values()) == 1
-    assert kind == "warc" or bad == {NOT_UTF8: 1}  # a page has an encoding that it is not in
-    reasons = Counter(r["reason"] for r in rows_of(made, "ledger") if r["action"] == "removed")
-    assert reasons == {"empty": 1 if kind == "text" else 2, "too short": 1}  # an empty line is none
-    counts = book(made)
+    path = write_container(tmp_path / "in", kind, records)
+    artifact = ingest_container(kind, path.parent)
+    good_texts = [HOSTILE[0], HOSTILE[0], HOSTILE[-1]]
+    assert sorted(r["text"] for r in read_rows(artifact, "documents")) == sorted(
+        t.decode() for t in good_texts
+    )
+    error_counts = count_errors(artifact)
+    assert error_counts.pop(TOO_LONG) == 1 and sum(error_counts.values()) == 1
+    # A page is not valid in its declared encoding.
+    assert kind == "warc" or error_counts == {NOT_UTF8: 1}
+    reasons = Counter(
+        r["reason"] for r in read_rows(artifact, "ledger") if r["action"] == "removed"
+    )
+    blank_documents = 1 if kind == "text" else 2  # a blank line of a text file is no document
+    assert reasons == {"empty": blank_documents, "too short": 1}
+    counts = read_accounts(artifact)
     assert (counts["kept"], counts["quarantined"]) == (3, 2)
-    sizes = book(made, "bytes")
-    whole = sum(map(len, HOSTILE)) if kind in ("parquet", "datasets") else path.stat().st_size
-    assert sizes["input"] == whole
+    sizes = read_accounts(artifact, "bytes")
+    input_bytes = sum(map(len, HOSTILE)) if kind in ("parquet", "datasets") else path.stat().st_size
+    assert sizes["input"] == input_bytes
 
 
-@streams
-@packed
+@stream_containers
+@compressed_endings
 @pytest.mark.parametrize("cut", [0.95, 1.0])
-def test_a_stream_that_breaks_near_its_end_keeps_what_was_read(
-    tmp_path, session, kind, ending, cut
-):
-    """At 95 % of the bytes, and within the last member."""
+def test_a_truncated_stream_keeps_the_records_before_its_end(tmp_path, session, kind, ending, cut):
+    """Truncated at 95 % of the bytes, and in the last member."""
     records = [(b"k%d" % n, b"Text %d of the long file." % n) for n in range(60)]
-    path = put(tmp_path / "in", kind, records, ending=ending)
+    path = write_container(tmp_path / "in", kind, records, ending=ending)
     data = path.read_bytes()
     size = int(cut * len(data)) - 5
     path.write_bytes(data[:size])
-    made = ingested(kind, path.parent)
-    found = sorted(int(r["text"].split()[1]) for r in rows_of(made, "documents"))
-    assert found == list(range(len(found)))
-    assert 54 <= len(found) <= 58 if cut < 1 else len(found) >= 59  # of all bytes but the checksum
-    assert errors(made) == {TRUNCATED_DATA: 1}
-    sizes = book(made, "bytes")
+    artifact = ingest_container(kind, path.parent)
+    document_numbers = sorted(int(r["text"].split()[1]) for r in read_rows(artifact, "documents"))
+    assert document_numbers == list(range(len(document_numbers)))
+    if cut < 1:
+        assert 54 <= len(document_numbers) <= 58
+    else:  # little more than the checksum is missing
+        assert len(document_numbers) >= 59
+    assert count_errors(artifact) == {TRUNCATED_DATA: 1}
+    sizes = read_accounts(artifact, "bytes")
     assert sizes["quarantined"] < 600
     assert sizes["input"] == sizes["kept"] + sizes["removed_spans"] + sizes["quarantined"]
 
 
-@streams
-@packed
-def test_a_damaged_member_costs_itself_in_every_container(tmp_path, session, kind, ending):
+@stream_containers
+@compressed_endings
+def test_a_damaged_member_affects_no_others_in_every_container(tmp_path, session, kind, ending):
     records = [(b"k%d" % n, b"Text %d of the long file." % n) for n in range(40)]
-    path = put(tmp_path / "in", kind, records, ending=ending)
-    members = [PACK[ending](piece) for piece in CONTAINERS[kind](records)]
+    path = write_container(tmp_path / "in", kind, records, ending=ending)
+    members = [COMPRESS_BY_ENDING[ending](piece) for piece in CONTAINERS[kind](records)]
     lost = len(members) - 20
     members[lost] = members[lost][:12] + b"\xff" * 20 + members[lost][32:]
     path.write_bytes(b"".join(members))
-    made = ingested(kind, path.parent)
-    found = {int(r["text"].split()[1]) for r in rows_of(made, "documents")}
-    assert found == set(range(40)) - {20}
-    assert errors(made) == {DAMAGED_DATA: 1}
+    artifact = ingest_container(kind, path.parent)
+    document_numbers = {int(r["text"].split()[1]) for r in read_rows(artifact, "documents")}
+    assert document_numbers == set(range(40)) - {20}
+    assert count_errors(artifact) == {DAMAGED_DATA: 1}
 
 
-@every
+@all_containers
 @pytest.mark.parametrize("content", [b"", b"\0" * 50, b"\xff" * 50])
-def test_a_file_of_nothing_beside_a_good_one(tmp_path, session, kind, content):
-    """Whatever it is taken for, it costs no document of the other file."""
-    put(tmp_path / "in", kind, [(b"k", b"A good text.")])
-    if kind == "datasets":  # the library reads all files together: it is named, and nothing lost
+def test_a_file_without_content_does_not_affect_a_good_one(tmp_path, session, kind, content):
+    write_container(tmp_path / "in", kind, [(b"k", b"A good text.")])
+    if kind == "datasets":  # the library reads all files together, so the stage fails
         (tmp_path / "in" / "b.parquet").write_bytes(content)
         with pytest.raises(HallmarkError, match=r"could not read .* or read its files with kind"):
-            ingested(kind, tmp_path / "in")
+            ingest_container(kind, tmp_path / "in")
         return
     (tmp_path / "in" / f"b{ENDINGS.get(kind, f'.{kind}')}").write_bytes(content)
-    made = ingested(kind, tmp_path / "in")
-    assert "A good text." in [r["text"] for r in rows_of(made, "documents")]
+    artifact = ingest_container(kind, tmp_path / "in")
+    assert "A good text." in [r["text"] for r in read_rows(artifact, "documents")]
     empty_text = kind == "text" and not content
-    assert sum(errors(made).values()) + book(made)["kept"] >= 1 + (not empty_text)
+    assert sum(count_errors(artifact).values()) + read_accounts(artifact)["kept"] >= 1 + (
+        not empty_text
+    )
 
 
 @pytest.mark.parametrize("kind", KEYED)
-def test_of_records_with_one_key_in_several_files_content_decides(tmp_path, session, kind):
-    made = []
+def test_content_decides_which_record_of_a_key_is_kept(tmp_path, session, kind):
+    artifacts = []
     for folder, order in (("one", 1), ("other", -1)):
         rows = [(b"k%d" % (n % 3), b"Text number %d." % n) for n in range(8)][::order]
-        for name, some in (("a", rows[:4]), ("b", rows[4:])):
-            put(tmp_path / folder, kind, some, name)
-        made.append(ingested(kind, tmp_path / folder, keyed=True))
-    assert made[0]["documents"].digest == made[1]["documents"].digest
-    assert [errors(a) for a in made] == [{"duplicate key": 5}] * 2
+        for name, file_rows in (("a", rows[:4]), ("b", rows[4:])):
+            write_container(tmp_path / folder, kind, file_rows, name)
+        artifacts.append(ingest_container(kind, tmp_path / folder, keyed=True))
+    assert artifacts[0]["documents"].digest == artifacts[1]["documents"].digest
+    assert [count_errors(a) for a in artifacts] == [{"duplicate key": 5}] * 2
 
 
 @pytest.mark.parametrize("kind", [k for k in CONTAINERS if k not in ("datasets", "wet")])
@@ -205,46 +223,48 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
 ):
     monkeypatch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", 512)
     records = [(b"k%d" % n, b"Text %d of the long file." % n) for n in range(9000)]
-    path = put(tmp_path / "in", kind, records)
+    path = write_container(tmp_path / "in", kind, records)
     reader, settings = READERS[kind]
-    found = reader(path, settings.model_validate(source(kind, path)), LIMIT, ReadCounts())
-    next(found)
+    record_stream = reader(
+        path, settings.model_validate(source_settings(kind, path)), LIMIT, ReadCounts()
+    )
+    next(record_stream)
     if change > 0:
         with path.open("ab") as file:
             file.write(b"and more")
     else:
         os.truncate(path, path.stat().st_size + change)
     with pytest.raises(HallmarkError, match=r"a\.\w+ changed while it was read.*run again"):
-        list(found)
+        list(record_stream)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("change", [-1, -150_000, -300_000, 1])
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, change, monkeypatch):
-    """Also where it shrinks to a whole number of lines and members."""
+    """The error also occurs if whole lines or members are removed."""
     monkeypatch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", 4096)
-    rows = documents(range(10_000), size=15)
-    pack = PACK.get(ending, bytes)
+    rows = make_json_lines(range(10_000), size=15)
+    pack = COMPRESS_BY_ENDING.get(ending, bytes)
     path = tmp_path / f"a.jsonl{ending}"
     data = b"".join(pack(row) for row in rows)
     path.write_bytes(data)
-    found = read_blocks(path, ReadCounts())
-    next(found)
+    blocks = read_blocks(path, ReadCounts())
+    next(blocks)
     if change > 0:
         with path.open("ab") as file:
             file.write(pack(rows[0]))
     else:
         os.truncate(path, len(data) + change)
     with pytest.raises(HallmarkError, match=r"a\.jsonl.* changed while it was read.*; run again"):
-        list(found)
+        list(blocks)
 
 
 # Encodings ---------------------------------------------------------------------------------------
 
 
 def test_pages_of_many_encodings_in_one_archive(tmp_path, session):
-    """Each is read as what it declares itself to be, whatever stood before it."""
-    said = {
+    """Each page is decoded as it declares, whatever came before it."""
+    text_by_encoding = {
         "utf-8": "Füße",
         "iso-8859-1": "naïve",
         "windows-1251": "Привет",
@@ -254,35 +274,35 @@ def test_pages_of_many_encodings_in_one_archive(tmp_path, session):
         "utf-16": "καλημέρα",
     }
     pages = [
-        page(f"<p>{text} number {n}</p>".encode(name), kind=f"text/html; charset={name}")
+        make_page(f"<p>{text} number {n}</p>".encode(name), kind=f"text/html; charset={name}")
         for n in range(3)
-        for name, text in said.items()
+        for name, text in text_by_encoding.items()
     ]
-    pages.insert(9, page(b"<p>\xff\xff caf\xe9 \x81</p>", kind="text/html; charset=utf-8"))
+    pages.insert(9, make_page(b"<p>\xff\xff caf\xe9 \x81</p>", kind="text/html; charset=utf-8"))
     (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, pages)))
-    made = ingested("warc", tmp_path / "a.warc.gz")
-    assert sorted(r["text"] for r in rows_of(made, "documents")) == sorted(
-        f"{text} number {n}" for n in range(3) for text in said.values()
+    artifact = ingest_container("warc", tmp_path / "a.warc.gz")
+    assert sorted(r["text"] for r in read_rows(artifact, "documents")) == sorted(
+        f"{text} number {n}" for n in range(3) for text in text_by_encoding.values()
     )
-    assert sum(errors(made).values()) == 1
+    assert sum(count_errors(artifact).values()) == 1
 
 
 # Letters -----------------------------------------------------------------------------------------
 
 
-def test_texts_whose_lower_case_composes_anew_are_copies_at_the_first_look(session):
-    """NFKC composes "h" with the line below, and no "H": folded once, these three differ."""
+def test_texts_whose_lower_case_is_recomposed_are_copies(session):
+    """NFKC composes "h" with the line below but not "H"; case-folded once, these three differ."""
     forms = ["H\u0331ouse", "h\u0331ouse", "\u1e96ouse", "house"]
     once = deduplicate(given(forms), {}, DeduplicateConfig())
     assert once["documents"].row_count == 2
     assert deduplicate(once, {}, DeduplicateConfig())["documents"].row_count == 2
 
 
-# The other writers -------------------------------------------------------------------------------
+# Containers --------------------------------------------------------------------------------------
 
 
-def test_the_containers_here_are_what_libraries_write(tmp_path):
-    """Else these tests would be about files that nobody has."""
+def test_the_containers_of_these_tests_are_valid(tmp_path):
+    """Libraries read them, or write the same."""
     rows = [(b"k0", b'One "quoted" text.'), (b"k1", "Füße\u3000漢字".encode())]
     plain = [(k.decode(), t.decode()) for k, t in rows]
     assert [json.loads(line) for line in as_jsonl(rows)] == [
@@ -290,17 +310,21 @@ def test_the_containers_here_are_what_libraries_write(tmp_path):
     ]
     lines = b"".join(as_rows(rows[1:], b",")).decode()
     assert list(csv.DictReader(io.StringIO(lines))) == [{"id": "k1", "text": plain[1][1]}]
-    path = put(tmp_path / "in", "parquet", rows)
+    path = write_container(tmp_path / "in", "parquet", rows)
     assert pq.read_table(path)["text"].to_pylist() == [text for _, text in plain]
     reader, settings = READERS["text"]
-    path = put(tmp_path / "in", "text", rows)
-    found = reader(path, settings.model_validate(source("text", path)), LIMIT, ReadCounts())
-    assert texts(found) == [text for _, text in plain]
+    path = write_container(tmp_path / "in", "text", rows)
+    records = reader(
+        path, settings.model_validate(source_settings("text", path)), LIMIT, ReadCounts()
+    )
+    assert get_texts(records) == [text for _, text in plain]
 
 
-def test_a_number_of_thousands_of_digits_is_said_to_be_one(write):
-    """No other reader of JSON would call it broken; Python makes no number of it."""
+def test_a_number_with_too_many_digits_is_reported_as_such(write):
+    """It is valid JSON, but Python does not convert it."""
     line = b'{"text": "x", "n": ' + b"9" * 5000 + b"}"
-    good, bad, _ = read(write("a.jsonl", line + b'\n{"text": "y"}'), "jsonl", limit=10**6)
-    assert texts(good) == ["y"]
-    assert bad == [("line 1", "a number of more than 4,300 digits")]
+    documents, errors, _ = read_checked(
+        write("a.jsonl", line + b'\n{"text": "y"}'), "jsonl", limit=10**6
+    )
+    assert get_texts(documents) == ["y"]
+    assert errors == [("line 1", "a number has more than 4,300 digits")]

@@ -1,4 +1,4 @@
-"""Sources of a served deployment, whose files must lie inside the declared roots."""
+"""Test sources of a served deployment, whose files must lie inside the declared roots."""
 
 import gzip
 import json
@@ -23,12 +23,12 @@ from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_inputs, read_input_records
 
-SECRET = "The secret of outside."
+SECRET = "A secret outside the root."
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A root with a corpus of each kind, and a secret outside of it."""
+def folders(tmp_path, monkeypatch):
+    """Create a root with a corpus of each kind, and secrets outside the root."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     row = {"text": "Words of the corpus."}
     for name in ("jsonl", "csv", "parquet", "text", "zipped", "datasets"):
@@ -50,7 +50,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def config_of(kind, path):
+def make_config(kind, path):
     return IngestConfig(sources=[{"kind": kind, "name": "s", "path": str(path)}])
 
 
@@ -65,45 +65,49 @@ KINDS = {
 
 
 @pytest.mark.parametrize("folder", KINDS)
-def test_what_lies_inside_is_read(place, folder):
-    config = config_of(KINDS[folder], place / "root" / folder)
-    (part,) = list_inputs(config)
-    (record,) = read_input_records(part, config, ReadCounts())
+def test_files_inside_the_root_are_read(folders, folder):
+    config = make_config(KINDS[folder], folders / "root" / folder)
+    (file_input,) = list_inputs(config)
+    (record,) = read_input_records(file_input, config, ReadCounts())
     assert record.text.strip() == "Words of the corpus."
 
 
 @pytest.mark.parametrize("folder", [name for name in KINDS if name != "datasets"])
-def test_a_file_that_is_exchanged_for_a_link_is_not_read(place, folder):
-    """Even where its size and times are those of the file that was found."""
-    config = config_of(KINDS[folder], place / "root" / folder)
-    (part,) = list_inputs(config)
-    (file,) = (place / "root" / folder).iterdir()
-    other = place / "outside" / file.name
-    other.write_bytes(other.read_bytes()[: part.size_bytes].ljust(part.size_bytes))
-    file.unlink()
-    file.symlink_to(other)
-    part = replace(part, version_tag=" ".join(map(str, stat_to_file_stamp(other.stat())[:3])))
-    with pytest.raises(UsageError, match=r"^source 's': .* leads outside the roots"):
-        list(read_input_records(part, config, ReadCounts()))
-
-
-def test_a_data_set_that_names_files_outside_is_refused(place):
-    (place / "root" / "datasets" / "README.md").write_text(
-        f"---\nconfigs:\n- config_name: default\n  data_files: {place}/outside/a.jsonl\n---\n"
+def test_a_file_that_is_replaced_by_a_link_is_not_read(folders, folder):
+    """It is not read even if size and times are those of the listed file."""
+    config = make_config(KINDS[folder], folders / "root" / folder)
+    (file_input,) = list_inputs(config)
+    (file,) = (folders / "root" / folder).iterdir()
+    outside_file = folders / "outside" / file.name
+    outside_file.write_bytes(
+        outside_file.read_bytes()[: file_input.size_bytes].ljust(file_input.size_bytes)
     )
-    config = config_of("datasets", place / "root" / "datasets")
-    (part,) = list_inputs(config)
+    file.unlink()
+    file.symlink_to(outside_file)
+    file_input = replace(
+        file_input, version_tag=" ".join(map(str, stat_to_file_stamp(outside_file.stat())[:3]))
+    )
+    with pytest.raises(UsageError, match=r"^source 's': .* leads outside the roots"):
+        list(read_input_records(file_input, config, ReadCounts()))
+
+
+def test_a_data_set_that_names_files_outside_is_refused(folders):
+    (folders / "root" / "datasets" / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: default\n  data_files: {folders}/outside/a.jsonl\n---\n"
+    )
+    config = make_config("datasets", folders / "root" / "datasets")
+    (file_input,) = list_inputs(config)
     with pytest.raises(HallmarkError, match="leads outside the roots"):
-        list(read_input_records(part, config, ReadCounts()))
+        list(read_input_records(file_input, config, ReadCounts()))
 
 
-def test_a_stage_refuses_a_source_outside_before_it_reads_it(place):
-    store = Store(place / "root" / "store")
+def test_a_stage_refuses_a_source_outside_the_root_without_reading_it(folders):
+    store = Store(folders / "root" / "store")
     with open_session(Session(store, SerialMapper())):
-        for path in (place / "outside", place / "root" / ".." / "outside" / "*.txt"):
+        for path in (folders / "outside", folders / "root" / ".." / "outside" / "*.txt"):
             with pytest.raises(UsageError, match=r"^ingest\.sources\.0\.path: .* leads outside"):
-                ingest(config_of("text", path))
-        assert ingest(config_of("text", place / "root" / "text"))["documents"].row_count == 1
+                ingest(make_config("text", path))
+        assert ingest(make_config("text", folders / "root" / "text"))["documents"].row_count == 1
     assert store.list_folder_names("artifacts/ingest") and SECRET.encode() not in b"".join(
         path.read_bytes() for path in store.root_folder.rglob("*") if path.is_file()
     )

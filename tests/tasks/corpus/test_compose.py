@@ -1,4 +1,4 @@
-"""How the town's documents are put together: counts, layout and copies."""
+"""Test how the town's documents are composed: counts, layout and copies."""
 
 from collections import Counter
 from itertools import pairwise
@@ -30,7 +30,7 @@ def town():
     return [d for number in range(2) for d in compose_block(number, 1000, 21, rates)]
 
 
-def test_documents_hold_one_or_more_of_what_they_hold(town):
+def test_documents_hold_varying_numbers_of_each_feature(town):
     truths = [d.truth for d in town]
     assert {len(t.groups) for t in truths} == {0, 1, 2}
     assert {len(t.occupations) for t in truths} == {0, 1, 2}
@@ -44,91 +44,110 @@ def test_documents_hold_one_or_more_of_what_they_hold(town):
     assert 140 <= min(years) < 150 and 290 < max(years) < 300
 
 
-def test_the_layout_is_that_of_the_kind_of_text(town):
-    seen, closed = Counter(), Counter()
+def test_the_layout_follows_the_kind_of_text(town):
+    length_counts, closing_counts = Counter(), Counter()
     for document in town:
         if document.copy_kind:
             continue
-        kind = REGISTER_BY_KIND[document.truth.kind]
-        plain = sum(piece.is_plain for piece in document.sentences)
-        assert kind.min_sentences <= plain <= kind.max_sentences
-        seen[document.truth.kind, plain] += 1
+        register = REGISTER_BY_KIND[document.truth.kind]
+        plain = sum(sentence.is_plain for sentence in document.sentences)
+        assert register.min_sentences <= plain <= register.max_sentences
+        length_counts[document.truth.kind, plain] += 1
         assert not document.sentences[0].is_plain
-        before = [piece.separator for piece in document.sentences]
-        assert before[1:2] in ([], [kind.opening_separator])
-        assert set(before[2:]) <= ({" ", "\n\n"} if kind.separator == " " else {kind.separator})
-        ends = [0, *(i for i, space in enumerate(before) if i > 1 and space == "\n\n")]
-        assert all(later - sooner > 3 for sooner, later in pairwise(ends))
-        found = [len(d) for d in (document.truth.groups, document.truth.occupations)]
-        if plain < 2 and not any(found) and not document.truth.rude_sentences:
-            closed[document.sentences[-1].is_plain or len(document.sentences) == 1] += 1
-    for name, kind in REGISTER_BY_KIND.items():
-        own = Counter({n: count for (which, n), count in seen.items() if which == name})
-        middle = (kind.min_sentences + kind.max_sentences) / 2
-        short = sum(count for n, count in own.items() if n < middle)
-        assert short > sum(count for n, count in own.items() if n > middle), name
-    assert min(closed[True], closed[False]) > 2  # of the shortest about half have an end
+        separators = [sentence.separator for sentence in document.sentences]
+        assert separators[1:2] in ([], [register.opening_separator])
+        assert set(separators[2:]) <= (
+            {" ", "\n\n"} if register.separator == " " else {register.separator}
+        )
+        paragraph_starts = [
+            0,
+            *(i for i, space in enumerate(separators) if i > 1 and space == "\n\n"),
+        ]
+        assert all(later - sooner > 3 for sooner, later in pairwise(paragraph_starts))
+        feature_counts = [len(d) for d in (document.truth.groups, document.truth.occupations)]
+        if plain < 2 and not any(feature_counts) and not document.truth.rude_sentences:
+            closing_counts[document.sentences[-1].is_plain or len(document.sentences) == 1] += 1
+    for name, register in REGISTER_BY_KIND.items():
+        counts_of_kind = Counter(
+            {n: count for (kind_name, n), count in length_counts.items() if kind_name == name}
+        )
+        middle = (register.min_sentences + register.max_sentences) / 2
+        short_count = sum(count for n, count in counts_of_kind.items() if n < middle)
+        assert short_count > sum(count for n, count in counts_of_kind.items() if n > middle), name
+    # About half of the shortest documents have a closing.
+    assert min(closing_counts[True], closing_counts[False]) > 2
 
 
-def test_recipes_go_from_the_first_step_to_the_last():
-    begins = [
+def test_steps_of_recipes_are_in_order():
+    step_starts = [
         line[0].text for line in load_rules()["recipe.body"] if isinstance(line[0], AnnotatedText)
     ]
-    assert len(set(begins)) == len(begins) > 15
-    found = 0
+    assert len(set(step_starts)) == len(step_starts) > 15
+    recipe_count = 0
     for number in range(400):
         document = compose_document(number, 5, TownRates())
         if document.truth.kind == "recipe":
-            steps = [p.content.text for p in document.sentences if p.is_plain]
-            places = [[begin for begin in begins if step.startswith(begin)] for step in steps]
-            known = [begins.index(max(place, key=len)) for place in places if place]
-            assert known == sorted(known) and len(known) > 1
-            found += 1
-    assert found > 4
+            steps = [sentence.content.text for sentence in document.sentences if sentence.is_plain]
+            matching_starts = [
+                [start for start in step_starts if step.startswith(start)] for step in steps
+            ]
+            step_indices = [
+                step_starts.index(max(starts, key=len)) for starts in matching_starts if starts
+            ]
+            assert step_indices == sorted(step_indices) and len(step_indices) > 1
+            recipe_count += 1
+    assert recipe_count > 4
 
 
 def test_near_copies_differ_in_one_to_three_plain_sentences_of_a_long_document(town):
     originals = {d.number: d for d in town if not d.copy_kind}
-    changes, layouts, kinds = Counter(), Counter(), set()
+    changes, layouts, edit_kinds = Counter(), Counter(), set()
     for document in town:
         if not document.copy_kind:
             continue
         original = originals[document.copy_of]
-        was, now = (Counter(p.content.text for p in d.sentences) for d in (original, document))
+        original_sentences, copied_sentences = (
+            Counter(part.content.text for part in d.sentences) for d in (original, document)
+        )
         if document.copy_kind == "exact":
-            assert was == now and [p.content for p in document.sentences] == [
-                p.content for p in original.sentences
-            ]
+            assert original_sentences == copied_sentences and [
+                part.content for part in document.sentences
+            ] == [part.content for part in original.sentences]
             layouts[document.text == original.text] += 1
             continue
-        assert sum(piece.is_plain for piece in original.sentences) >= MIN_PLAIN_SENTENCES
-        gone, new = (was - now).total(), (now - was).total()
+        assert sum(sentence.is_plain for sentence in original.sentences) >= MIN_PLAIN_SENTENCES
+        removed_count = (original_sentences - copied_sentences).total()
+        added_count = (copied_sentences - original_sentences).total()
         assert (
-            1 <= max(gone, new) <= 3 and abs(len(document.sentences) - len(original.sentences)) <= 3
+            1 <= max(removed_count, added_count) <= 3
+            and abs(len(document.sentences) - len(original.sentences)) <= 3
         )
-        changes[max(gone, new)] += 1
-        kinds.add((gone > 0, new > 0))
-        fixed = [[p.content for p in d.sentences if not p.is_plain] for d in (original, document)]
-        assert fixed[0] == fixed[1]
-    assert min(changes[n] for n in (1, 2, 3)) > 10 and len(kinds) == 3
+        changes[max(removed_count, added_count)] += 1
+        edit_kinds.add((removed_count > 0, added_count > 0))
+        special_sentences = [
+            [part.content for part in d.sentences if not part.is_plain]
+            for d in (original, document)
+        ]
+        assert special_sentences[0] == special_sentences[1]
+    assert min(changes[n] for n in (1, 2, 3)) > 10 and len(edit_kinds) == 3
     assert min(layouts.values()) > 10 and len(layouts) == 2
 
 
-def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
+def test_blocks_are_numbered_consecutively_and_the_last_may_be_short():
     assert [list_document_numbers(n, 1200) for n in range(3)] == [
         range(500),
         range(500, 1000),
         range(1000, 1200),
     ]
     assert [d.number for d in compose_block(2, 1003, 1, TownRates())] == [1000, 1001, 1002]
-    # Nothing but copies: where there are no originals, there are none of them either.
+    # Copies need originals: with a share of copies of 1 there are no copies.
     assert not any(
         d.copy_kind for d in compose_block(0, 20, 1, TownRates(exact_copies=1, near_copies=0))
     )
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "share"),
+    ("first_text", "second_text", "similarity"),
     [
         ("a b c d e", "A b C d e", 1),
         ("a b c d e f", "a b c d e g", 1 / 3),
@@ -138,18 +157,18 @@ def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
         ("", "", 1),
     ],
 )
-def test_similarity_of_short_texts_by_hand(left, right, share):
-    assert compute_shingle_similarity(left, right) == share
+def test_similarity_of_short_texts_by_hand(first_text, second_text, similarity):
+    assert compute_shingle_similarity(first_text, second_text) == similarity
 
 
-def test_in_talk_and_nowhere_else_what_is_said_has_a_speaker(town):
-    spoken = Counter()
+def test_only_sentences_of_a_talk_have_a_speaker(town):
+    quoted_counts = Counter()
     for document in town:
-        names = tuple(f"{document.variables[who]}: " for who in ("first", "friend"))
-        for piece in document.sentences[1:-1]:
-            if not piece.is_plain and document.truth.kind == "talk":
-                assert piece.content.text.startswith((*names, '"')), piece.content.text
-                spoken[piece.content.text[:1] == '"'] += 1
-            elif not piece.is_plain:
-                assert not piece.content.text.startswith(names), piece.content.text
-    assert spoken[False] > 10
+        names = tuple(f"{document.variables[variable]}: " for variable in ("first", "friend"))
+        for sentence in document.sentences[1:-1]:
+            if not sentence.is_plain and document.truth.kind == "talk":
+                assert sentence.content.text.startswith((*names, '"')), sentence.content.text
+                quoted_counts[sentence.content.text[:1] == '"'] += 1
+            elif not sentence.is_plain:
+                assert not sentence.content.text.startswith(names), sentence.content.text
+    assert quoted_counts[False] > 10

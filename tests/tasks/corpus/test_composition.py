@@ -1,4 +1,4 @@
-"""What a corpus is composed of, against counts by plain Python."""
+"""Test the composition of a corpus against counts by plain Python."""
 
 import json
 import random
@@ -23,22 +23,22 @@ from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 PLAIN = "The boats came home late and nobody had seen the light on the hill that evening. "
 
 
-def written(folder):
-    """A jsonl source with domains and dates, one that declares nothing, and a licence for one."""
-    dice = random.Random(3)
+def write_sources(folder):
+    """Write one source with domains, dates and a licence, and one without any of these."""
+    rng = random.Random(3)
     hosts = ["big.example"] * 9 + ["small.example", "other", "b.example", "a.example"]
     lines = []
     for number in range(60):
-        row = {"text": f"{number} {PLAIN}" * dice.randrange(1, 9)}
+        row = {"text": f"{number} {PLAIN}" * rng.randrange(1, 9)}
         if number % 5:
             row |= {
-                "url": f"https://{dice.choice(hosts)}/{number}",
-                "date": f"{dice.randrange(1998, 2002)}-03-04",
+                "url": f"https://{rng.choice(hosts)}/{number}",
+                "date": f"{rng.randrange(1998, 2002)}-03-04",
             }
         lines.append(json.dumps(row))
     (folder / "web.jsonl").write_text("\n".join(lines))
     (folder / "bare.jsonl").write_text("\n".join(f'{{"text": "{n} {PLAIN}"}}' for n in range(9)))
-    web = {
+    web_source = {
         "kind": "jsonl",
         "name": "web",
         "path": str(folder / "web.jsonl"),
@@ -46,45 +46,45 @@ def written(folder):
         "url_field": "url",
         "date_field": "date",
     }
-    bare = {"kind": "jsonl", "name": "bare", "path": str(folder / "bare.jsonl")}
-    return IngestConfig(sources=[web, bare], partition_bytes=4096)
+    bare_source = {"kind": "jsonl", "name": "bare", "path": str(folder / "bare.jsonl")}
+    return IngestConfig(sources=[web_source, bare_source], partition_bytes=4096)
 
 
-def by_hand(rows, most):
-    """(dimension, value, split): (documents, bytes), with the dimensions of each of the rows."""
+def count_plainly(rows, max_values):
+    """Return (documents, bytes) by (dimension, value, split)."""
     sizes = Counter()
     for row in rows:
-        for dimension, value in row["of"].items():
+        for dimension, value in row["dimensions"].items():
             sizes[dimension, value or "unknown"] += len(row["text"].encode())
-    kept = set()
+    kept_values = set()
     for dimension in {d for d, _ in sizes}:
-        named = [v for d, v in sizes if d == dimension and v not in ("unknown", "other")]
-        named.sort(key=lambda value: (-sizes[dimension, value], value))
-        kept |= {(dimension, value) for value in [*named[:most], "unknown"]}
-    found = defaultdict(lambda: (0, 0))
+        ranked_values = [v for d, v in sizes if d == dimension and v not in ("unknown", "other")]
+        ranked_values.sort(key=lambda value: (-sizes[dimension, value], value))
+        kept_values |= {(dimension, value) for value in [*ranked_values[:max_values], "unknown"]}
+    counts = defaultdict(lambda: (0, 0))
     for row in rows:
-        for dimension, value in row["of"].items():
+        for dimension, value in row["dimensions"].items():
             value = value or "unknown"
-            value = value if (dimension, value) in kept else "other"
-            for part in ("", row["split"]):
-                documents, size = found[dimension, value, part]
+            value = value if (dimension, value) in kept_values else "other"
+            for split in ("", row["split"]):
+                documents, size = counts[dimension, value, split]
                 size += len(row["text"].encode())
-                found[dimension, value, part] = documents + 1, size
-    return dict(found)
+                counts[dimension, value, split] = documents + 1, size
+    return dict(counts)
 
 
-def length(size):
-    edges = {"under 200 bytes": 200, "200 to 999 bytes": 1000}
-    return next((name for name, edge in edges.items() if size < edge), "1,000 bytes or more")
+def classify_length(size):
+    limits = {"under 200 bytes": 200, "200 to 999 bytes": 1000}
+    return next((name for name, limit in limits.items() if size < limit), "1,000 bytes or more")
 
 
-@pytest.mark.parametrize("most", [1, 2, 50])
-def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most):
-    raw = ingest(written(tmp_path))
-    spoken = identify_languages(raw, LanguageConfig())
-    parted = split_corpus(raw, SplitConfig(validation_share=0.3, holdout_share=0.2))
+@pytest.mark.parametrize("max_values", [1, 2, 50])
+def test_documents_are_counted_by_every_dimension(session, tmp_path, max_values):
+    raw = ingest(write_sources(tmp_path))
+    languages = identify_languages(raw, LanguageConfig())
+    split_documents = split_corpus(raw, SplitConfig(validation_share=0.3, holdout_share=0.2))
     planted = plant_canaries(
-        parted,
+        split_documents,
         PlantCanariesConfig(
             enabled=True,
             copy_counts=(0, 2),
@@ -94,37 +94,39 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
             associations_per_share=0,
         ),
     )
-    config = ProfileConfig(max_composition_values=most, length_bounds_bytes=(200, 1000))
-    made = profile_corpus(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
-    told = {r["doc_id"]: r["language"] for r in spoken["signals"].read().to_pylist()}
+    config = ProfileConfig(max_composition_values=max_values, length_bounds_bytes=(200, 1000))
+    profile = profile_corpus(planted, planted, {"ingest": raw, "language": languages}, {}, config)
+    language_by_id = {r["doc_id"]: r["language"] for r in languages["signals"].read().to_pylist()}
     rows = planted["documents"].read().to_pylist()
     assert len(planted["documents"].parts) > 2
     for row in rows:
-        row["of"] = {
+        row["dimensions"] = {
             "source": row["source"],
             "domain": row["domain"],
             "year": (row["date"] or "")[:4],
             "licence": {"web": "CC0-1.0"}.get(row["source"]),
-            "language": told.get(row["doc_id"]),
-            "length": length(len(row["text"].encode())),
+            "language": language_by_id.get(row["doc_id"]),
+            "length": classify_length(len(row["text"].encode())),
         }
-    found = {
+    composition = {
         (r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["byte_share"])
-        for r in made["composition"].read().to_pylist()
+        for r in profile["composition"].read().to_pylist()
     }
-    expected = by_hand(rows, most)
-    assert {key: counts[:2] for key, counts in found.items()} == expected
-    for (dimension, value, part), (_, size, share) in found.items():
-        whole = sum(b for (d, _, p), (_, b) in expected.items() if (d, p) == (dimension, part))
-        assert share == size / whole, value
-    assert ("domain", "unknown", "") in found and ("domain", "other", "train") in found
+    expected = count_plainly(rows, max_values)
+    assert {key: counts[:2] for key, counts in composition.items()} == expected
+    for (dimension, value, split), (_, size, share) in composition.items():
+        total_bytes = sum(
+            b for (d, _, p), (_, b) in expected.items() if (d, p) == (dimension, split)
+        )
+        assert share == size / total_bytes, value
+    assert ("domain", "unknown", "") in composition and ("domain", "other", "train") in composition
 
 
-def test_nothing_is_composed_of_nothing():
+def test_no_counts_give_no_composition():
     assert build_composition_rows(COUNTS_SCHEMA.empty_table(), 5) == []
 
 
-def test_without_the_stage_language_nothing_is_said_of_it():
+def test_without_the_stage_language_there_is_no_such_dimension():
     batch = pa.record_batch(
         fill_document_columns(
             {
@@ -139,6 +141,11 @@ def test_without_the_stage_language_nothing_is_said_of_it():
         schema=DOCUMENTS,
     )
     rows = pa.concat_tables([*count_documents_by_dimension(batch, pa.array([0]), None, {}, ())])
-    made = {r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""}
-    assert made.keys() == {"source", "domain", "licence", "length", "year"}
-    assert made["domain"]["value"] == "unknown" and made["domain"]["byte_share"] is None
+    row_by_dimension = {
+        r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""
+    }
+    assert row_by_dimension.keys() == {"source", "domain", "licence", "length", "year"}
+    assert (
+        row_by_dimension["domain"]["value"] == "unknown"
+        and row_by_dimension["domain"]["byte_share"] is None
+    )

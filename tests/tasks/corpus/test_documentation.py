@@ -1,4 +1,4 @@
-"""The embedded corpus: what the packages say of themselves, without running them."""
+"""Test the embedded corpus: documentation is read from packages without importing them."""
 
 import inspect
 import json
@@ -18,33 +18,37 @@ from hallmark.tasks.corpus.reading.documentation import (
 )
 
 
-def records(package, limit=1 << 20):
-    meter = ReadCounts()
-    found = list(read_package_documentation(package, limit, meter))
-    assert meter.record_count == len(found)
-    assert meter.byte_count == sum(r.raw_bytes for r in found)
-    return found
+def read_package(package, limit=1 << 20):
+    counts = ReadCounts()
+    records = list(read_package_documentation(package, limit, counts))
+    assert counts.record_count == len(records)
+    assert counts.byte_count == sum(r.raw_bytes for r in records)
+    return records
 
 
-def test_docstrings_are_those_that_python_knows():
-    """Against inspect on the imported package."""
+def test_docstrings_are_those_that_python_finds():
+    """Compare with inspect on the imported package."""
     import joblib.memory as module
 
-    texts = {r.text for r in records("joblib") if r.file_name == "joblib/memory.py"}
-    things = vars(module).values()
-    own = [t for t in things if getattr(t, "__module__", "") == module.__name__]
-    classes = [t for t in own if inspect.isclass(t)]
-    own += [f for c in classes for f in vars(c).values() if inspect.isfunction(f)]
-    known = {inspect.cleandoc(t.__doc__) for t in [module, *own] if t.__doc__}
-    assert len(known) >= 25
-    assert known <= texts
+    texts = {r.text for r in read_package("joblib") if r.file_name == "joblib/memory.py"}
+    members = vars(module).values()
+    own_members = [
+        member for member in members if getattr(member, "__module__", "") == module.__name__
+    ]
+    classes = [member for member in own_members if inspect.isclass(member)]
+    own_members += [f for c in classes for f in vars(c).values() if inspect.isfunction(f)]
+    expected_texts = {
+        inspect.cleandoc(member.__doc__) for member in [module, *own_members] if member.__doc__
+    }
+    assert len(expected_texts) >= 25
+    assert expected_texts <= texts
 
 
 def test_description_and_licences_are_documents():
-    found = {(r.file_name, r.location): r.text for r in records("click")}
-    description = found[("dist-info/METADATA", "description")]
+    text_by_location = {(r.file_name, r.location): r.text for r in read_package("click")}
+    description = text_by_location[("dist-info/METADATA", "description")]
     assert description.strip() == str(distribution("click").metadata.get_payload()).strip()
-    licences = [text for (name, _), text in found.items() if "LICENSE" in name]
+    licences = [text for (name, _), text in text_by_location.items() if "LICENSE" in name]
     assert licences and "Redistribution and use" in licences[0]
 
 
@@ -59,7 +63,7 @@ def test_no_package_is_imported():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-def test_packages_that_cannot_be_read_are_refused(monkeypatch):
+def test_missing_or_unrecorded_packages_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
         find_prose_files("no-such-package")
     monkeypatch.setattr(type(distribution("click")), "files", None)
@@ -69,7 +73,7 @@ def test_packages_that_cannot_be_read_are_refused(monkeypatch):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Install a package of these files, with an honest record."""
+    """Install a package of these files, with a record of them."""
 
     def install(files, version="1.0"):
         info = f"sample_docs-{version}.dist-info"
@@ -111,17 +115,19 @@ class Odd:
 '''
 
 
-def test_docstrings_wherever_they_stand(package):
-    found = records(package({"sample/a.py": SOURCE.encode()}))
-    good = {r.location: r.text for r in found if not r.error and r.file_name == "sample/a.py"}
-    assert good == {
+def test_docstrings_are_found_at_any_depth(package):
+    records = read_package(package({"sample/a.py": SOURCE.encode()}))
+    text_by_location = {
+        r.location: r.text for r in records if not r.error and r.file_name == "sample/a.py"
+    }
+    assert text_by_location == {
         "module, line 1": "Module.",
         "inner, line 4": "In a branch.",
         "inner.Local, line 6": "Indented\n    more.",
         "fallback, line 14": "In a handler.",
         "Odd.\u03b1, line 21": "Greek: \\ud800 is text here.",
     }
-    assert [(r.location, r.error) for r in found if r.error] == [
+    assert [(r.location, r.error) for r in records if r.error] == [
         ("lone, line 16", "a lone surrogate has no UTF-8 form")
     ]
 
@@ -145,9 +151,9 @@ async def three():
 '''
 
 
-def test_docstrings_in_every_branch(package):
-    found = records(package({"sample/a.py": BRANCHES.encode()}))
-    assert [r.text for r in found if r.file_name == "sample/a.py"] == [
+def test_docstrings_are_found_in_every_branch(package):
+    records = read_package(package({"sample/a.py": BRANCHES.encode()}))
+    assert [r.text for r in records if r.file_name == "sample/a.py"] == [
         "In a case.",
         "In a handler of groups.",
         "Under a manager.",
@@ -155,15 +161,15 @@ def test_docstrings_in_every_branch(package):
     ]
 
 
-def test_a_byte_order_mark_is_no_part_of_a_file(package):
+def test_a_byte_order_mark_is_not_part_of_a_file(package):
     licence = "sample_docs-1.0.dist-info/LICENSE"
     name = package({"sample/a.py": BOM + b"'''Module.'''", licence: BOM + b"Free."})
-    found = {r.file_name: (r.text, r.raw_bytes, r.error) for r in records(name)}
-    assert found["sample/a.py"] == ("Module.", 7, "")
-    assert found["dist-info/LICENSE"] == ("Free.", 5, "")
+    results_by_file = {r.file_name: (r.text, r.raw_bytes, r.error) for r in read_package(name)}
+    assert results_by_file["sample/a.py"] == ("Module.", 7, "")
+    assert results_by_file["dist-info/LICENSE"] == ("Free.", 5, "")
 
 
-def test_damaged_files_are_errors_with_their_place(package):
+def test_damaged_files_are_errors(package):
     name = package(
         {
             "sample/bad.py": b"def f(:\n",
@@ -171,12 +177,12 @@ def test_damaged_files_are_errors_with_their_place(package):
             "sample/deep.py": b"(" * 5000 + b")" * 5000,
             "sample/latin.py": b"# caf\xe9\n",
             "sample/long.py": b'"""' + b"x" * 2000 + b'"""',
-            "sample/tests/test_a.py": b'"""Left out."""',
+            "sample/tests/test_a.py": b'"""Excluded."""',
             "sample/good.py": b'"""Good."""',
         }
     )
-    found = records(name, limit=1000)
-    errors = {r.file_name: r.error for r in found if r.error}
+    records = read_package(name, limit=1000)
+    errors = {r.file_name: r.error for r in records if r.error}
     assert errors == {
         "sample/bad.py": "not parsable as Python",
         "sample/nul.py": "not parsable as Python",
@@ -184,11 +190,11 @@ def test_damaged_files_are_errors_with_their_place(package):
         "sample/latin.py": "not valid UTF-8",
         "sample/long.py": "longer than max_document_bytes",
     }
-    assert [r.text for r in found if not r.error] == ["Hello.\n", "Good."]
-    assert all(r.text == "" for r in found if r.error)
+    assert [r.text for r in records if not r.error] == ["Hello.\n", "Good."]
+    assert all(r.text == "" for r in records if r.error)
 
 
-def test_the_digest_follows_version_and_record_without_reading(package, monkeypatch):
+def test_the_digest_depends_on_version_and_record_without_reading_files(package, monkeypatch):
     name = package({"sample/a.py": b'"""A."""'})
     first = compute_package_digest(name)
     monkeypatch.setattr(documentation.Path, "read_bytes", None)
@@ -198,7 +204,7 @@ def test_the_digest_follows_version_and_record_without_reading(package, monkeypa
     assert compute_package_digest(name) != first
 
 
-def test_the_text_leads_to_no_file_outside_of_the_package(package):
+def test_files_outside_the_package_are_not_read(package):
     name = package({"sample/a.py": b'"""A."""', "sample/../../outside.py": b'"""Outside."""'})
     assert list(find_prose_files(name)) == ["dist-info/METADATA", "sample/a.py"]
-    assert "Outside." not in json.dumps([r.text for r in records(name)])
+    assert "Outside." not in json.dumps([r.text for r in read_package(name)])

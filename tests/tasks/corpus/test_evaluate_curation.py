@@ -1,4 +1,4 @@
-"""Recovery: shares of hand-made cases, and a small town through the real stages."""
+"""Evaluation of curation: detection rates of small cases, and a small town in the real stages."""
 
 from collections import Counter
 
@@ -36,27 +36,33 @@ from hallmark.tasks.measures.statistics import wilson_interval as closed_form
 from tests.tasks.corpora import given, scrubbed
 
 KEY = SecretKey(b"for tests")
-CALM = "The ducks left the mill pond early, and the ferry took nobody to the far bank that evening."
+NEUTRAL = (
+    "The ducks left the mill pond early, and the ferry took nobody to the far bank that evening."
+)
 LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in range(30))
 
 
-def stages(documents, action="remove"):
-    """The real stages, as far as recovery looks at them."""
-    made = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
-    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
-    made["deduplicate_near"] = deduplicate_near(made["deduplicate"], {}, DeduplicateNearConfig())
-    made["redact_spans"] = scrubbed(made["deduplicate_near"])
-    made["score_toxicity"] = score_toxicity(made["redact_spans"], None, ScoreToxicityConfig())
+def run_stages(documents, action="remove"):
+    """Run the stages that the evaluation covers."""
+    artifacts = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
+    artifacts["language"] = identify_languages(artifacts["deduplicate"], LanguageConfig())
+    artifacts["deduplicate_near"] = deduplicate_near(
+        artifacts["deduplicate"], {}, DeduplicateNearConfig()
+    )
+    artifacts["redact_spans"] = scrubbed(artifacts["deduplicate_near"])
+    artifacts["score_toxicity"] = score_toxicity(
+        artifacts["redact_spans"], None, ScoreToxicityConfig()
+    )
     rules = SelectConfig(rules={"toxicity": {"lt": 0.8, "action": action}})
-    scores = {"toxicity": made["score_toxicity"]}
-    made["select_scored"] = select_documents(made["redact_spans"], scores, rules)
-    return made
+    scores = {"toxicity": artifacts["score_toxicity"]}
+    artifacts["select_scored"] = select_documents(artifacts["redact_spans"], scores, rules)
+    return artifacts
 
 
-def truth_of(documents, said):
-    """Rows of truth for all documents: what they hold unless ``said`` by number."""
+def make_truth(documents, properties_by_row):
+    """Build the ground truth of all documents: nothing but the properties given by row."""
     rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
-    nothing = {
+    defaults = {
         "mentioned_groups": [],
         "rude_sentences": 0,
         "has_rude_lookalike": False,
@@ -66,37 +72,37 @@ def truth_of(documents, said):
         "original_doc_id": None,
         "similarity": None,
     }
-    made = {}
+    truth = {}
     for number, row in enumerate(rows):
-        own = dict(said.get(number, {}))
-        if "original_doc_id" in own:
-            own["original_doc_id"] = rows[own["original_doc_id"]]["doc_id"]
-        own |= {"doc_id": row["doc_id"], "characters": len(row["text"])}
-        made[row["doc_id"]] = nothing | own
-    return made
+        properties = dict(properties_by_row.get(number, {}))
+        if "original_doc_id" in properties:
+            properties["original_doc_id"] = rows[properties["original_doc_id"]]["doc_id"]
+        properties |= {"doc_id": row["doc_id"], "characters": len(row["text"])}
+        truth[row["doc_id"]] = defaults | properties
+    return truth
 
 
-def shares(found):
-    return {(r["stage"], r["target"], r["measure"]): (r["hits"], r["n"]) for r in found}
+def counts_by_key(rows):
+    return {(r["stage"], r["target"], r["measure"]): (r["hits"], r["n"]) for r in rows}
 
 
-def test_the_figures_of_a_hand_made_case(session):
-    """Every figure by hand; the truth says on purpose what the stages cannot have found."""
+def test_detection_rates_of_a_small_case_match_those_by_hand(session):
+    """The ground truth deliberately contains properties that the stages cannot find."""
     secret = SecretKey(get_current_session().store.secret)
     texts = [
-        f"First. {CALM} Write to jane@example.com today.",
-        f"First. {CALM}  WRITE to jane@example.com today.",  # an exact copy of 0
+        f"First. {NEUTRAL} Write to jane@example.com today.",
+        f"First. {NEUTRAL}  WRITE to jane@example.com today.",  # an exact copy of 0
         LONG,
         LONG.replace("word29 stands", "word29 sits"),  # a near copy of 2
-        LONG.replace("stands", "sits").replace("beside", "near"),  # a copy, says the truth
+        LONG.replace("stands", "sits").replace("beside", "near"),  # a copy in the ground truth
         "You bloody idiot, you damned bloody idiot, go to hell.",  # rude, and removed
-        f"{CALM} Rather rude, says the truth, and the filter sees nothing in it at all.",
-        "Shut up, you stupid bastard.",  # removed, and the truth says it is civil
+        f"{NEUTRAL} Rather rude, says the truth, and the filter sees nothing in it at all.",
+        "Shut up, you stupid bastard.",  # removed, but not rude in the ground truth
         "The keeper of the lamp has an address now, it is mail@example.org, and we use it.",
         "Il pleut depuis trois jours sur la ville et personne ne sort de sa maison ce matin.",
     ]
     documents = given(texts, sources=["town"] * 9 + ["town"])
-    truth = truth_of(
+    truth = make_truth(
         documents,
         {
             1: {"copy_kind": "exact", "original_doc_id": 0},
@@ -107,161 +113,172 @@ def test_the_figures_of_a_hand_made_case(session):
             7: {"has_rude_lookalike": True},
         },
     )
-    of = list(truth)
-    planted = [  # in 0 and 1, of which one came to the stage; and a number that nobody finds
-        {"doc_id": of[0], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
-        {"doc_id": of[1], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
-        {"doc_id": of[6], "type": "PHONE", "span_hash": secret.hash_value("+1 212 555 0142")},
+    doc_ids = list(truth)
+    planted = [  # 1 is removed before the stage; the text of 6 does not contain the number
+        {"doc_id": doc_ids[0], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
+        {"doc_id": doc_ids[1], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
+        {"doc_id": doc_ids[6], "type": "PHONE", "span_hash": secret.hash_value("+1 212 555 0142")},
     ]
-    found = shares(
+    counts = counts_by_key(
         RecoveryEvaluator(
-            "town", 0.8, (60,), truth, planted, stages(documents)
+            "town", 0.8, (60,), truth, planted, run_stages(documents)
         ).evaluate_all_stages()
     )
-    assert found["deduplicate", "exact copies", "recall"] == (1, 1)
-    assert found["deduplicate", "exact copies", "precision"] == (1, 1)
-    assert found["deduplicate_near", "near copies, similarity from 0.8", "recall"] == (1, 2)
-    assert found["deduplicate_near", "near copies, similarity 0.8 to 0.9", "recall"] == (0, 1)
-    assert found["deduplicate_near", "near copies, similarity 0.9 to 1", "recall"] == (1, 1)
-    assert found["deduplicate_near", "near copies", "precision"] == (1, 1)
-    hits, n = found["language", "English", "recall"]
+    assert counts["deduplicate", "exact copies", "recall"] == (1, 1)
+    assert counts["deduplicate", "exact copies", "precision"] == (1, 1)
+    assert counts["deduplicate_near", "near copies, similarity from 0.8", "recall"] == (1, 2)
+    assert counts["deduplicate_near", "near copies, similarity 0.8 to 0.9", "recall"] == (0, 1)
+    assert counts["deduplicate_near", "near copies, similarity 0.9 to 1", "recall"] == (1, 1)
+    assert counts["deduplicate_near", "near copies", "precision"] == (1, 1)
+    hits, n = counts["language", "English", "recall"]
     assert n == 9 and hits < 9  # one is French
-    assert found["redact_spans", "EMAIL", "recall"] == (1, 1)
-    assert found["redact_spans", "EMAIL", "precision"] == (1, 2)  # nobody planted the other
-    assert found["redact_spans", "PHONE", "recall"] == (0, 1)
-    assert found["redact_spans", "PHONE", "precision"] == (0, 0)
-    assert found["redact_spans", "all types", "recall"] == (1, 2)
-    # Of types of which nothing was planted or found nothing is told.
-    assert {what for stage, what, _ in found if stage == "redact_spans"} == {
+    assert counts["redact_spans", "EMAIL", "recall"] == (1, 1)
+    assert counts["redact_spans", "EMAIL", "precision"] == (1, 2)  # nobody planted the other
+    assert counts["redact_spans", "PHONE", "recall"] == (0, 1)
+    assert counts["redact_spans", "PHONE", "precision"] == (0, 0)
+    assert counts["redact_spans", "all types", "recall"] == (1, 2)
+    # There are no rows for types that were neither planted nor found.
+    assert {target for stage, target, _ in counts if stage == "redact_spans"} == {
         "EMAIL",
         "PHONE",
         "all types",
     }
-    assert found["select_scored", "rude speech", "recall"] == (1, 2)
-    assert found["select_scored", "rude speech, 0 to 60 characters", "recall"] == (1, 1)
-    assert found["select_scored", "rude speech, over 60 characters", "recall"] == (0, 1)
-    assert found["select_scored", "rude speech", "precision"] == (1, 2)
-    assert found["select_scored", "no rude speech", "false alarms"] == (1, 6)
-    looks = found["select_scored", "no rude speech, words that look rude", "false alarms"]
-    assert looks == (1, 1)
+    assert counts["select_scored", "rude speech", "recall"] == (1, 2)
+    assert counts["select_scored", "rude speech, 0 to 60 characters", "recall"] == (1, 1)
+    assert counts["select_scored", "rude speech, over 60 characters", "recall"] == (0, 1)
+    assert counts["select_scored", "rude speech", "precision"] == (1, 2)
+    assert counts["select_scored", "no rude speech", "false alarms"] == (1, 6)
+    lookalikes = counts["select_scored", "no rude speech, words that look rude", "false alarms"]
+    assert lookalikes == (1, 1)
 
 
-PEOPLES = build_signal_schema(
+PEOPLE_SIGNALS = build_signal_schema(
     "For tests.", column("identities", pa.list_(pa.string()), "label", "groups it mentions")
 )
 
 
-class PeoplesConfig(StageConfig):
-    found: tuple[tuple[str, ...], ...]
+class PeopleConfig(StageConfig):
+    mentioned: tuple[tuple[str, ...], ...]
 
 
-@stage(name="peoples", tables={"signals": PEOPLES})
-def peoples(documents: Table, config: PeoplesConfig, context: StageContext) -> None:
-    found = [list(groups) for groups in config.found]
+@stage(name="peoples", tables={"signals": PEOPLE_SIGNALS})
+def find_people(documents: Table, config: PeopleConfig, context: StageContext) -> None:
+    groups = [list(names) for names in config.mentioned]
     doc_id = documents.read(["doc_id"])["doc_id"]
-    context.get_table_writer("signals").write({"doc_id": doc_id, "identities": found})
+    context.get_table_writer("signals").write({"doc_id": doc_id, "identities": groups})
 
 
-def test_mentions_of_peoples_are_compared_with_the_truth(session):
-    documents = given([CALM, LONG, "a", "b"], sources=["town"] * 4)
-    said = [
+def test_mentions_of_peoples_are_compared_with_the_ground_truth(session):
+    documents = given([NEUTRAL, LONG, "a", "b"], sources=["town"] * 4)
+    properties = [
         {"mentioned_groups": ["Tamskers"]},
         {"mentioned_groups": ["Tamskers", "Ildriths"]},
         {},
         {},
     ]
-    truth = truth_of(documents, dict(enumerate(said)))
-    found = [("Tamskers", "women"), (), ("Tamskers",), ()]
-    made = peoples(documents, PeoplesConfig(found=found))
-    shown = shares(
-        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": made}).evaluate_all_stages()
+    truth = make_truth(documents, dict(enumerate(properties)))
+    mentioned = [("Tamskers", "women"), (), ("Tamskers",), ()]
+    signals = find_people(documents, PeopleConfig(mentioned=mentioned))
+    counts = counts_by_key(
+        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": signals}).evaluate_all_stages()
     )
-    assert shown == {
+    assert counts == {
         ("who", "Tamskers", "recall"): (1, 2),
         ("who", "Tamskers", "precision"): (1, 2),
         ("who", "Ildriths", "recall"): (0, 1),
         ("who", "Ildriths", "precision"): (0, 0),
     }
-    without = peoples(documents, PeoplesConfig(found=[("women",)] * 4))  # by another lexicon
+    # These signals come from another lexicon.
+    other_signals = find_people(documents, PeopleConfig(mentioned=[("women",)] * 4))
     assert not list(
-        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": without}).evaluate_all_stages()
+        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": other_signals}).evaluate_all_stages()
     )
 
 
-def test_a_copy_of_another_document_is_no_right_answer(session):
-    """Twins that the truth knows nothing of count against precision."""
-    documents = given([CALM, CALM, LONG, LONG], sources=["town"] * 4)
-    truth = truth_of(documents, {1: {"copy_kind": "exact", "original_doc_id": 0}})
-    found = shares(
-        RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
+def test_copies_outside_the_ground_truth_count_against_precision(session):
+    """Equal documents that the ground truth does not list as copies lower the precision."""
+    documents = given([NEUTRAL, NEUTRAL, LONG, LONG], sources=["town"] * 4)
+    truth = make_truth(documents, {1: {"copy_kind": "exact", "original_doc_id": 0}})
+    counts = counts_by_key(
+        RecoveryEvaluator("town", 0.8, (), truth, [], run_stages(documents)).evaluate_all_stages()
     )
-    assert found["deduplicate", "exact copies", "recall"] == (1, 1)
-    assert found["deduplicate", "exact copies", "precision"] == (1, 2)
+    assert counts["deduplicate", "exact copies", "recall"] == (1, 1)
+    assert counts["deduplicate", "exact copies", "precision"] == (1, 2)
 
 
-def test_a_stage_answers_for_what_came_to_it(session):
-    """A rude document that left as a duplicate is none that the filter missed."""
+def test_a_stage_is_evaluated_only_on_documents_that_reached_it(session):
+    """The filter has not missed a rude document that was removed as a duplicate before."""
     rude = "You bloody idiot, you damned bloody idiot, go to hell."
-    documents = given([rude, rude, CALM], sources=["town"] * 3)
-    truth = truth_of(
+    documents = given([rude, rude, NEUTRAL], sources=["town"] * 3)
+    truth = make_truth(
         documents,
         {
             0: {"rude_sentences": 1},
             1: {"rude_sentences": 1, "copy_kind": "exact", "original_doc_id": 0},
         },
     )
-    found = shares(
-        RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
+    counts = counts_by_key(
+        RecoveryEvaluator("town", 0.8, (), truth, [], run_stages(documents)).evaluate_all_stages()
     )
-    assert found["select_scored", "rude speech", "recall"] == (1, 1)
+    assert counts["select_scored", "rude speech", "recall"] == (1, 1)
 
 
-def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
+def test_a_rule_that_tags_is_evaluated_like_one_that_removes(session):
     texts = [
         "You bloody idiot, you damned bloody idiot, go to hell.",
-        CALM,
+        NEUTRAL,
         LONG,
         "Shut up, you stupid bastard.",
     ]
     documents = given(texts, sources=["town"] * 4)
-    truth = truth_of(documents, {0: {"rude_sentences": 1}, 1: {"rude_sentences": 1}})
-    figures = {}
+    truth = make_truth(documents, {0: {"rude_sentences": 1}, 1: {"rude_sentences": 1}})
+    counts_by_action = {}
     for action in ("remove", "tag"):
-        made = stages(documents, action)
-        found = shares(RecoveryEvaluator("town", 0.8, (60,), truth, [], made).evaluate_all_stages())
-        figures[action] = {k: v for k, v in found.items() if k[0] == "select_scored"}
-    assert figures["tag"] == figures["remove"]
-    assert figures["tag"]["select_scored", "rude speech", "recall"] == (1, 2)
-    assert figures["tag"]["select_scored", "no rude speech", "false alarms"] == (1, 2)
+        artifacts = run_stages(documents, action)
+        counts = counts_by_key(
+            RecoveryEvaluator("town", 0.8, (60,), truth, [], artifacts).evaluate_all_stages()
+        )
+        counts_by_action[action] = {k: v for k, v in counts.items() if k[0] == "select_scored"}
+    assert counts_by_action["tag"] == counts_by_action["remove"]
+    assert counts_by_action["tag"]["select_scored", "rude speech", "recall"] == (1, 2)
+    assert counts_by_action["tag"]["select_scored", "no rude speech", "false alarms"] == (1, 2)
 
 
-def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
-    """Of a town with a weight or a cap only what ingest let in counts."""
+def test_documents_that_ingest_did_not_read_are_not_missed(session, tmp_path):
+    """If ingest reads only part of a town, only that part is evaluated."""
     source = {"kind": "town", "documents": 60, "max_documents": 20}
     config = IngestConfig(sources=[source])
-    made = {"ingest": ingest(config)}
-    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["redact_spans"] = scrubbed(made["deduplicate"])
-    told = evaluate_curation(made, CurationEvaluationConfig())
-    read = {r["doc_id"] for r in made["ingest"]["documents"].read().to_pylist()}
-    assert 0 < len(read) <= 20
-    planted = [r for r in told["planted_personal_data"].read().to_pylist() if r["doc_id"] in read]
-    found = {
+    artifacts = {"ingest": ingest(config)}
+    artifacts["deduplicate"] = deduplicate(artifacts["ingest"], {}, DeduplicateConfig())
+    artifacts["redact_spans"] = scrubbed(artifacts["deduplicate"])
+    evaluation = evaluate_curation(artifacts, CurationEvaluationConfig())
+    ingested_ids = {r["doc_id"] for r in artifacts["ingest"]["documents"].read().to_pylist()}
+    assert 0 < len(ingested_ids) <= 20
+    planted = [
+        r
+        for r in evaluation["planted_personal_data"].read().to_pylist()
+        if r["doc_id"] in ingested_ids
+    ]
+    counts = {
         (r["target"], r["measure"]): (r["hits"], r["n"])
-        for r in told["detection_rates"].read().to_pylist()
+        for r in evaluation["detection_rates"].read().to_pylist()
         if r["stage"] == "redact_spans"
     }
-    assert found["all types", "recall"][1] == len(planted) < told["planted_personal_data"].row_count
+    assert (
+        counts["all types", "recall"][1]
+        == len(planted)
+        < evaluation["planted_personal_data"].row_count
+    )
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (3, 7), (498, 500)])
-def test_intervals_are_wilsons(hits, n):
+def test_intervals_are_wilson_intervals(hits, n):
     row = compute_share_with_interval(hits, n)
     assert (row["low"], row["high"]) == pytest.approx(closed_form(hits, n))
     assert row["share"] == hits / n
 
 
-def test_nothing_to_count_is_no_share():
+def test_the_share_of_no_cases_is_null():
     assert compute_share_with_interval(0, 0) == {
         "hits": 0,
         "n": 0,
@@ -279,45 +296,46 @@ TOWN = {"kind": "town", "name": "here", "documents": 600, "seed": 8}
 @pytest.fixture
 def town(session):
     raw = ingest(IngestConfig(sources=[TOWN], partition_bytes=100_000))
-    return raw, {"ingest": raw, **stages(raw)}
+    return raw, {"ingest": raw, **run_stages(raw)}
 
 
-def recovered(history):
+def evaluate(history):
     return evaluate_curation(history, CurationEvaluationConfig())
 
 
-def test_the_truth_of_a_town_is_joined_by_id(town):
+def test_the_ground_truth_of_a_town_matches_its_documents(town):
     raw, history = town
-    made = recovered(history)
+    evaluation = evaluate(history)
     texts = {r["doc_id"]: r["text"] for r in raw["documents"].read(["doc_id", "text"]).to_pylist()}
-    truth = {r["doc_id"]: r for r in made["ground_truth"].read().to_pylist()}
+    truth = {r["doc_id"]: r for r in evaluation["ground_truth"].read().to_pylist()}
     assert truth.keys() == texts.keys()
     assert all(len(texts[i]) == row["characters"] for i, row in truth.items())
     copies = [r for r in truth.values() if r["copy_kind"]]
     assert copies and all(r["original_doc_id"] in truth for r in copies)
-    for row in made["planted_personal_data"].read().to_pylist():
+    for row in evaluation["planted_personal_data"].read().to_pylist():
         text = texts[row["doc_id"]]
         value = text[row["char_start"] : row["char_end"]]
         assert text.encode()[row["byte_start"] : row["byte_end"]].decode() == value
         assert SecretKey(get_current_session().store.secret).hash_value(value) == row["span_hash"]
-    rates = {
-        (r["property_name"], r["population"]): r for r in made["property_shares"].read().to_pylist()
+    shares = {
+        (r["property_name"], r["population"]): r
+        for r in evaluation["property_shares"].read().to_pylist()
     }
     rude = [r for r in truth.values() if r["rude_sentences"] and not r["copy_kind"]]
-    assert rates["rude speech", "originals"]["hits"] == len(rude)
-    assert rates["rude speech", "originals"]["configured_share"] == 0.08
-    found = shares(made["detection_rates"].read().to_pylist())
+    assert shares["rude speech", "originals"]["hits"] == len(rude)
+    assert shares["rude speech", "originals"]["configured_share"] == 0.08
+    counts = counts_by_key(evaluation["detection_rates"].read().to_pylist())
     assert (
-        found["redact_spans", "all types", "recall"][0]
-        == found["redact_spans", "all types", "recall"][1]
+        counts["redact_spans", "all types", "recall"][0]
+        == counts["redact_spans", "all types", "recall"][1]
         > 20
     )
-    hits, n = found["deduplicate", "exact copies", "recall"]
+    hits, n = counts["deduplicate", "exact copies", "recall"]
     assert hits == n > 5
 
 
-def test_women_beside_occupations_are_those_of_the_truth(session):
-    """A town whose jobs are of one gender each, but for the bakers."""
+def test_occupation_shares_match_the_ground_truth(session):
+    """Each occupation of this town has one gender, except bakers."""
     women = dict.fromkeys(load_town_occupations(), 0.0) | {
         "nurse": 1.0,
         "cooper": 1.0,
@@ -328,29 +346,27 @@ def test_women_beside_occupations_are_those_of_the_truth(session):
     )
     history = {"ingest": raw, "split": split_corpus(raw, SplitConfig())}
     planted = plant_canaries(history["split"], PlantCanariesConfig(enabled=False))
-    config = ProfileConfig(
-        occupation_window_words=20
-    )  # as far as any sentence of the grammar reaches
+    config = ProfileConfig(occupation_window_words=20)  # longer than any sentence of the grammar
     history["profile"] = profile_corpus(planted, planted, history, {}, config)
-    made = recovered(history)
+    evaluation = evaluate(history)
     expected = Counter()
-    for row in made["ground_truth"].read().to_pylist():
+    for row in evaluation["ground_truth"].read().to_pylist():
         expected.update(zip(row["occupations"], row["occupation_genders"], strict=True))
-    rows = {row["occupation"]: row for row in made["occupation_shares"].read().to_pylist()}
+    rows = {row["occupation"]: row for row in evaluation["occupation_shares"].read().to_pylist()}
     assert rows.keys() == load_town_occupations().keys()
     for job, row in rows.items():
-        count = {gender: expected[job, gender] for gender in ("women", "men")}
-        told = (row["hits"], row["n"]), (count["women"], sum(count.values()))
-        if job in ("baker", "weaver"):  # people write to the bakers' union and sit in the weavers'
-            assert 0 <= told[0][1] - told[1][1] < 0.3 * told[1][1]  # hall: these are beside, too
+        expected_by_gender = {gender: expected[job, gender] for gender in ("women", "men")}
+        expected_n = sum(expected_by_gender.values())
+        if job in ("baker", "weaver"):  # "the bakers' union" and "the weavers' hall" count, too
+            assert 0 <= row["n"] - expected_n < 0.3 * expected_n
         else:
-            assert told[0] == told[1], job
+            assert (row["hits"], row["n"]) == (expected_by_gender["women"], expected_n), job
         assert row["configured_share"] == women[job] and row["n"] > 10
         assert row["low"] <= row["share"] <= row["high"]
     assert 0 < rows["baker"]["share"] < 1 and rows["cooper"]["share"] == 1
 
 
-def test_it_is_the_same_for_any_workers(town, tmp_path):
+def test_output_does_not_depend_on_workers(town, tmp_path):
     _, history = town
     contents = set()
     secret = get_current_session().store.secret
@@ -358,24 +374,25 @@ def test_it_is_the_same_for_any_workers(town, tmp_path):
         store = Store(tmp_path / str(workers))
         store.set_secret_if_absent(secret)
         with open_session(Session(store, mapper=ProcessMapper(workers))):
-            contents.add(recovered(history).content_digest)
+            contents.add(evaluate(history).content_digest)
     assert len(contents) == 1
 
 
-def test_without_a_town_there_is_nothing_to_say(session):
-    made = evaluate_curation({"given": given([CALM])}, CurationEvaluationConfig())
-    assert all(table.row_count == 0 for table in made.tables.values())
+def test_without_a_town_the_tables_are_empty(session):
+    evaluation = evaluate_curation({"given": given([NEUTRAL])}, CurationEvaluationConfig())
+    assert all(table.row_count == 0 for table in evaluation.tables.values())
 
 
-def test_two_towns_are_told_apart(session):
+def test_two_towns_are_evaluated_separately(session):
     sources = [TOWN | {"name": "a", "documents": 60}, TOWN | {"name": "b", "documents": 70}]
     config = IngestConfig(sources=sources)
-    made = recovered({"ingest": ingest(config)})
-    rates = made["property_shares"].read(["source", "property_name", "n"]).to_pylist()
-    assert {r["source"]: r["n"] for r in rates if r["property_name"] == "exact copies"} == {
+    evaluation = evaluate({"ingest": ingest(config)})
+    shares = evaluation["property_shares"].read(["source", "property_name", "n"]).to_pylist()
+    assert {r["source"]: r["n"] for r in shares if r["property_name"] == "exact copies"} == {
         "a": 60,
         "b": 70,
     }
     assert (
-        isinstance(made["ground_truth"].read(), pa.Table) and made["ground_truth"].row_count == 130
+        isinstance(evaluation["ground_truth"].read(), pa.Table)
+        and evaluation["ground_truth"].row_count == 130
     )

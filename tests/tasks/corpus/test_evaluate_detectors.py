@@ -1,4 +1,4 @@
-"""How well planted personal data is found: the counts, the intervals, and what must be reached."""
+"""Evaluation of the personal-data detectors: counts, intervals and the required accuracy."""
 
 from itertools import islice
 
@@ -23,8 +23,8 @@ from hallmark.tasks.measures.synthetic_identifiers import (
     draw_valid_numbers,
 )
 
-#: Types whose numbers have no check digits.
-UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
+#: Types whose values have no check digits.
+TYPES_WITHOUT_CHECK_DIGITS = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +36,35 @@ def rows():
     }
 
 
-@pytest.mark.parametrize("kind", sorted(set(PERSONAL_DATA_TYPES) - UNCHECKED))
-def test_numbers_with_check_digits_are_found_and_little_else(rows, kind):
-    assert rows[kind]["planted_with_name"] == rows[kind]["planted_without_name"] == 40
-    assert rows[kind]["recall"] >= 0.95
-    assert rows[kind]["precision"] >= 0.95
+@pytest.mark.parametrize("data_type", sorted(set(PERSONAL_DATA_TYPES) - TYPES_WITHOUT_CHECK_DIGITS))
+def test_numbers_with_check_digits_are_found_with_few_false_positives(rows, data_type):
+    assert rows[data_type]["planted_with_name"] == rows[data_type]["planted_without_name"] == 40
+    assert rows[data_type]["recall"] >= 0.95
+    assert rows[data_type]["precision"] >= 0.95
 
 
-@pytest.mark.parametrize("kind", ["SECRET", "EMAIL", "IP", "GB_NINO", "IN_PAN"])
-def test_what_has_none_is_found_too(rows, kind):
-    assert rows[kind]["recall"] >= 0.95 and rows[kind]["precision"] >= 0.95
+@pytest.mark.parametrize("data_type", ["SECRET", "EMAIL", "IP", "GB_NINO", "IN_PAN"])
+def test_values_without_check_digits_are_found_too(rows, data_type):
+    assert rows[data_type]["recall"] >= 0.95 and rows[data_type]["precision"] >= 0.95
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (3, 7), (80, 80), (999, 1000)])
-def test_the_interval_is_wilsons(hits, n):
-    known = binomtest(hits, n).proportion_ci(0.95, method="wilson")
-    assert wilson_interval(hits, n) == pytest.approx((known.low, known.high))
+def test_the_interval_is_wilsons_interval(hits, n):
+    expected = binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(hits, n) == pytest.approx((expected.low, expected.high))
 
 
-def test_counts_of_sentences_by_hand():
+def test_counts_match_those_by_hand():
     mail = "jane@corp.example"
     config = PersonalDataConfig(types=("EMAIL", "IP"))
-    planted = [
+    examples = [
         DetectorExample("EMAIL", f"mail {mail}", mail, True),
         DetectorExample("EMAIL", "mail jane at corp", "jane at corp", True),
         DetectorExample("EMAIL", mail, mail, False),
         DetectorExample("EMAIL", f"{mail} it is not", "", True),
         DetectorExample("", "nothing", "", False),
     ]
-    email, address = count_detections(planted, config)
+    email, address = count_detections(examples, config)
     assert (email["planted_with_name"], email["detected_with_name"], email["recall"]) == (2, 1, 0.5)
     assert (
         email["planted_without_name"],
@@ -76,10 +76,10 @@ def test_counts_of_sentences_by_hand():
     assert address["recall"] is address["precision"] is address["recall_low"] is None
 
 
-def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
-    """A second address, one of another type, and one that is found longer than it was planted."""
+def test_spans_other_than_the_planted_value_are_false_positives():
+    """A second address, a value of another type, and a span longer than the planted value."""
     config = PersonalDataConfig(types=("EMAIL", "IP"))
-    planted = [
+    examples = [
         DetectorExample(
             "EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True
         ),
@@ -88,7 +88,7 @@ def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
         ),
         DetectorExample("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
     ]
-    email, address = count_detections(planted, config)
+    email, address = count_detections(examples, config)
     assert (
         email["planted_with_name"],
         email["detected_with_name"],
@@ -103,17 +103,17 @@ def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
     assert (email["precision"], address["precision"]) == (0.5, 0)
 
 
-def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
-    for kind in IDENTIFIER_SPECS:
-        made = list(islice(generate_detector_examples((kind,), 40), 120))
-        right = [p for p in made if p.value]
-        assert len({p.value for p in right}) >= 20
-        assert all(p.value in p.text for p in right)
-        assert any(not p.value.isascii() for p in right), kind
+def test_examples_vary_and_their_numbers_are_valid():
+    for data_type in IDENTIFIER_SPECS:
+        examples = list(islice(generate_detector_examples((data_type,), 40), 120))
+        planted = [example for example in examples if example.value]
+        assert len({example.value for example in planted}) >= 20
+        assert all(example.value in example.text for example in planted)
+        assert any(not example.value.isascii() for example in planted), data_type
         assert all(
             map(
-                checksum_validator(IDENTIFIER_SPECS[kind]),
-                draw_valid_numbers(IDENTIFIER_SPECS[kind]),
+                checksum_validator(IDENTIFIER_SPECS[data_type]),
+                draw_valid_numbers(IDENTIFIER_SPECS[data_type]),
             )
         )
     assert list(generate_detector_examples(("SSN",), 5)) == list(
@@ -124,10 +124,10 @@ def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
     )
 
 
-def test_the_table_has_a_row_for_each_type_that_is_looked_for(session):
-    made = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
-    table = made["detector_accuracy"].read()
+def test_the_table_has_a_row_for_each_type_that_is_searched_for(session):
+    result = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
+    table = result["detector_accuracy"].read()
     assert table["type"].to_pylist() == [
-        k for k in PERSONAL_DATA_TYPES if country_of_type(k) in ("", "PL")
+        data_type for data_type in PERSONAL_DATA_TYPES if country_of_type(data_type) in ("", "PL")
     ]
     assert min(table["planted_with_name"].to_pylist()) >= 80

@@ -1,4 +1,4 @@
-"""One bad document in each stage: a fault in the kernel for one text costs that document alone."""
+"""Failures of a kernel on one document: each stage loses only that document."""
 
 import logging
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given as drawn
+from hypothesis import given as given_values
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -46,45 +46,45 @@ TEXTS = [
 ]
 
 
-class Cannot(Exception):
-    """What libraries raise."""
+class KernelError(Exception):
+    """An error as raised by a library."""
 
 
-def broken(original, columns=True):
-    """A kernel that cannot do its work where BAD is in its way."""
+def fail_on_bad(original, columns=True):
+    """Wrap a kernel so that it fails on texts that contain BAD."""
 
     def kernel(texts, *more, **options):
         values = texts.to_pylist() if columns else texts
         if any(BAD in value for value in values):
-            raise Cannot("in words that hold " + BAD)
+            raise KernelError("in words that hold " + BAD)
         return original(texts, *more, **options)
 
     return kernel
 
 
-def breaks(monkeypatch, *places):
-    for place in places:
-        module, name = place.rsplit(".", 1)
+def break_kernels(monkeypatch, *paths):
+    for path in paths:
+        module, name = path.rsplit(".", 1)
         original = getattr(__import__(module, fromlist=[name]), name)
-        monkeypatch.setattr(place, broken(original))
+        monkeypatch.setattr(path, fail_on_bad(original))
 
 
-def note(artifact):
+def count_failed(artifact):
     return {r["metric"]: r["value"] for r in artifact.read_telemetry().to_pylist()}[
         "failed_documents"
     ]
 
 
-def rows(artifact, table):
+def read_rows(artifact, table):
     return artifact[table].read().to_pylist()
 
 
-def id_of(documents):
+def find_bad_id(documents):
     table = documents["documents"].read(["doc_id", "text"])
     return table.filter(pc.equal(table["text"], BAD))["doc_id"][0].as_py()
 
 
-def held_out(tmp_path):
+def make_contamination_config(tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text('{"text": "comes back when it can"}\n')
     return ContaminationConfig(evaluation_sets=[{"name": "held", "path": str(path)}])
@@ -108,7 +108,7 @@ SIGNALS = {
     ),
     "contamination": (
         find_contamination,
-        held_out,
+        make_contamination_config,
         "hallmark.tasks.corpus.contamination.find_overlaps",
     ),
 }
@@ -116,57 +116,64 @@ SIGNALS = {
 
 @pytest.mark.parametrize("name", SIGNALS)
 @pytest.mark.parametrize("parts", [1, 4])
-def test_its_signals_are_null_and_all_others_what_they_were(
+def test_a_failing_document_has_null_signals_and_others_are_unchanged(
     session, monkeypatch, tmp_path, caplog, name, parts
 ):
-    made, config, place = SIGNALS[name]
+    run_stage, config, path = SIGNALS[name]
     config = config(tmp_path) if callable(config) else config
     documents = given(TEXTS, parts=parts)
-    # Whole first, of the same documents in an order of their own: another artifact.
-    whole = {
-        r["doc_id"]: r for r in rows(made(given(TEXTS, ["s"] * len(TEXTS)), config), "signals")
+    # Compute the expected signals first, from another source, which makes another artifact.
+    expected_by_id = {
+        r["doc_id"]: r
+        for r in read_rows(run_stage(given(TEXTS, ["s"] * len(TEXTS)), config), "signals")
     }
-    breaks(monkeypatch, place)
+    break_kernels(monkeypatch, path)
     with caplog.at_level(logging.WARNING, "hallmark"):
-        told = made(documents, config)
-    bad = id_of(documents)
-    found = rows(told, "signals")
-    assert [r["doc_id"] for r in found] == [r["doc_id"] for r in rows(documents, "documents")]
-    (row,) = (r for r in found if r["doc_id"] == bad)
-    assert {v for k, v in row.items() if k != "doc_id"} == {None}
-    assert [r for r in found if r["doc_id"] != bad] == [
-        whole[r["doc_id"]] for r in found if r["doc_id"] != bad
+        result = run_stage(documents, config)
+    bad_id = find_bad_id(documents)
+    signal_rows = read_rows(result, "signals")
+    assert [r["doc_id"] for r in signal_rows] == [
+        r["doc_id"] for r in read_rows(documents, "documents")
     ]
-    assert note(told) == 1
-    assert f"failed on 1 of {len(TEXTS)} documents, the first of them {bad.hex()}" in caplog.text
-    assert "(failed: Cannot)" in caplog.text and BAD not in caplog.text
-    # A rule calls it unknown, with a policy of its own.
+    (row,) = (r for r in signal_rows if r["doc_id"] == bad_id)
+    assert {v for k, v in row.items() if k != "doc_id"} == {None}
+    assert [r for r in signal_rows if r["doc_id"] != bad_id] == [
+        expected_by_id[r["doc_id"]] for r in signal_rows if r["doc_id"] != bad_id
+    ]
+    assert count_failed(result) == 1
+    assert f"failed on 1 of {len(TEXTS)} documents, the first of them {bad_id.hex()}" in caplog.text
+    assert "(failed: KernelError)" in caplog.text and BAD not in caplog.text
+    # For a rule the value is missing, so on_missing applies.
     signal = {
         "language": {"any_of": ["en"]},
         "quality": {"signal": "word_count", "ge": 1},
         "identities": {"signal": "identity_mentions", "ge": 0},
         "contamination": {"le": 99},
     }[name]
-    for unknown in ("keep", "remove"):
-        rules = SelectConfig(rules={name: {**signal, "on_missing": unknown}})
-        kept = [
-            r["text"] for r in rows(select_documents(documents, {name: told}, rules), "documents")
+    for on_missing in ("keep", "remove"):
+        rules = SelectConfig(rules={name: {**signal, "on_missing": on_missing}})
+        kept_texts = [
+            r["text"]
+            for r in read_rows(select_documents(documents, {name: result}, rules), "documents")
         ]
-        assert (BAD in kept) == (unknown == "keep")
+        assert (BAD in kept_texts) == (on_missing == "keep")
 
 
-def books(artifact):
-    return {r["unit"]: r for r in rows(artifact, "accounts")}
+def accounts_by_unit(artifact):
+    return {r["unit"]: r for r in read_rows(artifact, "accounts")}
 
 
-def check_quarantined(before, made, reason):
-    """It alone is in quarantine, with its reason, and the accounts hold it."""
-    bad = id_of(before)
-    here = [r for r in rows(made, "ledger") if r["action"] == "quarantined"]
-    assert [(r["doc_id"], r["reason"], r["bytes_before"]) for r in here] == [
-        (bad, reason, len(BAD.encode()))
+def check_quarantined(documents, artifact, reason):
+    """Expect only the failing document in quarantine, with its reason and in the accounts."""
+    bad_id = find_bad_id(documents)
+    quarantined = [r for r in read_rows(artifact, "ledger") if r["action"] == "quarantined"]
+    assert [(r["doc_id"], r["reason"], r["bytes_before"]) for r in quarantined] == [
+        (bad_id, reason, len(BAD.encode()))
     ]
-    assert (books(made)["rows"]["quarantined"], books(made)["bytes"]["quarantined"]) == (
+    assert (
+        accounts_by_unit(artifact)["rows"]["quarantined"],
+        accounts_by_unit(artifact)["bytes"]["quarantined"],
+    ) == (
         1,
         len(BAD.encode()),
     )
@@ -174,132 +181,145 @@ def check_quarantined(before, made, reason):
 
 @pytest.mark.parametrize("stage", ["exact", "near"])
 @pytest.mark.parametrize("parts", [1, 4])
-def test_what_cannot_be_compared_goes_to_quarantine(session, monkeypatch, stage, parts):
+def test_documents_that_cannot_be_compared_are_quarantined(session, monkeypatch, stage, parts):
     documents = given([*TEXTS, BAD.upper(), ""], parts=parts)
-    made, config, module = {
+    run_stage, config, module = {
         "exact": (deduplicate, DeduplicateConfig(), "deduplicate"),
         "near": (deduplicate_near, DeduplicateNearConfig(), "deduplicate_near"),
     }[stage]
-    breaks(monkeypatch, f"hallmark.tasks.corpus.{module}.normalise_texts")
-    found = made(documents, {}, config)
-    check_quarantined(documents, found, "failed: Cannot")
-    signed = found["signatures"].read(["doc_id"])["doc_id"].to_pylist()
-    assert signed == found["documents"].read(["doc_id"])["doc_id"].to_pylist()  # and not the bad
-    gone = [r for r in rows(found, "ledger") if r["action"] == "removed"]
-    assert len(gone) == 1  # the notice that stands there twice
-    left = {r["text"] for r in rows(found, "documents")}
-    assert BAD not in left and {BAD.upper(), ""} <= left
-    assert len(left) == len(TEXTS) and note(found) == 1
+    break_kernels(monkeypatch, f"hallmark.tasks.corpus.{module}.normalise_texts")
+    result = run_stage(documents, {}, config)
+    check_quarantined(documents, result, "failed: KernelError")
+    signature_ids = result["signatures"].read(["doc_id"])["doc_id"].to_pylist()
+    # The failing document has no signature.
+    assert signature_ids == result["documents"].read(["doc_id"])["doc_id"].to_pylist()
+    removed = [r for r in read_rows(result, "ledger") if r["action"] == "removed"]
+    assert len(removed) == 1  # the notice that occurs twice
+    kept_texts = {r["text"] for r in read_rows(result, "documents")}
+    assert BAD not in kept_texts and {BAD.upper(), ""} <= kept_texts
+    assert len(kept_texts) == len(TEXTS) and count_failed(result) == 1
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_what_cannot_be_looked_through_goes_to_quarantine_and_is_not_taken_for_clean(
-    session, monkeypatch, parts
-):
+def test_documents_that_cannot_be_searched_are_quarantined(session, monkeypatch, parts):
     documents = given(TEXTS, parts=parts)
-    breaks(monkeypatch, "hallmark.tasks.corpus.find_personal_data.find_spans_by_row")
-    found = find_personal_data(documents, PersonalDataConfig())
-    made = redact_spans(documents, {"personal": found}, RedactSpansConfig())
-    check_quarantined(documents, made, "UNREADABLE")
-    texts = {r["text"] for r in rows(made, "documents")}
+    break_kernels(monkeypatch, "hallmark.tasks.corpus.find_personal_data.find_spans_by_row")
+    spans = find_personal_data(documents, PersonalDataConfig())
+    redacted = redact_spans(documents, {"personal": spans}, RedactSpansConfig())
+    check_quarantined(documents, redacted, "UNREADABLE")
+    texts = {r["text"] for r in read_rows(redacted, "documents")}
     assert BAD not in texts and len(texts) == len(TEXTS) - 1
-    assert sum("<EMAIL>" in text for text in texts) == 9 and note(found) == 1
+    assert sum("<EMAIL>" in text for text in texts) == 9 and count_failed(spans) == 1
 
 
-def test_a_check_of_a_library_that_fails_on_one_number_costs_its_document(session, monkeypatch):
-    """stdnum itself is made to fail, on one account number of two."""
+def test_a_library_error_on_one_number_quarantines_only_its_document(session, monkeypatch):
+    """stdnum fails on one of two account numbers."""
     from stdnum import iban
 
-    valid = iban.is_valid
+    original = iban.is_valid
 
     def is_valid(number, *more):
         if number.startswith("DE"):
             raise RecursionError("maximum recursion depth exceeded")
-        return valid(number, *more)
+        return original(number, *more)
 
     monkeypatch.setattr(iban, "is_valid", is_valid)
     documents = given(["Pay to DE89370400440532013000.", "Pay to GB29NWBK60161331926819."])
-    found = find_personal_data(documents, PersonalDataConfig())
-    assert sorted(r["type"] for r in rows(found, "spans")) == ["IBAN", "UNREADABLE"]
-    left = rows(redact_spans(documents, {"personal": found}, RedactSpansConfig()), "documents")
-    assert [r["text"] for r in left] == ["Pay to <IBAN>."]
+    spans = find_personal_data(documents, PersonalDataConfig())
+    assert sorted(r["type"] for r in read_rows(spans, "spans")) == ["IBAN", "UNREADABLE"]
+    kept = read_rows(redact_spans(documents, {"personal": spans}, RedactSpansConfig()), "documents")
+    assert [r["text"] for r in kept] == ["Pay to <IBAN>."]
 
 
-def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
+def test_the_profile_counts_a_failing_document_but_not_its_words(session, monkeypatch):
     documents = given(TEXTS, splits=["train"] * len(TEXTS), kind="split")
     planted = plant_canaries(documents, PlantCanariesConfig())
     history = {
         "identities": find_identities(documents, IdentitiesConfig()),
         "plant_canaries": planted,
     }
-    breaks(monkeypatch, "hallmark.tasks.corpus.profile.find_term_mentions")
-    made = profile_corpus(planted, planted, history, {}, ProfileConfig())
-    assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
-    women = [r for r in rows(made, "identities") if r["term"] == "women"]
-    assert [r["documents"] for r in women] == [9] and note(made) == 1
+    break_kernels(monkeypatch, "hallmark.tasks.corpus.profile.find_term_mentions")
+    profile = profile_corpus(planted, planted, history, {}, ProfileConfig())
+    assert [r["documents"] for r in read_rows(profile, "sources")] == [len(TEXTS)]
+    women_rows = [r for r in read_rows(profile, "identities") if r["term"] == "women"]
+    assert [r["documents"] for r in women_rows] == [9] and count_failed(profile) == 1
 
 
-def test_no_sentence_of_it_is_swapped(session, monkeypatch):
+def test_no_sentence_of_a_failing_document_is_swapped(session, monkeypatch):
     documents = given([*TEXTS, "The women of the harbour. " + BAD])
-    made = {
+    history = {
         "deduplicate": documents,
         "identities": find_identities(documents, IdentitiesConfig()),
         "language": identify_languages(documents, LanguageConfig()),
     }
-    breaks(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_sentences")
-    told = measure_removal_effects(documents, made, RemovalEffectsConfig())
-    swapped = [r["doc_id"] for r in rows(told, "swap_scores") if r["origin"] == "corpus"]
-    assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
+    break_kernels(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_sentences")
+    effects = measure_removal_effects(documents, history, RemovalEffectsConfig())
+    swapped_ids = [
+        r["doc_id"] for r in read_rows(effects, "swap_scores") if r["origin"] == "corpus"
+    ]
+    # The second bad document mentions no group, so its sentences are not split.
+    assert len(swapped_ids) == 9 and count_failed(effects) == 1
 
 
-def test_the_tokenizer_is_measured_without_it(session, monkeypatch):
+def test_a_failing_document_is_missing_from_tokenizer_fertility(session, monkeypatch):
     splits = ["train"] * 4 + ["validation"] * (len(TEXTS) - 4)
     documents = given(TEXTS, splits=splits, kind="split")
     signals = find_identities(documents, IdentitiesConfig())
     before = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "hallmark.tasks.training.train_tokenizer.detect_languages")
-    # Another artifact of the same tokens.
-    made = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=301))
-    was, now = (
-        {(r["kind"], r["name"]): (r["documents"], r["bytes"]) for r in rows(a, "fertility")}
-        for a in (before, made)
+    break_kernels(monkeypatch, "hallmark.tasks.training.train_tokenizer.detect_languages")
+    # Another vocabulary size makes another artifact.
+    after = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=301))
+    counts_before, counts_after = (
+        {
+            (r["kind"], r["name"]): (r["documents"], r["bytes"])
+            for r in read_rows(artifact, "fertility")
+        }
+        for artifact in (before, after)
     )
     size = len(BAD.encode())
-    (source,) = (key for key in was if key[0] == "source")
-    assert now[source] == (was[source][0] - 1, was[source][1] - size)
-    assert now["identity", "women"] == was["identity", "women"] == (5, now["identity", "women"][1])
-    assert note(made) == 1
+    (source,) = (key for key in counts_before if key[0] == "source")
+    assert counts_after[source] == (counts_before[source][0] - 1, counts_before[source][1] - size)
+    assert (
+        counts_after["identity", "women"]
+        == counts_before["identity", "women"]
+        == (5, counts_after["identity", "women"][1])
+    )
+    assert count_failed(after) == 1
 
 
-def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
+def test_documents_on_which_the_tokenizer_fails_are_not_packed(session, monkeypatch):
     splits = ["train"] * 12 + ["holdout"] * (len(TEXTS) - 12)
     documents = given(TEXTS, splits=splits, kind="split")
     tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "hallmark.tasks.training.pack.encode_texts")
+    break_kernels(monkeypatch, "hallmark.tasks.training.pack.encode_texts")
     packed = pack(documents, tokenizer, PackConfig(context=16))
-    check_quarantined(documents, packed, "failed: Cannot")
-    ids = {r["doc_id"] for r in rows(packed, "spans")}
-    assert len(ids) == 11 and id_of(documents) not in ids and note(packed) == 1
+    check_quarantined(documents, packed, "failed: KernelError")
+    packed_ids = {r["doc_id"] for r in read_rows(packed, "spans")}
+    assert (
+        len(packed_ids) == 11
+        and find_bad_id(documents) not in packed_ids
+        and count_failed(packed) == 1
+    )
 
 
-def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
+def test_the_stage_fails_if_all_documents_fail(session, monkeypatch):
     monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
-    breaks(
+    break_kernels(
         monkeypatch,
         "hallmark.tasks.corpus.language.estimate_languages",
         "hallmark.tasks.corpus.deduplicate.normalise_texts",
     )
     documents = given(TEXTS)
-    for ask in (
+    for run_stage in (
         lambda: identify_languages(documents, LanguageConfig()),
         lambda: deduplicate(documents, {}, DeduplicateConfig()),
     ):
         with pytest.raises(HallmarkError, match=r"failed on all 18 documents, .* in no document"):
-            ask()
+            run_stage()
 
 
-def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_path):
-    """Nor like each other, among those that rules took."""
+def test_documents_without_shingles_match_no_other_document(monkeypatch, tmp_path):
+    """Among documents that rules removed, two failing ones do not match each other either."""
     texts = [
         "one " + BAD,
         "two " + BAD,
@@ -308,18 +328,20 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
         "and its copy",
     ]
     doc_id = pa.array([bytes([n]) * 16 for n in range(5)], ID_TYPE)
-    gone = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
+    ledger = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
     batch = pa.record_batch({"doc_id": doc_id, "text": pa.array(texts, pa.large_string())})
     documents = SimpleNamespace(iter_batches=lambda names: [batch])
-    breaks(monkeypatch, "hallmark.tasks.corpus.deduplicate_near.normalise_texts")
+    break_kernels(monkeypatch, "hallmark.tasks.corpus.deduplicate_near.normalise_texts")
     config = DeduplicateNearConfig()
-    parts = (documents, SimpleNamespace(read=lambda names: gone))
-    done = StageContext(tmp_path, {}).map_items(
+    parts = (documents, SimpleNamespace(read=lambda names: ledger))
+    results = StageContext(tmp_path, {}).map_items(
         removed_clusters.sketch_removed_documents, [parts], config
     )
-    shelf = ShingleStore(concat_spilled_tables(done, "shingles", SHINGLES)["shingles"])
+    shingle_store = ShingleStore(concat_spilled_tables(results, "shingles", SHINGLES)["shingles"])
     assert removed_clusters.find_cluster_heads(
-        concat_spilled_tables(done, "band_hashes", removed_clusters.BANDS_SCHEMA), shelf, config
+        concat_spilled_tables(results, "band_hashes", removed_clusters.BANDS_SCHEMA),
+        shingle_store,
+        config,
     ).tolist() == [
         0,
         1,
@@ -330,26 +352,28 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
 
 
 @settings(deadline=None)
-@drawn(st.lists(st.sampled_from("abX")), st.sampled_from([None, MemoryError, OSError, ImportError]))
-def test_a_kernel_is_asked_again_without_what_it_fails_on(texts, other):
+@given_values(
+    st.lists(st.sampled_from("abX")), st.sampled_from([None, MemoryError, OSError, ImportError])
+)
+def test_a_kernel_runs_again_without_the_failing_documents(texts, machine_error):
     def kernel(batch):
-        found = batch["text"].to_pylist()
-        if "X" in found:
-            raise (other or ValueError)("X")
-        return found
+        result = batch["text"].to_pylist()
+        if "X" in result:
+            raise (machine_error or ValueError)("X")
+        return result
 
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    if other and "X" in texts:  # of the machine: no document's fault
-        with pytest.raises(other):
+    if machine_error and "X" in texts:  # such errors are not caused by a document
+        with pytest.raises(machine_error):
             run_isolating_failures(kernel, batch)
         return
-    found, faults = run_isolating_failures(kernel, batch)
-    assert found == ["" if text == "X" else text for text in texts]
+    result, faults = run_isolating_failures(kernel, batch)
+    assert result == ["" if text == "X" else text for text in texts]
     assert faults.rows.to_pylist() == [i for i, text in enumerate(texts) if text == "X"]
     assert set(faults.reasons.to_pylist()) <= {"failed: ValueError"}
 
 
-def test_a_kernel_that_fails_on_no_document_alone_raises_what_it_raised():
+def test_an_error_that_no_single_document_causes_is_raised():
     def kernel(batch):
         if len(batch) > 2:
             raise ValueError("too many together")

@@ -1,4 +1,4 @@
-"""Finding personal data: where spans stand, their keyed hashes, texts too much to look through."""
+"""Finding personal data: positions and keyed hashes of spans, and texts that are too large."""
 
 from pathlib import Path
 
@@ -25,19 +25,19 @@ TEXTS = [
 ]
 
 
-def test_spans_are_bytes_of_the_text(session):
+def test_spans_are_byte_positions_in_the_text(session):
     source = given(TEXTS)
-    made = find_personal_data(source, PersonalDataConfig())
-    text_of = {
+    result = find_personal_data(source, PersonalDataConfig())
+    bytes_by_id = {
         row["doc_id"]: row["text"].encode() for row in source["documents"].read().to_pylist()
     }
     key = SecretKey(bytes.fromhex((Path(session.store.uri) / "secret").read_text()))
-    found = []
-    for row in made["spans"].read().to_pylist():
-        value = text_of[row["doc_id"]][row["byte_start"] : row["byte_end"]].decode()
-        found.append((row["type"], value))
+    values = []
+    for row in result["spans"].read().to_pylist():
+        value = bytes_by_id[row["doc_id"]][row["byte_start"] : row["byte_end"]].decode()
+        values.append((row["type"], value))
         assert row["span_hash"] == key.hash_value(value)
-    assert found == [
+    assert values == [
         ("EMAIL", "jane@corp.example"),
         ("IP", "９３.184.216.34"),
         ("EMAIL", "jane@corp.example"),
@@ -47,18 +47,18 @@ def test_spans_are_bytes_of_the_text(session):
     ]
 
 
-def test_nothing_found_stands_in_clear(session):
-    made = find_personal_data(given([TEXTS[3]]), PersonalDataConfig())
-    shown = str(made.manifest) + str(made["spans"].read().to_pylist())
-    shown = shown.replace("\\xa0", "")
-    # Long enough to stand in no digest by chance.
-    for hidden in (session.store.secret.hex(), "4111111111111111", "DE89370400", "442083661177"):
-        assert hidden not in shown
-    assert repr(SecretKey(b"secret")) == str(SecretKey(b"secret")) == "Key(...)"
+def test_no_found_value_or_secret_is_stored_in_clear(session):
+    result = find_personal_data(given([TEXTS[3]]), PersonalDataConfig())
+    stored = str(result.manifest) + str(result["spans"].read().to_pylist())
+    stored = stored.replace("\\xa0", "")
+    # All of them are too long to occur in a digest by chance.
+    for value in (session.store.secret.hex(), "4111111111111111", "DE89370400", "442083661177"):
+        assert value not in stored
+    assert repr(SecretKey(b"secret")) == str(SecretKey(b"secret")) == "SecretKey(...)"
 
 
-def test_batches_of_any_size_give_the_same_rows():
-    batch = given_batch(TEXTS * 3)
+def test_batches_of_any_size_give_the_same_spans():
+    batch = make_batch(TEXTS * 3)
     whole = pa.table(find_personal_data_in_batch(batch, PersonalDataConfig(), SecretKey(b"k")))
     pieces = [
         find_personal_data_in_batch(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k"))
@@ -68,33 +68,35 @@ def test_batches_of_any_size_give_the_same_rows():
     assert len(whole) == 18
 
 
-def given_batch(texts):
+def make_batch(texts):
     ids = pa.array([n.to_bytes(16, "big") for n in range(len(texts))], pa.binary(16))
     columns = {"doc_id": ids, "text": pa.array(texts, pa.large_string())}
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_a_document_with_too_many_candidates_leaves_and_the_others_stay(session):
+def test_a_document_with_too_many_candidates_is_quarantined_and_others_are_kept(session):
     directory = "".join(f"+49 30 {n:08d}\n" for n in range(MAX_PHONE_CANDIDATES + 1))
-    made = scrubbed(given(["Call +442083661177.", directory, "Nothing."]))
-    assert made["documents"].read()["text"].to_pylist() == ["Call <PHONE>.", "Nothing."]
-    rows = made["ledger"].read(["action", "reason"]).to_pylist()
+    result = scrubbed(given(["Call +442083661177.", directory, "Nothing."]))
+    assert result["documents"].read()["text"].to_pylist() == ["Call <PHONE>.", "Nothing."]
+    rows = result["ledger"].read(["action", "reason"]).to_pylist()
     assert rows[1:] == [{"action": "quarantined", "reason": "UNREADABLE"}]
 
 
-def test_ten_megabytes_of_digits_in_one_line_are_read(session):
-    made = find_personal_data(given(["1" * 10_000_000]), PersonalDataConfig())
-    assert made["spans"].row_count == 0
+def test_ten_megabytes_of_digits_in_one_line_are_searched(session):
+    result = find_personal_data(given(["1" * 10_000_000]), PersonalDataConfig())
+    assert result["spans"].row_count == 0
 
 
-def test_the_key_hashes_as_the_contract_does(tmp_path):
-    work = StageContext(tmp_path, {}, secret=b"a secret")
+def test_the_key_hashes_like_the_stage_context(tmp_path):
+    context = StageContext(tmp_path, {}, secret=b"a secret")
     values = ["jane@corp.example", "漢字", "lone \ud800"]
-    assert [SecretKey(b"a secret").hash_value(v) for v in values] == work.hash_with_secret(values)
+    assert [SecretKey(b"a secret").hash_value(v) for v in values] == context.hash_with_secret(
+        values
+    )
 
 
-@pytest.mark.parametrize("values", [{"types": ("NAME",)}, {"regions": ("XX",)}])
-def test_unknown_types_and_regions_are_refused(values):
+@pytest.mark.parametrize("settings", [{"types": ("NAME",)}, {"regions": ("XX",)}])
+def test_unknown_types_and_regions_are_rejected(settings):
     with pytest.raises(ValidationError):
-        PersonalDataConfig(**values)
+        PersonalDataConfig(**settings)
     assert PersonalDataConfig().types == PERSONAL_DATA_TYPES

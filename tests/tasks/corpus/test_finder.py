@@ -1,4 +1,4 @@
-"""The comparison of stages with a town's truth: borders of its classes, and whom a rule took."""
+"""Test the comparison of stages with a town's truth: limits of classes, and effects of rules."""
 
 import pyarrow as pa
 
@@ -8,44 +8,46 @@ from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from hallmark.tasks.corpus.signals import build_signal_schema
 from hallmark.tasks.corpus.town.recovery_rates import RecoveryEvaluator
 from tests.tasks.corpora import given
-from tests.tasks.corpus.test_evaluate_curation import shares, truth_of
+from tests.tasks.corpus.test_evaluate_curation import counts_by_key as shares
+from tests.tasks.corpus.test_evaluate_curation import make_truth as truth_of
 
 
-class ToldConfig(StageConfig):
+class SetSignalsConfig(StageConfig):
     language: tuple[str | None, ...]
     toxicity: tuple[float, ...]
 
 
 @stage(
-    name="told",
+    name="set_signals",
     tables={
         "signals": build_signal_schema(
-            "By hand.",
-            column("language", pa.string(), "label", "said"),
-            column("toxicity", pa.float64(), "figure", "said"),
+            "Signals given in the config.",
+            column("language", pa.string(), "label", "given language"),
+            column("toxicity", pa.float64(), "figure", "given toxicity"),
         )
     },
 )
-def told(documents: Table, config: ToldConfig, context: StageContext) -> None:
+def set_signals(documents: Table, config: SetSignalsConfig, context: StageContext) -> None:
     columns = {"language": list(config.language), "toxicity": list(config.toxicity)}
     doc_id = documents.read(["doc_id"])["doc_id"]
     context.get_table_writer("signals").write({"doc_id": doc_id, **columns})
 
 
-def finder(documents, said, history, lengths=()):
-    truth = truth_of(documents, dict(enumerate(said)))
+def make_evaluator(documents, truth_fields, history, lengths=()):
+    truth = truth_of(documents, dict(enumerate(truth_fields)))
     return RecoveryEvaluator("town", 0.8, lengths, truth, [], history)
 
 
-def test_near_copies_are_told_apart_by_their_similarity(session):
+def test_near_copies_are_grouped_by_similarity(session):
     similar = [0.3, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0]
     documents = given([f"number {i}" for i in range(11)], ["town"] * 11)
-    said = [{"copy_kind": "near", "original_doc_id": 10, "similarity": s} for s in similar]
+    truth_fields = [{"copy_kind": "near", "original_doc_id": 10, "similarity": s} for s in similar]
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
-    found = shares(finder(documents, said, {"near": near}).evaluate_all_stages())
-    assert found.pop(("near", "near copies", "precision")) == (0, 0)
+    rates = shares(make_evaluator(documents, truth_fields, {"near": near}).evaluate_all_stages())
+    assert rates.pop(("near", "near copies", "precision")) == (0, 0)
     assert {
-        what.removeprefix("near copies, similarity "): n for (_, what, _), (_, n) in found.items()
+        target.removeprefix("near copies, similarity "): n
+        for (_, target, _), (_, n) in rates.items()
     } == {
         "from 0.8": 3,
         "0 to 0.5": 1,
@@ -57,24 +59,30 @@ def test_near_copies_are_told_apart_by_their_similarity(session):
     }
 
 
-def test_languages_are_those_that_were_told(session):
+def test_recall_of_languages_is_counted_from_the_signals(session):
     texts = ["x" * 99, "x" * 100, "x" * 20, "x" * 500]
     documents = given(texts, ["town"] * 4)
-    said = [{}, {"has_dialect": True}, {"has_dialect": True}, {}]
-    spoken = told(documents, ToldConfig(language=("en", "fr", "en", None), toxicity=(0,) * 4))
-    assert shares(finder(documents, said, {"language": spoken}).evaluate_all_stages()) == {
+    truth_fields = [{}, {"has_dialect": True}, {"has_dialect": True}, {}]
+    signals = set_signals(
+        documents, SetSignalsConfig(language=("en", "fr", "en", None), toxicity=(0,) * 4)
+    )
+    assert shares(
+        make_evaluator(documents, truth_fields, {"language": signals}).evaluate_all_stages()
+    ) == {
         ("language", "English", "recall"): (2, 4),
         ("language", "English, dialect", "recall"): (1, 2),
         ("language", "English, shorter than 100 characters", "recall"): (2, 2),
     }
 
 
-def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
-    """Where a rule over toxicity removes, one that tags is not measured; rules over other signals
-    never are."""
+def test_a_rule_is_measured_by_what_it_removed_or_would_have_removed(session):
+    """Tagging rules over toxicity are not measured if another such rule removes.
+
+    Rules over other signals are never measured.
+    """
     sizes = [60, 61, 200, 201, 30, 40, 50, 10]
     documents = given([f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"])
-    said = [
+    truth_fields = [
         {"rude_sentences": 1},
         {"rude_sentences": 2},
         {"rude_sentences": 1},
@@ -85,26 +93,28 @@ def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
     ]
     toxicity = (0.9, 0.9, 0.5, 0.8, 0.9, 0.2, 0.1, 0.9)
     language = ("en", "fr", "fr", "en", "en", "en", "en", "en")
-    made = told(documents, ToldConfig(language=language, toxicity=toxicity))
+    signals = set_signals(documents, SetSignalsConfig(language=language, toxicity=toxicity))
     rules = {
         "language": {"any_of": ["en"]},
         "rude": {"signal": "toxicity", "lt": 0.8},
-        "noted": {"signal": "toxicity", "lt": 0.15, "action": "tag"},
+        "mild": {"signal": "toxicity", "lt": 0.15, "action": "tag"},
     }
-    kept = select_documents(documents, {"told": made}, SelectConfig(rules=rules))
-    labelled = SelectConfig(rules={"language": rules["language"], "noted": rules["noted"]})
-    other = select_documents(documents, {"told": made}, labelled)
-    truth = truth_of(documents, dict(enumerate(said)))
+    removing_selection = select_documents(
+        documents, {"set_signals": signals}, SelectConfig(rules=rules)
+    )
+    tagging_config = SelectConfig(rules={"language": rules["language"], "mild": rules["mild"]})
+    tagging_selection = select_documents(documents, {"set_signals": signals}, tagging_config)
+    truth = truth_of(documents, dict(enumerate(truth_fields)))
     del truth[[*truth][7]]  # of another source
-    history = {"kept": kept, "other": other}
-    found = shares(
+    history = {"kept": removing_selection, "other": tagging_selection}
+    rates = shares(
         RecoveryEvaluator("town", 0.8, (200, 60), truth, [], history).evaluate_all_stages()
     )
-    assert {stage for stage, _, _ in found} == {"kept", "other"}
-    assert found["other", "no rude speech", "false alarms"] == (1, 2)
-    kept_shares = {key[1:]: share for key, share in found.items() if key[0] == "kept"}
+    assert {stage for stage, _, _ in rates} == {"kept", "other"}
+    assert rates["other", "no rude speech", "false alarms"] == (1, 2)
+    kept_shares = {key[1:]: share for key, share in rates.items() if key[0] == "kept"}
     assert kept_shares == {
-        ("rude speech", "recall"): (3, 4),  # one of them by another rule first
+        ("rude speech", "recall"): (3, 4),  # another rule removed one of them first
         ("rude speech, 0 to 60 characters", "recall"): (1, 1),
         ("rude speech, 60 to 200 characters", "recall"): (1, 2),
         ("rude speech, over 200 characters", "recall"): (1, 1),

@@ -1,4 +1,4 @@
-"""The signals of whom a document mentions."""
+"""Signals of identities, dialects and lengths, and user-supplied lexicons."""
 
 import json
 
@@ -21,13 +21,13 @@ TEXTS = [
 ]
 
 
-def signals(config=None, parts=1, texts=TEXTS):
-    made = find_identities(given(texts, parts=parts), config or IdentitiesConfig())
-    return made["signals"].read()
+def compute_signals(config=None, parts=1, texts=TEXTS):
+    result = find_identities(given(texts, parts=parts), config or IdentitiesConfig())
+    return result["signals"].read()
 
 
-def test_each_document_has_its_groups_mentions_dialects_and_length(session):
-    rows = signals().to_pylist()
+def test_each_document_has_groups_mentions_dialects_and_a_length_class(session):
+    rows = compute_signals().to_pylist()
     assert [row["identities"] for row in rows] == [["women", "Muslims"], [], [], []]
     assert [row["identity_mentions"] for row in rows] == [3, 0, 0, 0]
     assert rows[3]["dialects"] == ["African-American English", "Southern American English"]
@@ -45,55 +45,60 @@ def test_each_document_has_its_groups_mentions_dialects_and_length(session):
         (20, "20 bytes or more"),
     ],
 )
-def test_classes_of_length_begin_where_the_config_says(session, size, name):
-    rows = signals(
+def test_length_classes_begin_at_the_configured_bounds(session, size, name):
+    rows = compute_signals(
         IdentitiesConfig(length_bounds_bytes=(10, 20)), texts=["é" * (size // 2) + "x" * (size % 2)]
     )
     assert rows["length_class"].to_pylist() == [name]
 
 
-def test_signals_do_not_depend_on_the_parts(session):
+def test_signals_do_not_depend_on_partitions(session):
     texts = [f"{TEXTS[i % 4]} {i}" for i in range(40)]
-    one, four = (signals(parts=parts, texts=texts).sort_by("doc_id") for parts in (1, 4))
-    assert one.equals(four)
+    whole, partitioned = (
+        compute_signals(parts=parts, texts=texts).sort_by("doc_id") for parts in (1, 4)
+    )
+    assert whole.equals(partitioned)
 
 
-def test_a_lexicon_of_the_config_counts_beside_our_own(session, tmp_path):
+def test_user_lexicons_are_added_to_the_built_in_one(session, tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "lowbridgers"]}))
     config = IdentitiesConfig(lexicons=(path,))
-    made = find_identities(given(["A woman and two Lowbridgers."]), config)
-    rows = made["signals"].read().to_pylist()
+    result = find_identities(given(["A woman and two Lowbridgers."]), config)
+    rows = result["signals"].read().to_pylist()
     assert rows[0]["identities"] == ["women", "Lowbridgers"] and rows[0]["identity_mentions"] == 2
     path.write_text(json.dumps({"Lowbridgers": ["bridge"]}))
-    again = find_identities(given(["A woman and two Lowbridgers."]), config)
-    assert again["signals"].read()["identities"].to_pylist() == [["women"]]
+    changed = find_identities(given(["A woman and two Lowbridgers."]), config)
+    assert changed["signals"].read()["identities"].to_pylist() == [["women"]]
     with pytest.raises(HallmarkError, match=r"lexicon .*none\.json: cannot be read"):
         find_identities(given(TEXTS), IdentitiesConfig(lexicons=(tmp_path / "none.json",)))
 
 
-def test_the_peoples_of_the_town_are_groups_where_its_lexicon_is_named(session):
+def test_the_lexicon_of_the_town_is_used_only_if_configured(session):
     texts = ["Two Orvelings and a tamsker met.", "Nobody met."]
-    for lexicons, found in (((), [[], []]), (("town",), [["Orvelings", "Tamskers"], []])):
+    for lexicons, expected in (((), [[], []]), (("town",), [["Orvelings", "Tamskers"], []])):
         documents = given(texts)
-        made = find_identities(documents, IdentitiesConfig(lexicons=lexicons))
-        by_id = {r["doc_id"]: r["identities"] for r in made["signals"].read().to_pylist()}
-        entered = documents["documents"].read(["doc_id", "text"]).to_pylist()
-        assert {r["text"]: by_id[r["doc_id"]] for r in entered} == dict(
-            zip(texts, found, strict=True)
+        result = find_identities(documents, IdentitiesConfig(lexicons=lexicons))
+        groups_by_id = {r["doc_id"]: r["identities"] for r in result["signals"].read().to_pylist()}
+        rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
+        assert {r["text"]: groups_by_id[r["doc_id"]] for r in rows} == dict(
+            zip(texts, expected, strict=True)
         )
 
 
-def test_the_lexicons_that_a_corpus_brought_are_read_from_what_the_stage_left(session, tmp_path):
-    left, up = tmp_path / "left.json", tmp_path / "up.json"
-    left.write_text(json.dumps({"Righties": ["righty", "right one"], "Lefties": ["lefty"]}))
-    up.write_text(json.dumps({"Lefties": ["upper"]}))
-    raw = given(["A lefty met an upper."])
-    made = find_identities(raw, IdentitiesConfig(lexicons=(up, left)))
-    found = load_user_lexicons({"raw": raw, "who": made})
-    assert found == read_user_lexicons((up, left)) and [*found] == ["up", "left"]
-    assert [*found["left"].items()] == [
+def test_user_lexicons_are_loaded_from_the_artifact_of_the_stage(session, tmp_path):
+    first_path, second_path = tmp_path / "left.json", tmp_path / "up.json"
+    first_path.write_text(json.dumps({"Righties": ["righty", "right one"], "Lefties": ["lefty"]}))
+    second_path.write_text(json.dumps({"Lefties": ["upper"]}))
+    documents = given(["A lefty met an upper."])
+    result = find_identities(documents, IdentitiesConfig(lexicons=(second_path, first_path)))
+    lexicons = load_user_lexicons({"raw": documents, "who": result})
+    assert lexicons == read_user_lexicons((second_path, first_path)) and [*lexicons] == [
+        "up",
+        "left",
+    ]
+    assert [*lexicons["left"].items()] == [
         ("Righties", ["righty", "right one"]),
         ("Lefties", ["lefty"]),
     ]
-    assert load_user_lexicons({"raw": raw}) == {}
+    assert load_user_lexicons({"raw": documents}) == {}

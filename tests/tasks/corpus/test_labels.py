@@ -1,4 +1,4 @@
-"""URLs, domains and dates: read where a source has them, null and counted where they are not."""
+"""Test URLs, domains and dates: they are read from any source, or null and counted."""
 
 import csv
 import datetime
@@ -18,9 +18,9 @@ from hallmark.tasks.corpus.reading.metadata import extract_domains, normalise_da
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from tests.tasks.corpora import scrubbed
-from tests.tasks.corpus.reading import read, read_all
-from tests.tasks.corpus.test_columns import parquet
-from tests.tasks.corpus.test_datasets import dataset
+from tests.tasks.corpus.reading import read_all, read_checked
+from tests.tasks.corpus.test_columns import make_parquet
+from tests.tasks.corpus.test_datasets import read_hub_dataset
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ from tests.tasks.corpus.test_datasets import dataset
         ),
     ],
 )
-def test_domains(url, host):
+def test_domains_of_urls(url, host):
     assert extract_domains(pa.array([url], pa.string())).to_pylist() == [host]
 
 
-def test_the_longest_host_and_the_longest_url(write):
-    """RFC 1035: 253 characters, as it is written; beyond 8,192 a URL is none."""
+def test_hosts_and_urls_have_a_maximum_length(write):
+    """RFC 1035: 253 characters as written; URLs over 8,192 characters are ignored."""
     label = "a" * 63 + "."
     hosts = [label * 3 + "a" * n for n in (61, 62)]
     assert extract_domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [
@@ -69,8 +69,11 @@ def test_the_longest_host_and_the_longest_url(write):
     ]
     rows = [{"text": "x", "u": "u" * size} for size in (8192, 8193)]
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)).encode())
-    good, bad, _ = read(path, "jsonl", limit=10_000, url_field="u")
-    assert [(r.url, r.unreadable_labels) for r in good] == [("u" * 8192, 0), (None, 1)] and not bad
+    documents, errors, _ = read_checked(path, "jsonl", limit=10_000, url_field="u")
+    assert [(r.url, r.unreadable_labels) for r in documents] == [
+        ("u" * 8192, 0),
+        (None, 1),
+    ] and not errors
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_the_longest_host_and_the_longest_url(write):
         ("2020-01-01T00:30:00+02:00", "2019-12-31T22:30:00Z"),
         ("2020-01-01t00:30:00.999999999-0330", "2020-01-01T04:00:00Z"),
         ("2020-01-01T00:30+02", "2019-12-31T22:30:00Z"),
-        ("2020-01-01 10:11", "2020-01-01"),  # its zone is not known, so its instant is not
+        ("2020-01-01 10:11", "2020-01-01"),  # without a zone only the day is known
         (datetime.date(1999, 12, 31), "1999-12-31"),
         (datetime.datetime(1999, 12, 31, 23, tzinfo=datetime.UTC), "1999-12-31T23:00:00Z"),
         *(
@@ -103,7 +106,7 @@ def test_the_longest_host_and_the_longest_url(write):
         ),
     ],
 )
-def test_dates(given, expected):
+def test_dates_are_normalised(given, expected):
     assert normalise_date(given) == expected
 
 
@@ -121,8 +124,8 @@ EXPECTED = {
 }
 
 
-def source(folder, kind):
-    """ROWS in a container, with fields of their own names."""
+def write_source(folder, kind):
+    """Write ROWS to a container with other field names."""
     path = folder / f"a.{kind}"
     names = ("text", "link", "when")
     if kind == "jsonl":
@@ -139,18 +142,18 @@ def source(folder, kind):
     return {"kind": kind, "name": "s", "path": str(path), "url_field": "link", "date_field": "when"}
 
 
-def labels(artifact):
+def get_labels(artifact):
     rows = artifact["documents"].read().to_pylist()
     return {row["text"]: (row["url"], row["domain"], row["date"]) for row in rows}
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "datasets"])
-def test_every_container_gives_them(tmp_path, session, kind):
-    more = {"licence": "CC0-1.0", "origin": "a letter box", "collected_from": "2020-01-01"}
-    made = ingest(IngestConfig(sources=[source(tmp_path, kind) | more]))
-    assert labels(made) == EXPECTED
-    (said,) = made["sources"].read().to_pylist()
-    assert said == more | {
+def test_every_container_gives_urls_domains_and_dates(tmp_path, session, kind):
+    declared = {"licence": "CC0-1.0", "origin": "a letter box", "collected_from": "2020-01-01"}
+    artifact = ingest(IngestConfig(sources=[write_source(tmp_path, kind) | declared]))
+    assert get_labels(artifact) == EXPECTED
+    (row,) = artifact["sources"].read().to_pylist()
+    assert row == declared | {
         "source": "s",
         "kind": kind,
         "collected_to": None,
@@ -158,7 +161,7 @@ def test_every_container_gives_them(tmp_path, session, kind):
     }
 
 
-def test_times_of_parquet(tmp_path, session):
+def test_parquet_times_become_dates(tmp_path, session):
     moment = datetime.datetime(1969, 7, 20, 20, 17, 40, 999_999)
     columns = {
         "naive": pa.array([moment], pa.timestamp("ns")),
@@ -166,14 +169,14 @@ def test_times_of_parquet(tmp_path, session):
         "day": pa.array([moment.date()], pa.date32()),
     }
     pq.write_table(pa.table({"text": ["x"], **columns}), tmp_path / "a.parquet")
-    found = []
+    dates = []
     for name in columns:
-        where = {"kind": "parquet", "name": "s", "path": str(tmp_path), "date_field": name}
-        found.append(labels(ingest(IngestConfig(sources=[where])))["x"][2])
-    assert found == ["1969-07-20", "1969-07-20T20:17:40Z", "1969-07-20"]
+        settings = {"kind": "parquet", "name": "s", "path": str(tmp_path), "date_field": name}
+        dates.append(get_labels(ingest(IngestConfig(sources=[settings])))["x"][2])
+    assert dates == ["1969-07-20", "1969-07-20T20:17:40Z", "1969-07-20"]
 
 
-def test_labels_that_are_no_text_are_counted(tmp_path, session):
+def test_urls_that_are_not_text_are_counted(tmp_path, session):
     rows = [
         {"text": "a", "u": 7},
         {"text": "b", "u": "\ud800"},
@@ -181,31 +184,35 @@ def test_labels_that_are_no_text_are_counted(tmp_path, session):
         {"text": "d", "u": None},
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    where = {"kind": "jsonl", "name": "s", "path": str(tmp_path), "url_field": "u"}
-    made = ingest(IngestConfig(sources=[where]))
-    assert set(labels(made).values()) == {(None, None, None)}
-    assert made["sources"].read()["unreadable_values"].to_pylist() == [3]
-    assert made["quarantine"].row_count == 0
+    settings = {"kind": "jsonl", "name": "s", "path": str(tmp_path), "url_field": "u"}
+    artifact = ingest(IngestConfig(sources=[settings]))
+    assert set(get_labels(artifact).values()) == {(None, None, None)}
+    assert artifact["sources"].read()["unreadable_values"].to_pylist() == [3]
+    assert artifact["quarantine"].row_count == 0
 
 
-def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
+def test_copies_of_a_text_keep_their_urls_in_any_order(tmp_path, session):
     rows = [{"text": "same", "u": f"http://{n}.example/"} for n in range(9)]
-    made = []
+    artifacts = []
     for name, order in (("there", rows), ("back", rows[::-1])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
-        where = {"kind": "jsonl", "name": "s", "path": str(tmp_path / f"{name}.jsonl")}
-        made.append(ingest(IngestConfig(sources=[where | {"url_field": "u"}])))
-    assert made[0]["documents"].digest == made[1]["documents"].digest
-    assert sorted(made[0]["documents"].read()["url"].to_pylist()) == [row["u"] for row in rows]
+        settings = {"kind": "jsonl", "name": "s", "path": str(tmp_path / f"{name}.jsonl")}
+        artifacts.append(ingest(IngestConfig(sources=[settings | {"url_field": "u"}])))
+    assert artifacts[0]["documents"].digest == artifacts[1]["documents"].digest
+    assert sorted(artifacts[0]["documents"].read()["url"].to_pylist()) == [row["u"] for row in rows]
 
 
-def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
-    made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
-    unique = deduplicate(made, {}, DeduplicateConfig())
-    chosen = select_documents(
-        unique, {"language": identify_languages(unique, LanguageConfig())}, SelectConfig()
+def test_urls_domains_and_dates_reach_the_final_corpus(tmp_path, session):
+    artifact = ingest(IngestConfig(sources=[write_source(tmp_path, "jsonl")]))
+    unique_documents = deduplicate(artifact, {}, DeduplicateConfig())
+    selected = select_documents(
+        unique_documents,
+        {"language": identify_languages(unique_documents, LanguageConfig())},
+        SelectConfig(),
     )
-    parted = split_corpus(scrubbed(chosen), SplitConfig(validation_share=1e-9, holdout_share=0))
+    split_documents = split_corpus(
+        scrubbed(selected), SplitConfig(validation_share=1e-9, holdout_share=0)
+    )
     planting = PlantCanariesConfig(
         enabled=True,
         copy_counts=(0, 2),
@@ -214,9 +221,9 @@ def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
         records_per_count=0,
         associations_per_share=0,
     )
-    found = labels(plant_canaries(parted, planting))
-    assert {text: found[text] for text in EXPECTED} == EXPECTED
-    assert {found[text] for text in found.keys() - EXPECTED} == {(None, None, None)}
+    final_labels = get_labels(plant_canaries(split_documents, planting))
+    assert {text: final_labels[text] for text in EXPECTED} == EXPECTED
+    assert {final_labels[text] for text in final_labels.keys() - EXPECTED} == {(None, None, None)}
 
 
 def test_a_collection_that_ends_before_it_begins_is_refused():
@@ -225,16 +232,16 @@ def test_a_collection_that_ends_before_it_begins_is_refused():
         IngestConfig(sources=[{"kind": "text", "name": "s", "path": "a", **days}])
 
 
-# Values that Python cannot have ------------------------------------------------------------------
+# Values that Python cannot represent -------------------------------------------------------------
 
 
-def unchecked(values):
-    """A column of text as a hostile writer leaves it."""
+def make_unchecked_text(values):
+    """Make a text column with bytes that may not be UTF-8."""
     raw = pa.array(values, pa.binary())
     return pa.StringArray.from_buffers(len(raw), *raw.buffers()[1:3])
 
 
-NEVER = {  # beyond the years 1 to 9999
+UNREPRESENTABLE_DATES = {  # beyond the years 1 to 9999
     "days": pa.array([0, 10**7, -(10**6), None], pa.int32()).cast(pa.date32()),
     "milliseconds": pa.array([0, 10**15, -(2**60), None]).cast(pa.timestamp("ms", "UTC")),
     "microseconds": pa.array([0, 2**62, -(2**62), None]).cast(pa.timestamp("us")),
@@ -242,31 +249,34 @@ NEVER = {  # beyond the years 1 to 9999
 
 
 @pytest.mark.parametrize("kind", ["parquet", "datasets"])
-@pytest.mark.parametrize("when", NEVER)
-def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
-    """A bad key costs its row; a bad URL or date is null and counted."""
+@pytest.mark.parametrize("when", UNREPRESENTABLE_DATES)
+def test_keys_urls_and_dates_that_python_cannot_represent(tmp_path, when, kind):
+    """A bad key is an error of its row; a bad URL or date is null and counted."""
     rows = {
         "text": ["a", "b", "c", "d"],
-        "id": unchecked([b"k0", b"k1", b"k2", b"k\xff"]),
-        "url": unchecked([b"http://a.example/", b"", b"http://\xff/", b""]),
-        "when": NEVER[when],
+        "id": make_unchecked_text([b"k0", b"k1", b"k2", b"k\xff"]),
+        "url": make_unchecked_text([b"http://a.example/", b"", b"http://\xff/", b""]),
+        "when": UNREPRESENTABLE_DATES[when],
     }
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
     names = {"key_field": "id", "url_field": "url", "date_field": "when"}
     if kind == "parquet":
-        read(path, kind, **names)
-        found = read_all(path, kind, **names)
+        read_checked(path, kind, **names)
+        records = read_all(path, kind, **names)
     else:
-        found, meter = dataset(tmp_path, **names)
-        assert (meter.record_count, meter.byte_count) == (4, 4)
-    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unreadable_labels) for r in found] == [
+        records, counts = read_hub_dataset(tmp_path, **names)
+        assert (counts.record_count, counts.byte_count) == (4, 4)
+    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unreadable_labels) for r in records] == [
         ("a", "k0", "http://a.example/", "1970-01-01", 0),
         ("b", "k1", None, "", 1),
         ("c", "k2", None, "", 2),
         ("", None, None, "", 0),
     ]
-    assert (found[3].error, found[3].raw) == ("field 'id' is neither text nor a whole number", b"d")
+    assert (records[3].error, records[3].raw) == (
+        "field 'id' is neither text nor a whole number",
+        b"d",
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,20 +292,28 @@ def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
         datetime.time(1, 2),
     ],
 )
-def test_columns_that_are_no_keys_urls_and_dates(write, value):
-    path = write("a.parquet", parquet({"text": ["a", "b"], "odd": [value, value]}))
-    good, bad, _ = read(path, "parquet", url_field="odd")
-    assert [(r.text, r.url, r.unreadable_labels) for r in good] == [("a", None, 1), ("b", None, 1)]
-    good, bad, _ = read(path, "parquet", date_field="odd")
-    assert [(r.text, r.date, r.unreadable_labels) for r in good] == [("a", None, 1), ("b", None, 1)]
-    _, bad, _ = read(path, "parquet", key_field="odd")
-    assert bad == [(f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)]
+def test_columns_of_unusable_types_are_counted_or_errors(write, value):
+    path = write("a.parquet", make_parquet({"text": ["a", "b"], "odd": [value, value]}))
+    documents, errors, _ = read_checked(path, "parquet", url_field="odd")
+    assert [(r.text, r.url, r.unreadable_labels) for r in documents] == [
+        ("a", None, 1),
+        ("b", None, 1),
+    ]
+    documents, errors, _ = read_checked(path, "parquet", date_field="odd")
+    assert [(r.text, r.date, r.unreadable_labels) for r in documents] == [
+        ("a", None, 1),
+        ("b", None, 1),
+    ]
+    _, errors, _ = read_checked(path, "parquet", key_field="odd")
+    assert errors == [
+        (f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)
+    ]
 
 
-def test_times_are_rounded_down(write):
+def test_parquet_times_are_rounded_down(write):
     ticks = pa.array([-(2**63), -1, 0, 10**9 - 1, None]).cast(pa.timestamp("ns", "Europe/Berlin"))
-    path = write("a.parquet", parquet({"text": list("abcde"), "when": ticks}))
-    assert [r.date for r in read(path, "parquet", date_field="when")[0]] == [
+    path = write("a.parquet", make_parquet({"text": list("abcde"), "when": ticks}))
+    assert [r.date for r in read_checked(path, "parquet", date_field="when")[0]] == [
         "1677-09-21T00:12:43Z",
         "1969-12-31T23:59:59Z",
         "1970-01-01T00:00:00Z",

@@ -1,5 +1,4 @@
-"""Settings of the corpus stages at their limits: shares are shares, counts are not negative, and
-what is least makes sense."""
+"""Settings of the corpus stages: values at their limits are accepted, values beyond rejected."""
 
 import pytest
 from pydantic import ValidationError
@@ -36,7 +35,7 @@ CONFIGS = [
     SplitConfig,
 ]
 
-#: A config, what it is given beside, a setting, values at its limits, and values beyond.
+#: Config class, other settings, name of the setting, values at its limits, and values beyond.
 LIMITS = [
     (CascadeConfig, {}, "clears_below", [1e-9, 1], [0, 1.01]),
     (CascadeConfig, {}, "toxicity_threshold", [1e-9, 1], [0, 1.01]),
@@ -89,18 +88,20 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(
-    ("config", "beside", "name", "good", "bad"),
+    ("config", "other_settings", "name", "valid", "invalid"),
     LIMITS,
     ids=[f"{c.__name__}-{n}" for c, _, n, *_ in LIMITS],
 )
-def test_a_setting_goes_as_far_as_its_limits_and_no_further(config, beside, name, good, bad):
-    for value in good:
-        assert getattr(config(**beside, **{name: value}), name) == value
-    for value in bad:
+def test_settings_are_accepted_up_to_their_limits_only(
+    config, other_settings, name, valid, invalid
+):
+    for value in valid:
+        assert getattr(config(**other_settings, **{name: value}), name) == value
+    for value in invalid:
         with pytest.raises(ValidationError):
-            config(**beside, **{name: value})
+            config(**other_settings, **{name: value})
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_defaults_are_settings_that_could_be_given(config):
+def test_the_defaults_are_valid_settings(config):
     assert config.model_validate(config().model_dump()) == config()

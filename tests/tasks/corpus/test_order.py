@@ -39,27 +39,26 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_token
 SECRET = b"one secret for all stores here"
 
 
-def texts():
-    """Three hundred of some hundred bytes, with copies, near copies, addresses, people and
-    rudeness."""
-    draw = random.Random(7)
+def make_texts():
+    """Make 300 texts of some hundred bytes: copies, near copies, addresses, groups, rude texts."""
+    rng = random.Random(7)
     words = [f"w{number:x}" for number in range(400)]
-    found = [" ".join(draw.choices(words, k=draw.randint(60, 110))) for _ in range(240)]
-    found += draw.choices(found, k=25)
-    found += [f"{text} and more" for text in draw.choices(found, k=20)]
-    found += [
-        f"Letter {n}: write to jane{n % 3}@corp.example, " + found[n][:200] for n in range(10)
+    documents = [" ".join(rng.choices(words, k=rng.randint(60, 110))) for _ in range(240)]
+    documents += rng.choices(documents, k=25)
+    documents += [f"{text} and more" for text in rng.choices(documents, k=20)]
+    documents += [
+        f"Letter {n}: write to jane{n % 3}@corp.example, " + documents[n][:200] for n in range(10)
     ]
-    found[:60] = [
-        f"The {('women', 'Muslims')[n % 2]} say {text}" for n, text in enumerate(found[:60])
+    documents[:60] = [
+        f"The {('women', 'Muslims')[n % 2]} say {text}" for n, text in enumerate(documents[:60])
     ]
-    return [*found, *["You are a damned stupid idiot."] * 5]
+    return [*documents, *["You are a damned stupid idiot."] * 5]
 
 
-def write(folder, kind):
-    """The same texts in files of one kind, however named, in whatever order."""
+def write_files(folder, kind):
+    """Write the texts to files; each kind has its own format, file names and order."""
     folder.mkdir(parents=True)
-    rows = [{"text": text} for text in texts()]
+    rows = [{"text": text} for text in make_texts()]
     if kind != "jsonl":
         random.Random(kind).shuffle(rows)
     lines = [json.dumps(row) + "\n" for row in rows]
@@ -71,48 +70,66 @@ def write(folder, kind):
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(lines[number::5]))
     elif kind == "gz":
-        for name, some in (("y", lines[:100]), ("x", lines[100:])):
-            (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(some).encode()))
+        for name, file_lines in (("y", lines[:100]), ("x", lines[100:])):
+            (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(file_lines).encode()))
     else:
         (folder / "all.jsonl").write_text("".join(lines))
     return {"kind": "parquet" if kind == "parquet" else "jsonl", "name": "s", "path": str(folder)}
 
 
-def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, whole=True):
-    """The stages of the corpus, as the pipeline strings them together; ``whole``: with those that
-    need no other input but take longest."""
-    made = {"ingest": ingest(IngestConfig(sources=[source], partition_bytes=part_bytes))}
-    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["language"] = spoken = identify_languages(made["deduplicate"], LanguageConfig())
-    made["quality"] = figures = measure_quality(made["deduplicate"], QualityConfig())
-    made["identities"] = mentioned = find_identities(made["deduplicate"], IdentitiesConfig())
-    signals = {"language": spoken, "quality": figures, "identities": mentioned}
-    made["select"] = chosen = select_documents(made["deduplicate"], signals, SelectConfig())
-    made["deduplicate_near"] = apart = deduplicate_near(chosen, {}, DeduplicateNearConfig())
-    made["find_repeats"] = found = find_repeats(
-        apart, {}, RepeatsConfig(enabled=True, min_bytes=100)
+def run_stages(
+    source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, with_training=True
+):
+    """Run all stages of the corpus as the pipeline does.
+
+    ``with_training`` adds removal effects, tokenizer and packing, which take longest.
+    """
+    artifacts = {"ingest": ingest(IngestConfig(sources=[source], partition_bytes=part_bytes))}
+    artifacts["deduplicate"] = deduplicate(artifacts["ingest"], {}, DeduplicateConfig())
+    artifacts["language"] = languages = identify_languages(
+        artifacts["deduplicate"], LanguageConfig()
+    )
+    artifacts["quality"] = quality = measure_quality(artifacts["deduplicate"], QualityConfig())
+    artifacts["identities"] = identities = find_identities(
+        artifacts["deduplicate"], IdentitiesConfig()
+    )
+    signals = {"language": languages, "quality": quality, "identities": identities}
+    artifacts["select"] = selected = select_documents(
+        artifacts["deduplicate"], signals, SelectConfig()
+    )
+    artifacts["deduplicate_near"] = documents = deduplicate_near(
+        selected, {}, DeduplicateNearConfig()
+    )
+    artifacts["find_repeats"] = spans = find_repeats(
+        documents, {}, RepeatsConfig(enabled=True, min_bytes=100)
     )
     cut_repeats = redact_spans.with_label("cut_repeats")
-    made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": found}, CutRepeatsConfig())
-    made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
-    made["redact_spans"] = redact_spans(apart, {"personal": found}, RedactSpansConfig())
-    again = deduplicate.with_label("deduplicate_redacted")
-    made["deduplicate_redacted"] = masked = again(made["redact_spans"], {}, DeduplicateConfig())
-    made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
+    artifacts["cut_repeats"] = documents = cut_repeats(
+        documents, {"repeats": spans}, CutRepeatsConfig()
+    )
+    artifacts["find_personal_data"] = spans = find_personal_data(documents, PersonalDataConfig())
+    artifacts["redact_spans"] = redact_spans(documents, {"personal": spans}, RedactSpansConfig())
+    deduplicate_redacted = deduplicate.with_label("deduplicate_redacted")
+    artifacts["deduplicate_redacted"] = redacted = deduplicate_redacted(
+        artifacts["redact_spans"], {}, DeduplicateConfig()
+    )
+    artifacts["score_toxicity"] = scores = score_toxicity(
+        redacted, languages, ScoreToxicityConfig()
+    )
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
-    made["contamination"] = shared = find_contamination(masked, ContaminationConfig())
-    signals = {"toxicity": scores, "contamination": shared}
-    made["select_scored"] = kept = select_documents.with_label("select_scored")(
-        masked, signals, config
+    artifacts["contamination"] = contamination = find_contamination(redacted, ContaminationConfig())
+    signals = {"toxicity": scores, "contamination": contamination}
+    artifacts["select_scored"] = selected = select_documents.with_label("select_scored")(
+        redacted, signals, config
     )
-    made["find_toxic_spans"] = found = find_toxic_spans(
-        kept, scores, FindToxicSpansConfig(enabled=True, toxicity_threshold=0.02)
+    artifacts["find_toxic_spans"] = spans = find_toxic_spans(
+        selected, scores, FindToxicSpansConfig(enabled=True, toxicity_threshold=0.02)
     )
-    made["cut_toxic"] = kept = redact_spans.with_label("cut_toxic")(
-        kept, {"toxic": found}, CutToxicConfig()
+    artifacts["cut_toxic"] = selected = redact_spans.with_label("cut_toxic")(
+        selected, {"toxic": spans}, CutToxicConfig()
     )
-    made["split"] = parted = split_corpus(kept, SplitConfig())
-    planting = PlantCanariesConfig(
+    artifacts["split"] = split_artifact = split_corpus(selected, SplitConfig())
+    planting_config = PlantCanariesConfig(
         enabled=True,
         copy_counts=(0, 2),
         secrets_per_count=3,
@@ -120,58 +137,66 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
         records_per_count=2,
         associations_per_share=0,
     )
-    made["plant_canaries"] = planted = plant_canaries(parted, planting)
-    history = dict(made)
+    artifacts["plant_canaries"] = planted = plant_canaries(split_artifact, planting_config)
+    history = dict(artifacts)
     config = ProfileConfig(quantiles=quantiles)
-    made["profile"] = profile_corpus(planted, planted, history, {}, config)
-    if whole:
-        made["removal_effects"] = measure_removal_effects(
-            masked, history, RemovalEffectsConfig(max_sentences_per_group=5)
+    artifacts["profile"] = profile_corpus(planted, planted, history, {}, config)
+    if with_training:
+        artifacts["removal_effects"] = measure_removal_effects(
+            redacted, history, RemovalEffectsConfig(max_sentences_per_group=5)
         )
-        vocabulary = TokenizerConfig(vocab_size=400)
-        made["train_tokenizer"] = tokenizer = train_tokenizer(planted, mentioned, vocabulary)
-        made["pack"] = pack(planted, tokenizer, PackConfig(context=64))
-    return made
+        tokenizer_config = TokenizerConfig(vocab_size=400)
+        artifacts["train_tokenizer"] = tokenizer = train_tokenizer(
+            planted, identities, tokenizer_config
+        )
+        artifacts["pack"] = pack(planted, tokenizer, PackConfig(context=64))
+    return artifacts
 
 
-def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **settings):
-    """What the stages left, and which of them ran."""
-    seen = []
+def run_in_store(store: Path | Store, source: dict, mapper: Mapper | None = None, **settings):
+    """Run all stages in a store; return their artifacts and the labels of those that ran."""
+    labels = []
 
     def listen(event):
         if event.kind == "done":
-            seen.append(event.label)
+            labels.append(event.label)
 
-    opened = store if isinstance(store, Store) else Store(store)
-    opened.set_secret_if_absent(SECRET)
-    session = Session(opened, listener=listen)
+    opened_store = store if isinstance(store, Store) else Store(store)
+    opened_store.set_secret_if_absent(SECRET)
+    session = Session(opened_store, listener=listen)
     session.mapper = mapper or session.mapper
     with open_session(session):
-        return curate(source, **settings), seen
+        return run_stages(source, **settings), labels
 
 
-def contents(made, raw=True):
-    """What each stage left; of ingest all tables but those that say where documents are from.
-    Without ``raw`` nothing that names the kind of the files or counts their raw bytes."""
-    found = {label: a.content_digest for label, a in made.items() if label != "ingest"}
-    found |= {f"ingest {name}": t.digest for name, t in made["ingest"].tables.items()}
-    unlike = {"ingest origins", "ingest quarantine"}
-    unlike |= set() if raw else {"ingest accounts", "ingest sources", "profile"}
-    return {name: content for name, content in found.items() if name not in unlike}
+def collect_digests(artifacts, with_raw_bytes=True):
+    """Collect the digests of all artifacts, and of the tables of ingest that name no files.
+
+    Without raw bytes, tables that name the kind of the files or count their bytes are excluded.
+    """
+    digests = {
+        label: artifact.content_digest for label, artifact in artifacts.items() if label != "ingest"
+    }
+    digests |= {
+        f"ingest {name}": table.digest for name, table in artifacts["ingest"].tables.items()
+    }
+    excluded = {"ingest origins", "ingest quarantine"}
+    excluded |= set() if with_raw_bytes else {"ingest accounts", "ingest sources", "profile"}
+    return {name: digest for name, digest in digests.items() if name not in excluded}
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
+def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
-    source = write(folder / "in", "jsonl")
-    made, seen = run(folder / "store", source)
-    return folder, source, made, seen
+    source = write_files(folder / "in", "jsonl")
+    artifacts, labels = run_in_store(folder / "store", source)
+    return folder, source, artifacts, labels
 
 
-def test_the_corpus_is_one_worth_the_name(first):
-    _, _, made, seen = first
-    assert seen == list(made)
-    assert len(made["ingest"]["documents"].parts) >= 8
+def test_the_reference_corpus_exercises_every_stage(reference):
+    _, _, artifacts, labels = reference
+    assert labels == list(artifacts)
+    assert len(artifacts["ingest"]["documents"].parts) >= 8
     for label in (
         "deduplicate",
         "deduplicate_near",
@@ -181,10 +206,10 @@ def test_the_corpus_is_one_worth_the_name(first):
         "cut_toxic",
         "plant_canaries",
     ):
-        assert made[label]["ledger"].row_count > 0
+        assert artifacts[label]["ledger"].row_count > 0
     for label, name in (("removal_effects", "removal_rates"), ("pack", "train")):
-        assert made[label][name].row_count > 0
-    assert made["ingest"]["documents"].row_count == 300
+        assert artifacts[label][name].row_count > 0
+    assert artifacts["ingest"]["documents"].row_count == 300
 
 
 @pytest.mark.parametrize(
@@ -197,64 +222,74 @@ def test_the_corpus_is_one_worth_the_name(first):
         pytest.param("gz", 7, marks=pytest.mark.slow),
     ],
 )
-def test_files_their_names_their_order_and_workers_do_not_matter(first, tmp_path, kind, workers):
+def test_files_names_order_and_workers_do_not_matter(reference, tmp_path, kind, workers):
     mapper = ProcessMapper(workers) if workers else None
-    whole = (kind, workers) in (("split", 0), ("gz", 7))
-    made, _ = run(tmp_path / "store", write(tmp_path / "in", kind), mapper, whole=whole)
-    raw = kind != "parquet"  # whose rows are of other raw bytes
-    assert contents(made, raw).items() <= contents(first[2], raw).items()
+    with_training = (kind, workers) in (("split", 0), ("gz", 7))
+    artifacts, _ = run_in_store(
+        tmp_path / "store", write_files(tmp_path / "in", kind), mapper, with_training=with_training
+    )
+    with_raw_bytes = kind != "parquet"  # its rows have other raw bytes
+    assert (
+        collect_digests(artifacts, with_raw_bytes).items()
+        <= collect_digests(reference[2], with_raw_bytes).items()
+    )
 
 
-def test_into_how_many_parts_documents_are_cut_does_not_matter(first, tmp_path):
-    made, _ = run(tmp_path / "store", first[1], part_bytes=80_000, whole=False)
-    for label, artifact in made.items():
+def test_the_number_of_partitions_does_not_matter(reference, tmp_path):
+    artifacts, _ = run_in_store(
+        tmp_path / "store", reference[1], part_bytes=80_000, with_training=False
+    )
+    for label, artifact in artifacts.items():
         if "documents" in artifact.tables:
-            here, there = artifact["documents"], first[2][label]["documents"]
-            assert len(here.parts) < len(there.parts)
-            assert here.read().sort_by("doc_id") == there.read().sort_by("doc_id"), label
+            table, reference_table = artifact["documents"], reference[2][label]["documents"]
+            assert len(table.parts) < len(reference_table.parts)
+            assert table.read().sort_by("doc_id") == reference_table.read().sort_by("doc_id"), label
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_corpus_made_on_ray_is_the_same(first, tmp_path, workers):
-    source = write(tmp_path / "in", "gz")
+def test_a_corpus_computed_on_ray_is_the_same(reference, tmp_path, workers):
+    source = write_files(tmp_path / "in", "gz")
     mapper = make_mapper("ray", workers)
-    made, _ = run(tmp_path / "store", source, mapper, whole=workers == 2)
-    assert contents(made).items() <= contents(first[2]).items()
+    artifacts, _ = run_in_store(tmp_path / "store", source, mapper, with_training=workers == 2)
+    assert collect_digests(artifacts).items() <= collect_digests(reference[2]).items()
 
 
-def test_a_corpus_in_a_bucket_is_the_same(first, tmp_path, bucket):
+def test_a_corpus_in_a_bucket_is_the_same(reference, tmp_path, bucket):
     store = Store("s3://hallmark/corpus", tmp_path / "work")
-    made, _ = run(store, write(tmp_path / "in", "split"), whole=False)
-    assert contents(made).items() <= contents(first[2]).items()
+    artifacts, _ = run_in_store(store, write_files(tmp_path / "in", "split"), with_training=False)
+    assert collect_digests(artifacts).items() <= collect_digests(reference[2]).items()
 
 
-def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
-    folder, source, made, _ = first
+def test_a_renamed_file_reruns_only_ingest(reference):
+    folder, source, artifacts, _ = reference
     (folder / "in/all.jsonl").rename(folder / "in/renamed.jsonl")
-    again, seen = run(folder / "store", source)
-    assert seen == ["ingest"]
-    assert again["profile"].fingerprint == made["profile"].fingerprint
-    assert again["ingest"]["origins"].digest != made["ingest"]["origins"].digest
+    rerun_artifacts, labels = run_in_store(folder / "store", source)
+    assert labels == ["ingest"]
+    assert rerun_artifacts["profile"].fingerprint == artifacts["profile"].fingerprint
+    assert rerun_artifacts["ingest"]["origins"].digest != artifacts["ingest"]["origins"].digest
     (folder / "in/renamed.jsonl").rename(folder / "in/all.jsonl")
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        # The ledger holds the threshold, and the profile counts reasons out of it.
+        # The ledger contains the threshold, and the profile counts the reasons in it.
         ({"threshold": 0.71}, ["select_scored", "profile", "removal_effects"]),
         ({"quantiles": (0.0, 1.0)}, ["profile"]),
     ],
 )
-def test_a_setting_that_removes_no_other_document_reruns_what_reads_its_ledger(
-    first, settings, expected
+def test_a_setting_that_removes_no_other_document_reruns_only_dependent_stages(
+    reference, settings, expected
 ):
-    folder, source, made, _ = first
-    again, seen = run(folder / "store", source, **settings)
-    assert seen == expected
-    rerun = set(expected)
-    assert {k: v for k, v in contents(again).items() if k not in rerun} == {
-        k: v for k, v in contents(made).items() if k not in rerun
+    folder, source, artifacts, _ = reference
+    rerun_artifacts, labels = run_in_store(folder / "store", source, **settings)
+    assert labels == expected
+    rerun_labels = set(expected)
+    assert {k: v for k, v in collect_digests(rerun_artifacts).items() if k not in rerun_labels} == {
+        k: v for k, v in collect_digests(artifacts).items() if k not in rerun_labels
     }
-    assert again["select_scored"]["documents"].digest == made["select_scored"]["documents"].digest
+    assert (
+        rerun_artifacts["select_scored"]["documents"].digest
+        == artifacts["select_scored"]["documents"].digest
+    )

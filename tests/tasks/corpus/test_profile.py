@@ -1,4 +1,4 @@
-"""The figures of the corpus, against counts by hand and by plain Python."""
+"""The figures of the corpus: compare with counts by hand and in plain Python."""
 
 import statistics
 from collections import Counter
@@ -47,17 +47,17 @@ PAIRS = pa.schema(
 )
 
 
-class SideConfig(StageConfig):
+class SideTablesConfig(StageConfig):
     similarity: tuple[float, ...] = (0.85, 0.8999, 0.9, 1.0, 0.7, 0.74999)
     bytes: tuple[int, ...] = (30, 40)
 
 
 @stage(name="side_tables", tables={"pairs": PAIRS, "errors": ERRORS})
-def side_tables(config: SideConfig, context: StageContext) -> None:
-    """What ingest and deduplicate leave beside their documents."""
-    left = hash_to_ids(str(i) for i in range(len(config.similarity)))
+def side_tables(config: SideTablesConfig, context: StageContext) -> None:
+    """Write tables that ingest and deduplicate_near write in addition to documents."""
+    doc_ids = hash_to_ids(str(i) for i in range(len(config.similarity)))
     context.get_table_writer("pairs").write(
-        {"first_doc_id": left, "second_doc_id": left, "similarity": config.similarity}
+        {"first_doc_id": doc_ids, "second_doc_id": doc_ids, "similarity": config.similarity}
     )
     counts = {"source": ["a", "b"], "error": ["x", "y"], "records": [2, 1]}
     context.get_table_writer("errors").write(counts | {"raw_bytes": config.bytes})
@@ -71,22 +71,22 @@ TEXTS = [
 ] * 30
 
 
-def run(mapper=None):
+def run_profile(mapper=None):
     documents = given(
         [f"{i}. {text}" for i, text in enumerate(TEXTS)],
         sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))],
         parts=4,
     )
-    history = {"side": side_tables(SideConfig())}
+    history = {"side": side_tables(SideTablesConfig())}
     history["quality"] = measure_quality(documents, QualityConfig())
-    history["redact_spans"] = masked = scrubbed(documents)
-    history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
+    history["redact_spans"] = redacted = scrubbed(documents)
+    history["score_toxicity"] = scores = score_toxicity(redacted, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
-    history["select_scored"] = kept = select_documents(masked, {"toxicity": scores}, rules)
-    history["split"] = parted = split_corpus(
-        kept, SplitConfig(validation_share=0.2, holdout_share=0.2)
+    history["select_scored"] = selected = select_documents(redacted, {"toxicity": scores}, rules)
+    history["split"] = split_artifact = split_corpus(
+        selected, SplitConfig(validation_share=0.2, holdout_share=0.2)
     )
-    planting = PlantCanariesConfig(
+    planting_config = PlantCanariesConfig(
         enabled=True,
         copy_counts=(0, 2),
         secrets_per_count=3,
@@ -94,30 +94,30 @@ def run(mapper=None):
         records_per_count=1,
         associations_per_share=0,
     )
-    history["plant_canaries"] = planted = plant_canaries(parted, planting)
+    history["plant_canaries"] = planted = plant_canaries(split_artifact, planting_config)
     return history, profile_corpus(planted, planted, history, {}, ProfileConfig())
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
-        yield run()
+        yield run_profile()
 
 
-def rows(artifact, table="documents"):
+def read_rows(artifact, table="documents"):
     return artifact[table].read().to_pylist()
 
 
-def test_sources_equal_a_count_by_hand(profiled):
-    history, made = profiled
-    sizes = {}
-    for row in rows(history["plant_canaries"]):
-        sizes.setdefault((row["source"], row["split"]), []).append(row["text"])
-    found = {(r["source"], r["split"]): r for r in rows(made, "sources")}
-    assert found.keys() == sizes.keys()
-    for key, texts in sizes.items():
+def test_source_sizes_match_plain_python(profiled):
+    history, profile = profiled
+    texts_by_key = {}
+    for row in read_rows(history["plant_canaries"]):
+        texts_by_key.setdefault((row["source"], row["split"]), []).append(row["text"])
+    row_by_key = {(r["source"], r["split"]): r for r in read_rows(profile, "sources")}
+    assert row_by_key.keys() == texts_by_key.keys()
+    for key, texts in texts_by_key.items():
         lengths = [len(text.encode()) for text in texts]
-        row = found[key]
+        row = row_by_key[key]
         assert (row["documents"], row["bytes"]) == (len(texts), sum(lengths))
         assert row["characters"] == sum(map(len, texts))
         assert row["mean_bytes"] == pytest.approx(statistics.fmean(lengths))
@@ -125,20 +125,22 @@ def test_sources_equal_a_count_by_hand(profiled):
 
 
 def test_length_quantiles_are_those_of_numpy(profiled):
-    history, made = profiled
-    lengths = [len(row["text"].encode()) for row in rows(history["plant_canaries"])]
-    found = {r["quantile"]: r["bytes"] for r in rows(made, "lengths") if r["source"] == ""}
-    assert found == {q: np.quantile(lengths, q) for q in ProfileConfig().quantiles}
+    history, profile = profiled
+    lengths = [len(row["text"].encode()) for row in read_rows(history["plant_canaries"])]
+    length_by_quantile = {
+        r["quantile"]: r["bytes"] for r in read_rows(profile, "lengths") if r["source"] == ""
+    }
+    assert length_by_quantile == {q: np.quantile(lengths, q) for q in ProfileConfig().quantiles}
 
 
-def test_flow_holds_the_accounts_of_every_stage_in_order(profiled):
-    history, made = profiled
+def test_stage_accounts_hold_those_of_every_stage_in_order(profiled):
+    history, profile = profiled
     expected = []
     for order, (label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
-            books = rows(artifact, "accounts")
-            expected += [{"stage_index": order, "stage": label, **book} for book in books]
-    assert rows(made, "stage_accounts") == expected
+            accounts = read_rows(artifact, "accounts")
+            expected += [{"stage_index": order, "stage": label, **account} for account in accounts]
+    assert read_rows(profile, "stage_accounts") == expected
     assert {row["stage"] for row in expected} == {
         "redact_spans",
         "select_scored",
@@ -147,21 +149,24 @@ def test_flow_holds_the_accounts_of_every_stage_in_order(profiled):
     }
 
 
-def test_reasons_count_the_ledgers(profiled):
-    history, made = profiled
+def test_the_ledger_summary_counts_the_ledgers(profiled):
+    history, profile = profiled
     expected = Counter()
-    size = Counter()
+    expected_bytes = Counter()
     for label, artifact in history.items():
-        for row in rows(artifact, "ledger") if "ledger" in artifact.tables else ():
+        for row in read_rows(artifact, "ledger") if "ledger" in artifact.tables else ():
             key = (label, row["action"], row["reason"], row["source"])
             expected[key] += 1
-            size[key] += row["bytes_after" if row["action"] == "added" else "bytes_before"]
-    found = {
-        (r["stage"], r["action"], r["reason"], r["source"]): r for r in rows(made, "ledger_summary")
+            expected_bytes[key] += row[
+                "bytes_after" if row["action"] == "added" else "bytes_before"
+            ]
+    row_by_key = {
+        (r["stage"], r["action"], r["reason"], r["source"]): r
+        for r in read_rows(profile, "ledger_summary")
     }
-    assert {key: row["rows"] for key, row in found.items()} == expected
-    assert {key: row["bytes"] for key, row in found.items()} == size
-    assert {key[0] for key in found} == {"redact_spans", "select_scored", "plant_canaries"}
+    assert {key: row["rows"] for key, row in row_by_key.items()} == expected
+    assert {key: row["bytes"] for key, row in row_by_key.items()} == expected_bytes
+    assert {key[0] for key in row_by_key} == {"redact_spans", "select_scored", "plant_canaries"}
 
 
 def test_tagged_documents_are_counted_by_rule_and_source(session):
@@ -174,17 +179,17 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
     }
     signals = {"toxicity": scores, "quality": measure_quality(documents, QualityConfig())}
     history = {"score_toxicity": scores}
-    history["select_scored"] = kept = select_documents(
+    history["select_scored"] = selected = select_documents(
         documents, signals, SelectConfig(rules=rules)
     )
-    planted = plant_canaries(split_corpus(kept, SplitConfig()), PlantCanariesConfig())
-    made = profile_corpus(planted, planted, history, {}, ProfileConfig())
+    planted = plant_canaries(split_corpus(selected, SplitConfig()), PlantCanariesConfig())
+    profile = profile_corpus(planted, planted, history, {}, ProfileConfig())
     expected = Counter()
-    for row in rows(kept):
+    for row in read_rows(selected):
         expected[row["source"]] += 1
         expected[row["source"], "toxicity"] += "toxicity" in (row["tags"] or ())
     assert expected["books", "toxicity"] > 0 and expected["web", "toxicity"] > 0
-    assert rows(made, "tag_counts") == [
+    assert read_rows(profile, "tag_counts") == [
         {
             "stage": "select_scored",
             "rule": rule,
@@ -198,35 +203,36 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
 
 
 def test_personal_data_counts_spans_and_documents(profiled):
-    _, made = profiled
-    found = {
-        (r["type"], r["source"]): (r["spans"], r["documents"]) for r in rows(made, "personal_data")
+    _, profile = profiled
+    counts = {
+        (r["type"], r["source"]): (r["spans"], r["documents"])
+        for r in read_rows(profile, "personal_data")
     }
     spans, documents = Counter(), Counter()
     for i, text in enumerate(TEXTS):
         source = ("books", "web")[i % 3 == 0]
-        count = text.count("@corp.example")
-        spans[source] += count
-        documents[source] += count > 0
-    assert found == {("EMAIL", s): (spans[s], documents[s]) for s in ("books", "web")}
+        email_count = text.count("@corp.example")
+        spans[source] += email_count
+        documents[source] += email_count > 0
+    assert counts == {("EMAIL", s): (spans[s], documents[s]) for s in ("books", "web")}
 
 
-def test_personal_data_counts_documents_that_left_for_it(session):
+def test_personal_data_counts_documents_removed_for_it(session):
     texts = ["Write to a@corp.example or b@corp.example.", "a@corp.example, (650) 253-0000", "Fog."]
     documents = given(texts)
-    made = {}
-    for name, policies in (
+    counts_by_case = {}
+    for name, actions in (
         ("mask", {}),
         ("both", {"EMAIL": "drop", "PHONE": "drop"}),
         ("one", {"EMAIL": "drop"}),
         ("keep", {"EMAIL": "keep"}),
     ):
-        ledger = scrubbed(documents, config=RedactSpansConfig(actions_by_type=policies))["ledger"]
+        ledger = scrubbed(documents, config=RedactSpansConfig(actions_by_type=actions))["ledger"]
         counts = count_personal_data(ledger).sort_by("type").to_pylist()
-        made[name] = [
+        counts_by_case[name] = [
             (r["type"], r["spans"], r["documents"], r["removed_documents"]) for r in counts
         ]
-    assert made == {
+    assert counts_by_case == {
         "mask": [("EMAIL", 3, 2, 0), ("PHONE", 1, 1, 0)],
         "one": [("EMAIL", 0, 2, 2)],
         "both": [("EMAIL", 0, 2, 2), ("PHONE", 0, 1, 1)],
@@ -234,91 +240,97 @@ def test_personal_data_counts_documents_that_left_for_it(session):
     }
 
 
-def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
-    history, made = profiled
-    best = {}
-    for row in rows(history["score_toxicity"], "windows"):
-        best[row["doc_id"]] = max(best.get(row["doc_id"], 0), row["toxicity"])
-    found = [r for r in rows(made, "toxicity") if r["source"] == ""]
-    expected = np.quantile(np.array(list(best.values()), np.float64), ProfileConfig().quantiles)
-    np.testing.assert_allclose([r["score"] for r in found], expected)
-    assert {r["scored_documents"] for r in found} == {len(TEXTS)}
+def test_toxicity_covers_kept_and_removed_documents(profiled):
+    history, profile = profiled
+    highest_scores = {}
+    for row in read_rows(history["score_toxicity"], "windows"):
+        highest_scores[row["doc_id"]] = max(highest_scores.get(row["doc_id"], 0), row["toxicity"])
+    quantile_rows = [r for r in read_rows(profile, "toxicity") if r["source"] == ""]
+    expected = np.quantile(
+        np.array(list(highest_scores.values()), np.float64), ProfileConfig().quantiles
+    )
+    np.testing.assert_allclose([r["score"] for r in quantile_rows], expected)
+    assert {r["scored_documents"] for r in quantile_rows} == {len(TEXTS)}
     assert history["select_scored"]["ledger"].row_count > 0
-    gone = [r for r in rows(history["select_scored"], "ledger") if r["action"] == "removed"]
-    kept = rows(history["select_scored"])
-    fates = Counter((r["source"], "scored", r.get("reason", "")) for r in [*kept, *gone])
+    removed = [r for r in read_rows(history["select_scored"], "ledger") if r["action"] == "removed"]
+    kept = read_rows(history["select_scored"])
+    expected_counts = Counter(
+        (r["source"], "scored", r.get("reason", "")) for r in [*kept, *removed]
+    )
     assert {
         (r["source"], r["status"], r["reason"]): r["documents"]
-        for r in rows(made, "toxicity_status")
-    } == fates
+        for r in read_rows(profile, "toxicity_status")
+    } == expected_counts
 
 
-def test_published_rules_are_counted_as_if_each_were_asked_for(session):
+def test_violations_of_published_rules_match_those_of_select(session):
     line = "the man and the woman went to the river, where nobody was at home."
     texts = ["", "- short", f"{line}\n{line}\n" * 9, " ".join(line.split()[::-1] * 6) + ".", "{"]
     documents = given([*texts, GOOD])
-    figures = measure_quality(documents, QualityConfig())
-    parted = split_corpus(documents, SplitConfig())
+    signals = measure_quality(documents, QualityConfig())
+    split_artifact = split_corpus(documents, SplitConfig())
     history = {
-        "quality": figures,
-        "plant_canaries": plant_canaries(parted, PlantCanariesConfig(enabled=False)),
+        "quality": signals,
+        "plant_canaries": plant_canaries(split_artifact, PlantCanariesConfig(enabled=False)),
     }
-    found = rows(
+    rule_rows = read_rows(
         profile_corpus(
             history["plant_canaries"], history["plant_canaries"], history, {}, ProfileConfig()
         ),
         "published_rules",
     )
-    asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
-    ledger = select_documents(documents, {"quality": figures}, asked)["ledger"].read()
-    broken = Counter(reason.removesuffix(" unknown") for reason in ledger["reason"].to_pylist())
-    assert broken["fineweb_duplicate_characters"] and broken["gopher_words"]
-    for row in found:
+    config = SelectConfig(presets=("gopher", "c4", "fineweb"))
+    ledger = select_documents(documents, {"quality": signals}, config)["ledger"].read()
+    violations = Counter(reason.removesuffix(" unknown") for reason in ledger["reason"].to_pylist())
+    assert violations["fineweb_duplicate_characters"] and violations["gopher_words"]
+    for row in rule_rows:
         removes_unknown = row["rule"] == "fineweb_terminal_lines"
-        assert row["violations"] + removes_unknown * row["undetermined"] == broken[row["rule"]], row
+        assert (
+            row["violations"] + removes_unknown * row["undetermined"] == violations[row["rule"]]
+        ), row
         assert row["documents"] == 6
-    assert [(r["preset"], r["rule"]) for r in found] == sorted(
-        (rule.name.split("_")[0], rule.name) for rule in asked.rules
+    assert [(r["preset"], r["rule"]) for r in rule_rows] == sorted(
+        (rule.name.split("_")[0], rule.name) for rule in config.rules
     )
 
 
-def test_side_tables_are_counted(profiled):
-    _, made = profiled
-    found = {r["similarity"]: r["pairs"] for r in rows(made, "duplicates")}
-    assert found == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
-    assert rows(made, "errors") == [
+def test_duplicates_and_errors_are_counted(profiled):
+    _, profile = profiled
+    pairs_by_similarity = {r["similarity"]: r["pairs"] for r in read_rows(profile, "duplicates")}
+    assert pairs_by_similarity == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
+    assert read_rows(profile, "errors") == [
         {"source": "a", "error": "x", "records": 2, "raw_bytes": 30},
         {"source": "b", "error": "y", "records": 1, "raw_bytes": 40},
     ]
 
 
-def test_plants_equal_the_planted_documents(profiled):
-    history, made = profiled
-    size, documents = Counter(), Counter()
-    for row in rows(history["plant_canaries"]):
+def test_canary_counts_match_the_planted_documents(profiled):
+    history, profile = profiled
+    byte_counts, document_counts = Counter(), Counter()
+    for row in read_rows(history["plant_canaries"]):
         if row["source"].startswith("planted/"):
-            size[row["source"]] += len(row["text"].encode())
-            documents[row["source"]] += 1
-    for row in rows(made, "canaries"):
+            byte_counts[row["source"]] += len(row["text"].encode())
+            document_counts[row["source"]] += 1
+    for row in read_rows(profile, "canaries"):
         source = f"planted/{row['kind']}"
         assert row["canaries"] == {"canary": 3, "record": 1}[row["kind"]]
-        assert row["documents"] == (documents[source] if row["copies"] else 0)
-        assert row["bytes"] == (size[source] if row["copies"] else 0)
+        assert row["documents"] == (document_counts[source] if row["copies"] else 0)
+        assert row["bytes"] == (byte_counts[source] if row["copies"] else 0)
 
 
 def test_the_profile_does_not_depend_on_workers(tmp_path):
-    contents = []
+    digests = []
     for name, mapper in (("one", None), ("two", ProcessMapper(2))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "secret").write_text("cd" * 32)
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
-            contents.append(run()[1].content_digest)
-    assert contents[0] == contents[1]
+            digests.append(run_profile()[1].content_digest)
+    assert digests[0] == digests[1]
 
 
-def count(text):
+def count_terms(text):
     table = count_identity_mentions(
         pa.array(["women and men", text], pa.large_string()),
         pa.array(["x", "s"]),
@@ -328,32 +340,34 @@ def count(text):
 
 
 def test_terms_are_whole_words_in_any_case_and_spelling():
-    assert count("Women's rights, WOMAN; womanly human") == {"women": 1, "woman": 1}
-    assert count("an African-American man") == {
+    assert count_terms("Women's rights, WOMAN; womanly human") == {"women": 1, "woman": 1}
+    assert count_terms("an African-American man") == {
         "african american": 1,
         "man": 1,
     }
-    assert count("mén, Größe, émen, men漢") == {}
-    assert count("black box, white space, native code, black\nPeople") == {"black": 1}
-    assert count("") == {}
+    assert count_terms("mén, Größe, émen, men漢") == {}
+    assert count_terms("black box, white space, native code, black\nPeople") == {"black": 1}
+    assert count_terms("") == {}
 
 
-def test_groups_of_named_lexicons_are_counted_too(session):
+def test_groups_of_configured_lexicons_are_counted(session):
     documents = given(["A Tamsker and two Tamskers met a woman.", "The Tamskers left."])
-    named = find_identities(documents, IdentitiesConfig(lexicons=("town",)))
+    identities = find_identities(documents, IdentitiesConfig(lexicons=("town",)))
     planted = plant_canaries(
         split_corpus(documents, SplitConfig()), PlantCanariesConfig(enabled=False)
     )
-    for history, people in (
-        ({"identities": named}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
+    for history, town_counts in (
+        ({"identities": identities}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
         ({}, {}),
     ):
-        made = profile_corpus(planted, planted, history, {}, ProfileConfig())
-        found = {r["term"]: (r["mentions"], r["documents"]) for r in rows(made, "identities")}
-        assert found == {"woman": (1, 1)} | people
+        profile = profile_corpus(planted, planted, history, {}, ProfileConfig())
+        counts = {
+            r["term"]: (r["mentions"], r["documents"]) for r in read_rows(profile, "identities")
+        }
+        assert counts == {"woman": (1, 1)} | town_counts
 
 
-def test_two_words_of_different_documents_are_no_term():
+def test_words_of_different_documents_do_not_form_a_term():
     table = count_identity_mentions(
         pa.array(["black", "people"], pa.large_string()),
         pa.array(["s", "s"]),
@@ -365,10 +379,10 @@ def test_two_words_of_different_documents_are_no_term():
 def test_mentions_are_counted_by_term_and_source():
     texts = ["women and men", "men", "a woman, many men; men", "rain"]
     sources = ["a", "b", "a", "b"]
-    found = count_identity_mentions(
+    table = count_identity_mentions(
         pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), load_builtin_lexicon()
     )
-    counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in found.to_pylist()}
+    counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in table.to_pylist()}
     assert counts == {
         ("women", "a"): (1, 1),
         ("woman", "a"): (1, 1),
@@ -385,9 +399,9 @@ def test_occupations_are_counted_by_mention_and_source():
     ]
     texts += ["He and she met the baker", "nobody"]
     counts = count_occupation_mentions(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
-    found = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
+    row_by_key = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
     keys = ("mentions", "women_words", "men_words", "women_mentions", "men_mentions", "women_share")
-    assert {key: tuple(row[k] for k in keys) for key, row in found.items()} == {
+    assert {key: tuple(row[k] for k in keys) for key, row in row_by_key.items()} == {
         ("a", "nurse"): (2, 2, 0, 1, 0, 1.0),
         ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
         ("b", "baker"): (1, 0, 2, 0, 1, 0.0),
@@ -398,27 +412,29 @@ def test_occupations_are_counted_by_mention_and_source():
         ("b", ""): (2, 0, 4, 0, 2, 0.0),
         ("", ""): (5, 3, 5, 1, 2, 1 / 3),
     }
-    assert (found["a", "baker"]["low"], found["a", "baker"]["high"]) == (None, None)
-    row = found["", "nurse"]  # Wilson 1927: both ends solve (p - 1/2)^2 = z^2 p (1 - p) / n
+    assert (row_by_key["a", "baker"]["low"], row_by_key["a", "baker"]["high"]) == (None, None)
+    row = row_by_key["", "nurse"]  # Wilson 1927: both ends solve (p - 1/2)^2 = z^2 p (1 - p) / n
     for end in (row["low"], row["high"]):
         assert (end - 0.5) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / 2, rel=1e-5)
     assert row["low"] < 0.5 < row["high"]
     assert build_occupation_rows(counts.slice(0, 0)) == []
 
 
-def test_occupations_of_the_profile_are_those_of_its_documents(profiled):
-    history, made = profiled
+def test_occupation_totals_match_the_documents(profiled):
+    history, profile = profiled
     documents = history["plant_canaries"]["documents"].read()
     expected = Counter()
     for source, text in zip(
         documents["source"].to_pylist(), documents["text"].to_pylist(), strict=True
     ):
         expected[source] += text.count("The plumber") + text.count("the baker")
-    found = {r["source"]: r["mentions"] for r in rows(made, "occupations") if not r["occupation"]}
-    assert found == {source: n for source, n in expected.items() if n} | {"": expected.total()}
+    totals = {
+        r["source"]: r["mentions"] for r in read_rows(profile, "occupations") if not r["occupation"]
+    }
+    assert totals == {source: n for source, n in expected.items() if n} | {"": expected.total()}
 
 
-def test_quantiles_must_be_ordered_shares():
-    for bad in ((0.5, 0.1), (1.5,), (0.1, 0.1)):
+def test_quantiles_out_of_order_or_range_are_rejected():
+    for quantiles in ((0.5, 0.1), (1.5,), (0.1, 0.1)):
         with pytest.raises(ValidationError):
-            ProfileConfig(quantiles=bad)
+            ProfileConfig(quantiles=quantiles)

@@ -1,4 +1,4 @@
-"""The published rules: their bounds, their verdicts, and how a config asks for them."""
+"""The published rules: their bounds, the documents they remove, and their use in a config."""
 
 import pytest
 
@@ -22,22 +22,22 @@ GOOD = "\n".join(SENTENCES)
 WORDS = [f"w{number}ord" for number in range(400)]
 
 
-def long_lines(*lines):
+def join_lines(*lines):
     return "\n".join(lines)
 
 
-def spread(*more, count=60):
-    """Words of which none repeats, stop words among them, and then more."""
-    return " ".join(["the", "and", *WORDS[:count], *more])
+def unique_words(*added_words, count=60):
+    """Return a text of different words, two of them stop words, followed by ``added_words``."""
+    return " ".join(["the", "and", *WORDS[:count], *added_words])
 
 
-#: Texts, and the rules of a preset that they break, worked out from the papers.
+#: Texts and the rules of a preset that they violate, derived from the papers.
 CASES = {
     "gopher": [
         (GOOD, []),
-        (spread(count=47), ["gopher_words"]),  # 49 words
-        (spread(count=48), []),  # 50
-        (spread("-", "=", "(", count=47), ["gopher_words"]),  # signs are no words
+        (unique_words(count=47), ["gopher_words"]),  # 49 words
+        (unique_words(count=48), []),  # 50
+        (unique_words("-", "=", "(", count=47), ["gopher_words"]),  # punctuation is not a word
         (
             "a b the and " * 15,
             [
@@ -49,23 +49,23 @@ CASES = {
             ],
         ),
         (" ".join(["the", "of", *(f"{w}{'x' * 10}" for w in WORDS[:60])]), ["gopher_word_length"]),
-        (spread(*["#"] * 5, count=48), []),  # of 55, where six would be too many
-        (spread(*["#"] * 6, count=48), ["gopher_hashes"]),
-        (spread(*["#x", "#y", "#z", "#a", "#b", "#c", "#d"], count=60), ["gopher_hashes"]),
-        (spread(*[f"{w}..." for w in WORDS[100:108]], "end"), ["gopher_ellipses"]),
+        (unique_words(*["#"] * 5, count=48), []),  # 5 of 55; 6 would be too many
+        (unique_words(*["#"] * 6, count=48), ["gopher_hashes"]),
+        (unique_words(*["#x", "#y", "#z", "#a", "#b", "#c", "#d"], count=60), ["gopher_hashes"]),
+        (unique_words(*[f"{w}..." for w in WORDS[100:108]], "end"), ["gopher_ellipses"]),
         (
-            long_lines(
+            join_lines(
                 *(f"- {WORDS[i]} the {WORDS[i + 1]} of {WORDS[i + 2]}" for i in range(0, 60, 3))
             ),
             ["gopher_bullet_lines"],
         ),
         (
-            long_lines(
+            join_lines(
                 *(" ".join(WORDS[i : i + 12]) + "..." for i in range(0, 72, 12)), "the of and"
             ),
             ["gopher_ellipsis_lines"],
         ),
-        (spread(*(f"{n}" for n in range(100, 120))), ["gopher_alphabetic_words"]),
+        (unique_words(*(f"{n}" for n in range(100, 120))), ["gopher_alphabetic_words"]),
         (" ".join(WORDS[:60]), ["gopher_stop_words"]),
         (" ".join(["the", "the", "the", *WORDS[:60]]), ["gopher_stop_words"]),
         (
@@ -82,25 +82,25 @@ CASES = {
     ],
     "c4": [
         (GOOD, []),
-        (long_lines(*SENTENCES[:4]), ["c4_sentences"]),
-        (long_lines(*SENTENCES[:4], "One more. And a last one."), []),
-        (long_lines(*SENTENCES[:4], "One more. And a last one"), ["c4_sentences"]),
-        (long_lines(*SENTENCES[:4], "Too short.", "Yes. No."), ["c4_sentences"]),
-        (long_lines(*SENTENCES, "if (x) { return; }"), []),  # its line goes before that is seen
-        (long_lines(*SENTENCES, "Write { before it."), ["c4_curly_brackets"]),
-        (long_lines(*SENTENCES, "Then Lorem Ipsum dolor sit."), ["c4_lorem_ipsum"]),
+        (join_lines(*SENTENCES[:4]), ["c4_sentences"]),
+        (join_lines(*SENTENCES[:4], "One more. And a last one."), []),
+        (join_lines(*SENTENCES[:4], "One more. And a last one"), ["c4_sentences"]),
+        (join_lines(*SENTENCES[:4], "Too short.", "Yes. No."), ["c4_sentences"]),
+        (join_lines(*SENTENCES, "if (x) { return; }"), []),  # C4 removes this line first
+        (join_lines(*SENTENCES, "Write { before it."), ["c4_curly_brackets"]),
+        (join_lines(*SENTENCES, "Then Lorem Ipsum dolor sit."), ["c4_lorem_ipsum"]),
         ("", ["c4_sentences"]),
     ],
     "fineweb": [
         (GOOD, []),
-        (long_lines(*(line.rstrip(".") for line in SENTENCES)), ["fineweb_terminal_lines"]),
-        (long_lines(*(line.rstrip(".") for line in SENTENCES[:5]), SENTENCES[5]), []),  # a sixth
+        (join_lines(*(line.rstrip(".") for line in SENTENCES)), ["fineweb_terminal_lines"]),
+        (join_lines(*(line.rstrip(".") for line in SENTENCES[:5]), SENTENCES[5]), []),  # a sixth
         (
-            long_lines(SENTENCES[0], "Short and sweet.", "As this.", "So it is, too."),
+            join_lines(SENTENCES[0], "Short and sweet.", "As this.", "So it is, too."),
             ["fineweb_short_lines"],
         ),
-        (long_lines(*SENTENCES, SENTENCES[0]), ["fineweb_duplicate_characters"]),
-        (long_lines(*SENTENCES, "As it was.", "As it was."), []),  # some 2 of 100 characters
+        (join_lines(*SENTENCES, SENTENCES[0]), ["fineweb_duplicate_characters"]),
+        (join_lines(*SENTENCES, "As it was.", "As it was."), []),  # about 2 % of the characters
         (
             "\n".join(f"{WORDS[n]}{'x' * 40}. and" + "\n" for n in range(9)) + "more of it.",
             ["fineweb_terminal_lines", "fineweb_feeds_per_word"],
@@ -113,27 +113,29 @@ CASES = {
 
 
 @pytest.mark.parametrize("preset", CASES)
-def test_a_preset_removes_what_the_papers_say(session, preset):
+def test_a_preset_removes_the_documents_that_its_paper_removes(session, preset):
     documents = given([text for text, _ in CASES[preset]])
-    figures = measure_quality(documents, QualityConfig())
-    made = select_documents(documents, {"quality": figures}, SelectConfig(presets=(preset,)))
-    found = {row: [] for row in documents["documents"].read()["doc_id"].to_pylist()}
-    for row in made["ledger"].read().to_pylist():
-        found[row["doc_id"]].append(row["reason"])
-    assert [sorted(reasons) for reasons in found.values()] == [
-        sorted(broken) for _, broken in CASES[preset]
+    signals = measure_quality(documents, QualityConfig())
+    selected = select_documents(documents, {"quality": signals}, SelectConfig(presets=(preset,)))
+    reasons_by_id = {row: [] for row in documents["documents"].read()["doc_id"].to_pylist()}
+    for row in selected["ledger"].read().to_pylist():
+        reasons_by_id[row["doc_id"]].append(row["reason"])
+    assert [sorted(reasons) for reasons in reasons_by_id.values()] == [
+        sorted(expected_reasons) for _, expected_reasons in CASES[preset]
     ]
-    assert made["documents"].row_count == sum(not broken for _, broken in CASES[preset])
+    assert selected["documents"].row_count == sum(
+        not expected_reasons for _, expected_reasons in CASES[preset]
+    )
 
 
-def test_bounds_are_the_published_ones():
+def test_bounds_match_the_published_ones():
     bounds = {
         name: (rule.get("ge"), rule.get("le"))
         for rules in PRESET_RULES.values()
         for name, rule in rules.items()
     }
-    top = {2: 0.2, 3: 0.18, 4: 0.16}
-    repeated = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
+    top_bounds = {2: 0.2, 3: 0.18, 4: 0.16}
+    duplicate_bounds = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
     assert bounds == {
         "gopher_words": (50, 100_000),
         "gopher_word_length": (3, 10),
@@ -147,8 +149,8 @@ def test_bounds_are_the_published_ones():
         "gopher_duplicate_paragraphs": (None, 0.3),
         "gopher_duplicate_lines_characters": (None, 0.2),
         "gopher_duplicate_paragraphs_characters": (None, 0.2),
-        **{f"gopher_top_{n}gram": (None, most) for n, most in top.items()},
-        **{f"gopher_duplicate_{n}grams": (None, most) for n, most in repeated.items()},
+        **{f"gopher_top_{n}gram": (None, bound) for n, bound in top_bounds.items()},
+        **{f"gopher_duplicate_{n}grams": (None, bound) for n, bound in duplicate_bounds.items()},
         "c4_lorem_ipsum": (None, 0),
         "c4_curly_brackets": (None, 0),
         "c4_sentences": (5, None),
@@ -159,29 +161,29 @@ def test_bounds_are_the_published_ones():
     }
 
 
-def test_every_rule_of_a_preset_looks_at_a_signal_of_quality():
+def test_every_rule_of_a_preset_uses_a_quality_signal_and_removes():
     for preset in PRESET_RULES:
         for rule in SelectConfig(presets=(preset,)).rules:
             assert rule.signal in SIGNALS.names and rule.action == "remove"
 
 
-def of(**section):
+def load_select_config(**section):
     sources = [{"kind": "text", "name": "s", "path": "x"}]
     return load_config({"name": "x", "ingest": {"sources": sources}, "select": section}).select
 
 
-def test_none_is_asked_for_by_default():
-    assert of() == SelectConfig() and not of().rules
+def test_no_preset_is_used_by_default():
+    assert load_select_config() == SelectConfig() and not load_select_config().rules
     assert not load_config("demo").select.rules and not load_config("smoke").select.rules
 
 
-def test_presets_stand_before_other_rules_and_are_changed_by_name():
+def test_presets_come_before_other_rules_and_are_overridden_by_name():
     rules = {
         "language": {"any_of": ["en"]},
         "c4_sentences": {"ge": 3},
         "fineweb_short_lines": {"action": "tag"},
     }
-    config = of(presets=["fineweb", "c4"], rules=rules)
+    config = load_select_config(presets=["fineweb", "c4"], rules=rules)
     assert [rule.name for rule in config.rules] == [
         *PRESET_RULES["fineweb"],
         *PRESET_RULES["c4"],
@@ -193,15 +195,18 @@ def test_presets_stand_before_other_rules_and_are_changed_by_name():
     assert by_name["fineweb_short_lines"].le == 0.67
     assert SelectConfig.model_validate(config.model_dump(mode="json")) == config
     assert (
-        of(presets=["fineweb", "c4"], rules=[{"name": n, **r} for n, r in rules.items()]) == config
+        load_select_config(
+            presets=["fineweb", "c4"], rules=[{"name": n, **r} for n, r in rules.items()]
+        )
+        == config
     )
     given_rule = SelectionRule(name="c4_sentences", ge=3)
     assert SelectConfig(presets=("c4",), rules=(given_rule,)).rules[-1] == given_rule
-    assert len(of(presets=["c4", "c4"]).rules) == len(PRESET_RULES["c4"])
+    assert len(load_select_config(presets=["c4", "c4"]).rules) == len(PRESET_RULES["c4"])
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "message"),
     [
         ({"presets": ["gofer"]}, r"select\.presets\.0: .*'gopher', 'c4' or 'fineweb'"),
         ({"presets": "gopher"}, r"select\.presets: "),
@@ -212,14 +217,14 @@ def test_presets_stand_before_other_rules_and_are_changed_by_name():
         ({"presets": ["c4"], "rules": [{"name": "c4_sentences", "ge": 1}] * 2}, "two rules have"),
     ],
 )
-def test_what_is_no_preset_is_refused_with_its_place(section, words):
-    with pytest.raises(UsageError, match=words):
-        of(**section)
+def test_invalid_presets_and_rules_are_rejected_with_their_place(section, message):
+    with pytest.raises(UsageError, match=message):
+        load_select_config(**section)
 
 
-def test_settings_say_what_a_preset_holds():
+def test_the_listed_settings_describe_the_presets():
     [row] = [r for r in list_settings("select") if r["key"] == "presets"]
-    assert row["default"] == [] and '"gopher", "c4", "fineweb"' in row["allowed"]
+    assert row["default"] == [] and '"gopher", "c4", "fineweb"' in row["allowed_values"]
     for rules in PRESET_RULES.values():
         assert all(name in row["meaning"] for name in rules)
     assert "gopher_words ≥ 50 and ≤ 100,000" in row["meaning"]

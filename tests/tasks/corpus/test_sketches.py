@@ -1,4 +1,4 @@
-"""Sketches of texts against plain Python: normalisation, shingles, minima, and who meets whom."""
+"""Test sketches against plain Python: normalisation, shingles, minima and shared bands."""
 
 import hashlib
 import time
@@ -18,47 +18,49 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 def plain(text):
-    """Normalised, in Python."""
+    """Normalise a text with Python."""
     while (folded := unicodedata.normalize("NFKC", text).lower()) != text:
         text = folded
     return " ".join(text.split())
 
 
 def shingle_set(text, length=5):
-    cut = plain(text).split() or [""]
-    return {tuple(cut[i : i + length]) for i in range(max(1, len(cut) - length + 1))}
+    words = plain(text).split() or [""]
+    return {tuple(words[i : i + length]) for i in range(max(1, len(words) - length + 1))}
 
 
 def similarity(left, right):
     return len(left & right) / len(left | right)
 
 
-#: Where Arrow and Python agree: of five letters here Arrow's lower case is the simple one or of
-#: a newer Unicode. Scripts without spaces, further up, have a test of their own.
+#: Letters for which Arrow and Python agree; Arrow gives the five excluded ones another lower case.
+#: Scripts without spaces have higher code points and their own test.
 letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0558\u058b\u058c")
 
 
-SIMPLE_ONES = [
+SIMPLE_CHARACTERS = [
     c
     for c in map(chr, [*range(0x250), *range(0x2000, 0x2070)])
     if pc.match_substring_regex(pa.array([c]), normalised_words.SIMPLE_TEXT_PATTERN)[0].as_py()
 ]
 
 
-@given(st.text(st.sampled_from(SIMPLE_ONES), max_size=40))
-def test_simple_texts_need_no_normal_form(text):
-    """What the short way makes of them is what the long way would, and Python."""
+@given(st.text(st.sampled_from(SIMPLE_CHARACTERS), max_size=40))
+def test_simple_texts_give_the_same_result_on_both_paths(text):
+    """The fast path, the full path and Python agree."""
     column = pa.array([text], pa.large_string())
-    [short] = normalise_texts(column).to_pylist()
-    [long] = normalised_words._collapse_whitespace(
+    [fast_result] = normalise_texts(column).to_pylist()
+    [full_result] = normalised_words._collapse_whitespace(
         normalised_words._normalise_unicode(column)
     ).to_pylist()
-    assert short == long == " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    assert (
+        fast_result == full_result == " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    )
 
 
 def test_more_than_ascii_is_simple():
-    assert {*map(chr, range(128)), *"éßÆ×÷“”–•Ã\x80"} <= {*SIMPLE_ONES}
-    assert not {*"\xa0ªµ½…ﬁ\u0301가\u212b"} & {*SIMPLE_ONES}
+    assert {*map(chr, range(128)), *"éßÆ×÷“”–•Ã\x80"} <= {*SIMPLE_CHARACTERS}
+    assert not {*"\xa0ªµ½…ﬁ\u0301가\u212b"} & {*SIMPLE_CHARACTERS}
 
 
 def test_a_word_is_hashed_by_blake2():
@@ -73,8 +75,8 @@ def test_a_word_is_hashed_by_blake2():
     assert ends.tolist() == [0, 3, 6]
 
 
-def whole(text):
-    """NFKC and lower case of a text at once, by Arrow, until neither changes it."""
+def fold_completely(text):
+    """Apply NFKC and lower case with Arrow until neither changes the text."""
     column = pa.array([text], pa.large_string())
     while not (folded := pc.utf8_lower(pc.utf8_normalize(column, "NFKC"))).equals(column):
         column = folded
@@ -83,26 +85,27 @@ def whole(text):
 
 @settings(deadline=None)
 @given(st.text("aAÅ é\u0301\u0308¨\u0345ﬁ가\u1100\u1161\u11a8 \u0130Hh\u0331…", max_size=20))
-def test_words_are_folded_as_their_text_is(text):
+def test_words_are_folded_like_their_text(text):
     column = pa.array([text, "x"], pa.large_string())
-    assert normalised_words._normalise_unicode(column).to_pylist() == [whole(text), "x"]
+    assert normalised_words._normalise_unicode(column).to_pylist() == [fold_completely(text), "x"]
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0897", "\uff9e"])
-def test_marks_beyond_thirty_in_a_row_are_left_out_and_take_little_time(mark):
-    """Also where their Unicode is newer than the regular expressions', or makes a mark of a
-    letter."""
+def test_marks_beyond_thirty_in_a_row_are_dropped_quickly(mark):
+    """Some marks are newer than the regular expressions' Unicode, or made from a letter."""
     start = time.process_time()
     column = pa.array(["a" + f"\u0323{mark}" * n for n in (15, 16, 20_000)], pa.large_string())
-    assert normalise_texts(column).to_pylist() == [whole(column[0].as_py())] * 3
+    assert normalise_texts(column).to_pylist() == [fold_completely(column[0].as_py())] * 3
     assert time.process_time() - start < 1
 
 
-def test_long_words_without_such_marks_are_soon_normalised():
-    """As of writing without spaces, where every sentence is one; and they stay as they are."""
+def test_long_words_without_marks_are_normalised_quickly():
+    """In writing without spaces, every sentence is a long word; such words are not shortened."""
     text = "これは日本語の文章であり、単語の間に空白がない普通の文である" * 3
     column = pa.array([text, "e" + "\u0301\u0323 e" * 40], pa.large_string())
-    assert normalise_texts(column).to_pylist() == [whole(each) for each in column.to_pylist()]
+    assert normalise_texts(column).to_pylist() == [
+        fold_completely(each) for each in column.to_pylist()
+    ]
     start = time.process_time()
     for _ in range(50):
         normalise_texts(column)
@@ -111,34 +114,35 @@ def test_long_words_without_such_marks_are_soon_normalised():
 
 @settings(deadline=None)
 @given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
-def test_normalisation_and_shingles(texts, length):
-    """Number of distinct shingles and similarities, against tuples of words."""
-    got = normalise_texts(pa.array(texts, pa.large_string()))
-    assert got.to_pylist() == [plain(text) for text in texts]
-    hashes, offsets = compute_shingle_hashes(got, length)
+def test_normalisation_and_shingles_equal_plain_python(texts, length):
+    """Compare numbers of distinct shingles and similarities with those of tuples of words."""
+    normalised = normalise_texts(pa.array(texts, pa.large_string()))
+    assert normalised.to_pylist() == [plain(text) for text in texts]
+    hashes, offsets = compute_shingle_hashes(normalised, length)
     sets = [shingle_set(text, length) for text in texts]
-    found = [set(hashes[i:j].tolist()) for i, j in pairwise(offsets)]
-    assert [len(s) for s in found] == [len(s) for s in sets]
-    for here, other in zip(found, sets, strict=True):
-        assert similarity(found[0], here) == similarity(sets[0], other)
+    hash_sets = [set(hashes[i:j].tolist()) for i, j in pairwise(offsets)]
+    assert [len(s) for s in hash_sets] == [len(s) for s in sets]
+    for hash_set, expected_set in zip(hash_sets, sets, strict=True):
+        assert similarity(hash_sets[0], hash_set) == similarity(sets[0], expected_set)
 
 
 @settings(deadline=None)
 @given(st.lists(st.text("aA\u0130Hh\u0331\u1e96\u03a3\ufb01 漢\u3000", max_size=8), max_size=6))
 @example(["H\u0331", "x"])  # composes only after lower-casing
-@example(["a" + "\u0301\u0323" * 40, "\u0344" * 40])  # more marks than count, each of which is two
-def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
+# More marks than are kept; each decomposes into two.
+@example(["a" + "\u0301\u0323" * 40, "\u0344" * 40])
+def test_normalisation_is_idempotent_and_independent_of_other_texts(texts):
     column = pa.array(texts, pa.large_string())
-    once = normalise_texts(column)
-    assert normalise_texts(once).equals(once)
-    assert once.to_pylist() == [
+    normalised = normalise_texts(column)
+    assert normalise_texts(normalised).equals(normalised)
+    assert normalised.to_pylist() == [
         normalise_texts(column[i : i + 1])[0].as_py() for i in range(len(texts))
     ]
-    for of in ("words", "characters"):
-        hashes, offsets = compute_shingle_hashes(once, 3, of)
+    for unit in ("words", "characters"):
+        hashes, offsets = compute_shingle_hashes(normalised, 3, unit)
         for i in range(len(texts)):
-            alone, _ = compute_shingle_hashes(once[i : i + 1], 3, of)
-            assert alone.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
+            single_hashes, _ = compute_shingle_hashes(normalised[i : i + 1], 3, unit)
+            assert single_hashes.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
 
 
 @settings(deadline=None)
@@ -157,35 +161,40 @@ def test_shingles_of_characters_are_the_windows_of_the_text(texts, length):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=60), st.integers(0, 9))
-def test_a_text_has_its_bands_whatever_stands_beside_it(sizes, seed):
-    """Texts are worked on by their lengths; each gets what it would get alone."""
-    chance = np.random.default_rng(seed)
+def test_the_bands_of_a_text_do_not_depend_on_other_texts(sizes, seed):
+    """Texts are processed in groups of similar length."""
+    rng = np.random.default_rng(seed)
     sizes = [*sizes, 40_000] if seed == 0 else sizes  # longer than a block
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    hashes = chance.integers(0, 1 << 63, offsets[-1], dtype=np.uint64)
-    found = compute_band_hashes(hashes, offsets, 3, 2, seed=1)
+    hashes = rng.integers(0, 1 << 63, offsets[-1], dtype=np.uint64)
+    bands = compute_band_hashes(hashes, offsets, 3, 2, seed=1)
     for i, (start, stop) in enumerate(pairwise(offsets)):
-        alone = compute_band_hashes(hashes[start:stop], np.array([0, stop - start]), 3, 2, seed=1)
-        assert alone.tolist() == found[i : i + 1].tolist()
-        again = np.concatenate([hashes[start:stop], hashes[start:stop][::-1]])
-        twice = compute_band_hashes(again, np.array([0, len(again)]), 3, 2, seed=1)
-        assert twice.tolist() == alone.tolist()  # of a set: neither order nor copies count
-    assert not np.array_equal(found, compute_band_hashes(hashes, offsets, 3, 2, seed=2))
+        single_bands = compute_band_hashes(
+            hashes[start:stop], np.array([0, stop - start]), 3, 2, seed=1
+        )
+        assert single_bands.tolist() == bands[i : i + 1].tolist()
+        repeated_hashes = np.concatenate([hashes[start:stop], hashes[start:stop][::-1]])
+        repeated_bands = compute_band_hashes(
+            repeated_hashes, np.array([0, len(repeated_hashes)]), 3, 2, seed=1
+        )
+        # Neither order nor repetition matters.
+        assert repeated_bands.tolist() == single_bands.tolist()
+    assert not np.array_equal(bands, compute_band_hashes(hashes, offsets, 3, 2, seed=2))
 
 
-def test_a_band_agrees_as_often_as_the_formula_says():
-    """3,000 pairs at a known similarity; the share that meets, within 4 standard errors."""
-    chance = np.random.default_rng(5)
+def test_texts_share_a_band_as_often_as_the_formula_says():
+    """3,000 pairs with a known similarity; the share is within 4 standard errors."""
+    rng = np.random.default_rng(5)
     pairs, size = 3000, 200
     for bands, rows, common in ((14, 8, 165), (20, 5, 140), (32, 4, 100), (32, 4, 60)):
-        s = common / (2 * size - common)
+        true_similarity = common / (2 * size - common)
         sets = []
         for _ in range(pairs):
-            pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
-            sets += [np.sort(pool[:size]), np.sort(pool[-size:])]
+            values = rng.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
+            sets += [np.sort(values[:size]), np.sort(values[-size:])]
         ends = np.arange(2 * pairs + 1) * size
-        found = compute_band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
-        share = (found[::2] == found[1::2]).any(axis=1).mean()
-        expected = 1 - (1 - s**rows) ** bands
+        band_hashes = compute_band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
+        share = (band_hashes[::2] == band_hashes[1::2]).any(axis=1).mean()
+        expected = 1 - (1 - true_similarity**rows) ** bands
         assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / pairs) + 0.01
-        assert similarity(set(sets[0].tolist()), set(sets[1].tolist())) == s
+        assert similarity(set(sets[0].tolist()), set(sets[1].tolist())) == true_similarity

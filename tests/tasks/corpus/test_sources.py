@@ -1,4 +1,4 @@
-"""Files that are found: many of them, quickly, and none left open or left out unsaid."""
+"""Test finding files: it is fast, closes all files, and reports folders that cannot be listed."""
 
 import os
 import resource
@@ -20,32 +20,34 @@ from hallmark.tasks.corpus.reading.sources import (
 
 
 def test_no_file_stays_open(tmp_path):
-    """With ten descriptors to spare hundreds of files are found, hashed and begun to be read."""
+    """With ten free descriptors, hundreds of files are found, hashed and read."""
     for index in range(300):
         (tmp_path / f"{index}.txt").write_bytes(b"x" * 100)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
     try:
-        found = find_files("s", str(tmp_path), (".txt",))
-        digests = {compute_file_digest("s", path) for path in found.values()}
+        files = find_files("s", str(tmp_path), (".txt",))
+        digests = {compute_file_digest("s", path) for path in files.values()}
         source = TextSource(kind="text", name="s", path="a", document_boundary="blank_lines")
-        firsts = [next(read_text_file(path, source, 1000, ReadCounts())) for path in found.values()]
+        first_records = [
+            next(read_text_file(path, source, 1000, ReadCounts())) for path in files.values()
+        ]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (len(found), len(digests), len(firsts)) == (300, 1, 300)
+    assert (len(files), len(digests), len(first_records)) == (300, 1, 300)
 
 
-def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
-    """Its documents would be missing without a word."""
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    """Otherwise its documents would be missing without an error."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "a.txt").write_bytes(b"x")
-    listed = os.scandir
+    original_scandir = os.scandir
 
     def refuse(folder):
         if os.fspath(folder).endswith("closed"):
             raise PermissionError(13, "Permission denied", folder)
-        return listed(folder)
+        return original_scandir(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UsageError, match=r"source 's': .* cannot be read .*closed"):
@@ -69,18 +71,18 @@ NAMES = [
 
 
 @pytest.mark.parametrize("kind", SUFFIXES_BY_KIND)
-def test_every_link_that_a_source_reads_counts_as_one_below_its_folder(tmp_path, kind):
-    """What a served deployment refuses and what a source reads are found by one rule."""
+def test_every_link_that_a_source_reads_is_among_the_checked_links(tmp_path, kind):
+    """A served deployment checks links with the rule by which sources find files."""
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "file").write_text("x")
     folder = tmp_path / "corpus"
-    for above in (".", "in", ".hidden", ".hidden/in", "in/.hidden"):
-        (folder / above).mkdir(parents=True, exist_ok=True)
+    for subfolder in (".", "in", ".hidden", ".hidden/in", "in/.hidden"):
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
         for name in NAMES:
-            (folder / above / name).symlink_to(tmp_path / "target" / "file")
-            (folder / above / f"folder-{name}").symlink_to(tmp_path / "target")
-    found = {*find_files("s", str(folder), SUFFIXES_BY_KIND[kind]).values()}
-    assert found == {
+            (folder / subfolder / name).symlink_to(tmp_path / "target" / "file")
+            (folder / subfolder / f"folder-{name}").symlink_to(tmp_path / "target")
+    paths = {*find_files("s", str(folder), SUFFIXES_BY_KIND[kind]).values()}
+    assert paths == {
         *map(Path, _iter_symlinks(str(folder), add_compressed_suffixes(SUFFIXES_BY_KIND[kind])))
     }
-    assert found <= {*map(Path, _iter_symlinks(str(folder), CORPUS_FILE_SUFFIXES))} and found
+    assert paths <= {*map(Path, _iter_symlinks(str(folder), CORPUS_FILE_SUFFIXES))} and paths

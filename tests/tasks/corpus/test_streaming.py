@@ -1,4 +1,4 @@
-"""Data sets that are streamed: in how many pieces, as of which commit, how often begun again."""
+"""Test streamed data sets: number of shards, commit, and restarts of broken streams."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,21 +14,21 @@ from hallmark.tasks.corpus.reading.hub_datasets import (
     read_dataset,
     resolve_hub_commit,
 )
-from tests.tasks.corpus.reading import texts
+from tests.tasks.corpus.reading import get_texts
 
 LIMIT = 1000
 
 
-def source(path, **settings):
+def make_source(path, **settings):
     return DatasetsSource(kind="datasets", name="hub", path=str(path), **settings)
 
 
-def read(path, *more, **settings):
-    return list(read_dataset(source(path, **settings), LIMIT, ReadCounts(), *more))
+def read_shard(path, *more, **settings):
+    return list(read_dataset(make_source(path, **settings), LIMIT, ReadCounts(), *more))
 
 
-def written(folder, files, rows=3):
-    """A data set in so many files."""
+def write_dataset(folder, files, rows=3):
+    """Write a data set with this many files."""
     folder.mkdir()
     for number in range(files):
         values = [f"{number} {row}" for row in range(rows)]
@@ -37,57 +37,59 @@ def written(folder, files, rows=3):
 
 
 @pytest.mark.parametrize("files", [1, 2, 3])
-def test_a_data_set_is_read_in_a_piece_a_file(tmp_path, files):
-    folder = written(tmp_path / "set", files)
-    assert count_shards(source(folder)) == files
+def test_a_data_set_has_one_shard_per_file(tmp_path, files):
+    folder = write_dataset(tmp_path / "set", files)
+    assert count_shards(make_source(folder)) == files
     for number in range(files):
-        records = read(folder, (number, files))
-        place = f"piece {number + 1} of {files}, " if files > 1 else ""
+        records = read_shard(folder, (number, files))
+        prefix = f"shard {number + 1} of {files}, " if files > 1 else ""
         assert [(r.text, r.location) for r in records] == [
-            (f"{number} {row}", f"{place}row {row + 1}") for row in range(3)
+            (f"{number} {row}", f"{prefix}row {row + 1}") for row in range(3)
         ]
 
 
-def test_there_are_no_more_pieces_than_that(tmp_path, monkeypatch):
+def test_the_number_of_shards_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(hub_datasets, "MAX_SHARDS", 2)
-    folder = written(tmp_path / "set", 3)
-    assert count_shards(source(folder)) == 2
-    found = [r.text for piece in (0, 1) for r in read(folder, (piece, 2))]
-    assert sorted(found) == [f"{number} {row}" for number in range(3) for row in range(3)]
+    folder = write_dataset(tmp_path / "set", 3)
+    assert count_shards(make_source(folder)) == 2
+    found_texts = [r.text for shard in (0, 1) for r in read_shard(folder, (shard, 2))]
+    assert sorted(found_texts) == [f"{number} {row}" for number in range(3) for row in range(3)]
 
 
-def test_a_commit_is_taken_as_it_is_and_of_all_else_the_hub_is_asked():
-    """Which cannot be reached from here."""
-    assert resolve_hub_commit(source("user/name", revision="0123456789abcdef" * 2 + "0" * 8)) == (
-        "0123456789abcdef" * 2 + "0" * 8
-    )
+def test_only_a_commit_is_used_without_asking_the_hub():
+    """The hub cannot be reached in tests."""
+    assert resolve_hub_commit(
+        make_source("user/name", revision="0123456789abcdef" * 2 + "0" * 8)
+    ) == ("0123456789abcdef" * 2 + "0" * 8)
     for revision in (None, "main", "f" * 39, "f" * 41, "F" * 40):
-        with pytest.raises(UsageError, match=r"'user/name' is no folder here and the hub gave no"):
-            resolve_hub_commit(source("user/name", revision=revision))
+        with pytest.raises(
+            UsageError, match=r"'user/name' is not a local folder, and the hub gave no"
+        ):
+            resolve_hub_commit(make_source("user/name", revision=revision))
 
 
-def test_a_path_is_at_least_a_letter():
-    assert source("x").path == "x"
+def test_an_empty_path_is_refused():
+    assert make_source("x").path == "x"
     with pytest.raises(ValidationError):
-        source("")
+        make_source("")
 
 
-def test_a_column_that_is_no_text_is_refused(tmp_path):
+def test_a_column_that_is_not_text_is_refused(tmp_path):
     pq.write_table(pa.table({"id": ["a"], "text": [7]}), tmp_path / "train-0.parquet")
-    with pytest.raises(UsageError, match="'hub': column 'text' is not text; the columns are id, t"):
-        read(tmp_path)
+    with pytest.raises(UsageError, match="'hub': column 'text' is not text; its columns are id, t"):
+        read_shard(tmp_path)
 
 
-def test_of_very_many_columns_twenty_are_named(tmp_path):
+def test_at_most_twenty_columns_are_named(tmp_path):
     names = [f"c{number:02}" for number in range(25)]
     pq.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "train-0.parquet")
     with pytest.raises(UsageError) as raised:
-        read(tmp_path)
-    assert str(raised.value).endswith("the columns are " + ", ".join(names[:20]))
+        read_shard(tmp_path)
+    assert str(raised.value).endswith("its columns are " + ", ".join(names[:20]))
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shortened"),
     [
         ("x" * 200, "x" * 200),
         ("x" * 201, "x" * 197 + "..."),
@@ -95,101 +97,105 @@ def test_of_very_many_columns_twenty_are_named(tmp_path):
         ("", "ValueError"),
     ],
 )
-def test_what_the_library_says_is_told_in_two_hundred_characters(
-    monkeypatch, tmp_path, said, shown
+def test_errors_of_the_library_are_shortened_to_200_characters(
+    monkeypatch, tmp_path, message, shortened
 ):
-    def opened(source):
-        raise ValueError(said)
+    def fail_to_open(source):
+        raise ValueError(message)
 
-    monkeypatch.setattr(hub_datasets, "_open_dataset", opened)
-    for ask in (
-        lambda: count_shards(source("x")),
-        lambda: read("x"),
-        lambda: read("x", (0, 1), tmp_path),
+    monkeypatch.setattr(hub_datasets, "_open_dataset", fail_to_open)
+    for call in (
+        lambda: count_shards(make_source("x")),
+        lambda: read_shard("x"),
+        lambda: read_shard("x", (0, 1), tmp_path),
     ):
         with pytest.raises(HallmarkError) as raised:
-            ask()
-        assert f", behind row 0 ({shown}); run again, or read its files " in str(raised.value)
+            call()
+        assert f", after row 0 ({shortened}); run again, or read its files " in str(raised.value)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypatch, more):
-    folder = written(tmp_path / "set", 1)
-    opened, left = (
-        hub_datasets._open_dataset,
-        ["broken"] * (len(hub_datasets.RETRY_WAITS_SECONDS) + more),
-    )
+@pytest.mark.parametrize("additional_errors", [0, 1])
+def test_a_stream_is_restarted_once_per_wait(tmp_path, monkeypatch, additional_errors):
+    folder = write_dataset(tmp_path / "set", 1)
+    open_dataset = hub_datasets._open_dataset
+    remaining_errors = ["broken"] * (len(hub_datasets.RETRY_WAITS_SECONDS) + additional_errors)
     monkeypatch.setattr(
         hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
     )
 
-    def unsteady(source):
-        if left:
-            left.pop()
+    def open_unsteady_dataset(source):
+        if remaining_errors:
+            remaining_errors.pop()
             raise ConnectionError("reset by peer")
-        return opened(source)
+        return open_dataset(source)
 
-    monkeypatch.setattr(hub_datasets, "_open_dataset", unsteady)
-    if more:
+    monkeypatch.setattr(hub_datasets, "_open_dataset", open_unsteady_dataset)
+    if additional_errors:
         with pytest.raises(HallmarkError, match="reset by peer"):
-            read(folder)
+            read_shard(folder)
     else:
-        assert texts(read(folder)) == ["0 0", "0 1", "0 2"]
-    assert not left
+        assert get_texts(read_shard(folder)) == ["0 0", "0 1", "0 2"]
+    assert not remaining_errors
 
 
-class Unsteady:
-    """A data set of which each stream breaks behind its first table, as long as any are left."""
+class UnsteadyDataset:
+    """A data set whose streams break after their first table while errors remain."""
 
-    def __init__(self, data, left):
-        self.data, self.left = data, left
+    def __init__(self, data, remaining_errors):
+        self.data, self.remaining_errors = data, remaining_errors
 
     def iter(self, batch_size):
         for table in self.data.iter(batch_size=batch_size):
             yield table
-            if self.left:
-                self.left.pop()
+            if self.remaining_errors:
+                self.remaining_errors.pop()
                 raise ConnectionError("reset by peer")
 
     def __getattr__(self, name):
         return getattr(self.data, name)
 
 
-def test_a_stream_that_goes_on_may_break_again_and_again(tmp_path, monkeypatch):
-    """What counts is how often nothing came of it."""
-    folder = written(tmp_path / "set", 1, rows=100)
-    opened, left = (
-        hub_datasets._open_dataset,
-        ["broken"] * (2 * len(hub_datasets.RETRY_WAITS_SECONDS)),
-    )
+def test_a_stream_that_makes_progress_may_break_any_number_of_times(tmp_path, monkeypatch):
+    """Only consecutive attempts without progress count."""
+    folder = write_dataset(tmp_path / "set", 1, rows=100)
+    open_dataset = hub_datasets._open_dataset
+    remaining_errors = ["broken"] * (2 * len(hub_datasets.RETRY_WAITS_SECONDS))
     monkeypatch.setattr(
         hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
     )
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
     monkeypatch.setattr(
-        hub_datasets, "_open_dataset", lambda source: Unsteady(opened(source), left)
+        hub_datasets,
+        "_open_dataset",
+        lambda source: UnsteadyDataset(open_dataset(source), remaining_errors),
     )
-    assert texts(read(folder)) == [f"0 {row}" for row in range(100)]
-    assert not left
+    assert get_texts(read_shard(folder)) == [f"0 {row}" for row in range(100)]
+    assert not remaining_errors
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_what_stays_of_a_stream_that_stays_broken_is_said(tmp_path, monkeypatch, kept):
-    """And is not asked for again."""
-    folder = written(tmp_path / "set", 1, rows=30)
-    place = tmp_path / "deep" / "kept" if kept else None
-    opened, left = hub_datasets._open_dataset, ["broken"]
+@pytest.mark.parametrize("keeps_rows", [False, True])
+def test_the_error_of_a_broken_stream_says_whether_rows_are_kept(tmp_path, monkeypatch, keeps_rows):
+    """Kept rows are not read again."""
+    folder = write_dataset(tmp_path / "set", 1, rows=30)
+    resume_folder = tmp_path / "deep" / "kept" if keeps_rows else None
+    open_dataset, remaining_errors = hub_datasets._open_dataset, ["broken"]
     monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", ())
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
     monkeypatch.setattr(
-        hub_datasets, "_open_dataset", lambda source: Unsteady(opened(source), left)
+        hub_datasets,
+        "_open_dataset",
+        lambda source: UnsteadyDataset(open_dataset(source), remaining_errors),
     )
-    says = "what was read stays: run again and it goes on there" if kept else "run again"
-    with pytest.raises(HallmarkError, match=rf"behind row 10 \(reset by peer\); {says}, or read"):
-        read(folder, (0, 1), place)
-    if kept:
+    advice = (
+        "the rows read so far are kept: run again to continue after them"
+        if keeps_rows
+        else "run again"
+    )
+    with pytest.raises(HallmarkError, match=rf"after row 10 \(reset by peer\); {advice}, or read"):
+        read_shard(folder, (0, 1), resume_folder)
+    if keeps_rows:
         values = pa.table({"text": [f"after {row}" for row in range(30)]})
         pq.write_table(values, folder / "train-0.parquet")
-        assert texts(read(folder, (0, 1), place)) == [
+        assert get_texts(read_shard(folder, (0, 1), resume_folder)) == [
             f"0 {row}" if row < 10 else f"after {row}" for row in range(30)
         ]

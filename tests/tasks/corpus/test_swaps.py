@@ -1,4 +1,4 @@
-"""Swaps: the right words are put in the right places, and means are those of clusters."""
+"""Test swaps: terms are replaced correctly, and mean differences are over clusters."""
 
 import hashlib
 from pathlib import Path
@@ -26,11 +26,11 @@ from hallmark.tasks.corpus.group_effects.swaps import (
 from hallmark.tasks.corpus.identities import read_user_lexicons
 from hallmark.tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
 
-OWN = build_swap_vocabulary({})
+OWN_VOCABULARY = build_swap_vocabulary({})
 
 
 @pytest.mark.parametrize(
-    ("sentence", "own", "term", "made"),
+    ("sentence", "old_term", "term", "expected"),
     [
         ("A Muslim family came.", "Muslim", "atheist", "An atheist family came."),
         ("an Asian driver", "Asian", "Black", "a Black driver"),
@@ -46,13 +46,13 @@ OWN = build_swap_vocabulary({})
         ("An  old man", "old man", "young man", "A  young man"),
     ],
 )
-def test_a_term_takes_the_place_the_case_and_the_article(sentence, own, term, made):
-    """``own``: how what stands there is usually written."""
-    start = sentence.lower().index(own.lower())
-    assert swap_term(sentence, start, start + len(own), term, own) == made
+def test_a_new_term_gets_the_right_position_case_and_article(sentence, old_term, term, expected):
+    """``old_term`` is in its usual spelling."""
+    start = sentence.lower().index(old_term.lower())
+    assert swap_term(sentence, start, start + len(old_term), term, old_term) == expected
 
 
-def test_a_place_is_found_by_its_number_of_words():
+def test_the_span_of_a_word_is_found_by_its_number():
     text = "White walls: a white-haired white woman."
     [shape] = replace_alphanumerics_with_x(pa.array([text])).to_pylist()
     assert shape == "xxxxx xxxxx: x xxxxx-xxxxxx xxxxx xxxxx."
@@ -61,52 +61,64 @@ def test_a_place_is_found_by_its_number_of_words():
     assert find_word_span(shape, 4, 2) == (15, 27)
 
 
-def drawn(*texts, known=OWN):
+def find_sentences(*texts, vocabulary=OWN_VOCABULARY):
     doc_id = hash_to_ids(f"document {i}" for i in range(len(texts)))
     texts = pa.array(texts, pa.large_string())
     batch = pa.record_batch({"doc_id": doc_id, "text": texts})
-    return [*find_swappable_sentences(batch, known)]
+    return [*find_swappable_sentences(batch, vocabulary)]
 
 
-def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
+def test_sentences_that_mention_one_group_of_an_axis_once_are_sampled():
     text = "The white walls shone on white women there. Nobody said a word. A Muslim baker sang!"
-    rows = {row["axis"]: row for row in drawn(text)}
+    rows = {row["axis"]: row for row in find_sentences(text)}
     assert rows.keys() == {"gender", "race", "religion"}
     race = rows["race"]
     assert race["sentence"] == "The white walls shone on white women there."
     assert race["sentence"][race["start"] : race["end"]] == "white" and race["start"] == 25
     assert rows["religion"]["sentence"] == "A Muslim baker sang!"
-    assert drawn("Muslims and Christians sang together here.") == []
-    assert drawn("Muslims met other Muslims in the town hall.") == []
-    assert drawn("Women.") == []  # too short to say anything
-    assert [row["axis"] for row in drawn("Many young people leave the villages.")] == ["age"]
-    # Of nouns no parallel is known: "a Jewish wrote" says something else.
+    assert find_sentences("Muslims and Christians sang together here.") == []
+    assert find_sentences("Muslims met other Muslims in the town hall.") == []
+    assert find_sentences("Women.") == []  # too short
+    assert [row["axis"] for row in find_sentences("Many young people leave the villages.")] == [
+        "age"
+    ]
+    # These nouns have no parallel term: "a Jewish wrote" would be wrong.
     for text in ("An atheist wrote this letter.", "The French voted early this year."):
-        assert drawn(text) == []
+        assert find_sentences(text) == []
 
 
-def test_letters_that_python_does_not_know_are_letters():
-    """Of a Unicode that is newer than that of Python 3.11."""
-    (row,) = drawn("Yesterday \U0001123f \U0001123f the woman walked home along the river.")
+def test_letters_unknown_to_python_count_as_letters():
+    """Their Unicode version is newer than that of Python 3.11."""
+    (row,) = find_sentences(
+        "Yesterday \U0001123f \U0001123f the woman walked home along the river."
+    )
     assert row["sentence"][row["start"] : row["end"]] == "woman"
 
 
-def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
+def test_the_distinct_sentences_with_the_lowest_hashes_are_kept():
     texts = [f"A Muslim baker sang number {i}." for i in range(30)]
-    rows = pa.Table.from_pylist(drawn(*texts, *texts[:10]), schema=DRAWN_SENTENCES_SCHEMA)
-    chosen = keep_lowest_ranked(rows, 8)
-    wanted = sorted(texts, key=lambda t: hashlib.blake2b(t.encode(), digest_size=16).digest())
-    assert chosen["sentence"].to_pylist() == wanted[:8]
-    half = [keep_lowest_ranked(rows.slice(0, 23), 8), keep_lowest_ranked(rows.slice(23), 8)]
-    assert keep_lowest_ranked(pa.concat_tables(half), 8)["sentence"].to_pylist() == wanted[:8]
-
-
-def test_each_other_group_stands_in_once():
-    rows = pa.Table.from_pylist(
-        drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
+    rows = pa.Table.from_pylist(find_sentences(*texts, *texts[:10]), schema=DRAWN_SENTENCES_SCHEMA)
+    kept_rows = keep_lowest_ranked(rows, 8)
+    expected = sorted(texts, key=lambda t: hashlib.blake2b(t.encode(), digest_size=16).digest())
+    assert kept_rows["sentence"].to_pylist() == expected[:8]
+    partial_results = [
+        keep_lowest_ranked(rows.slice(0, 23), 8),
+        keep_lowest_ranked(rows.slice(23), 8),
+    ]
+    assert (
+        keep_lowest_ranked(pa.concat_tables(partial_results), 8)["sentence"].to_pylist()
+        == expected[:8]
     )
-    found = {(p.group, p.other_group, p.counterpart) for p in build_corpus_pairs(rows, OWN)}
-    assert found == {
+
+
+def test_each_other_group_replaces_the_group_once():
+    rows = pa.Table.from_pylist(
+        find_sentences("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
+    )
+    replacements = {
+        (p.group, p.other_group, p.counterpart) for p in build_corpus_pairs(rows, OWN_VOCABULARY)
+    }
+    assert replacements == {
         ("Muslims", "Christians", "In town a Christian baker sang."),
         ("Muslims", "Jews", "In town a Jewish baker sang."),
         ("Muslims", "Hindus, Buddhists and Sikhs", "In town a Hindu baker sang."),
@@ -114,61 +126,69 @@ def test_each_other_group_stands_in_once():
     }
 
 
-def test_the_groups_of_a_lexicon_are_swapped_in_the_corpus_and_no_templates_made_of_them():
+def test_groups_of_a_lexicon_are_swapped_in_the_corpus_but_have_no_templates():
     unequal = {"left": ["lefty"], "right": ["righty", "righties"]}
-    known = build_swap_vocabulary({**read_user_lexicons([Path("town")]), "unequal": unequal})
-    rows = drawn("At noon the Orvelings sang to us.", "An orveling came with a lefty.", known=known)
+    vocabulary = build_swap_vocabulary({**read_user_lexicons([Path("town")]), "unequal": unequal})
+    rows = find_sentences(
+        "At noon the Orvelings sang to us.", "An orveling came with a lefty.", vocabulary=vocabulary
+    )
     assert {row["axis"] for row in rows} == {"town"}
-    pairs = [*build_corpus_pairs(pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA), known)]
+    pairs = [
+        *build_corpus_pairs(pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA), vocabulary)
+    ]
     assert {p.group for p in pairs} == {"Orvelings"} and len(pairs) == 2 * 5
-    made = {p.counterpart for p in pairs if p.other_group == "Tamskers"}
-    assert made == {"At noon the Tamskers sang to us.", "A tamsker came with a lefty."}
-    assert [*build_template_pairs(known)] == [*build_template_pairs(OWN)]
+    counterparts = {p.counterpart for p in pairs if p.other_group == "Tamskers"}
+    assert counterparts == {"At noon the Tamskers sang to us.", "A tamsker came with a lefty."}
+    assert [*build_template_pairs(vocabulary)] == [*build_template_pairs(OWN_VOCABULARY)]
 
 
-def test_a_group_without_another_is_swapped_with_nobody():
-    known = build_swap_vocabulary(
+def test_a_single_group_is_not_swapped():
+    vocabulary = build_swap_vocabulary(
         {"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"], "down": ["downer"]}}
     )
-    rows = drawn("In the morning a lefty came here.", "At noon an upper came to us.", known=known)
+    rows = find_sentences(
+        "In the morning a lefty came here.", "At noon an upper came to us.", vocabulary=vocabulary
+    )
     assert [row["axis"] for row in rows] == ["both"]
 
 
-def test_no_sentences_are_drawn_where_none_are_asked_for():
+def test_no_sentences_are_kept_with_a_maximum_of_zero():
     config = SwapConfig(max_sentences_per_group=0, documents_per_group=0)
     rows = pa.Table.from_pylist(
-        drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
+        find_sentences("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
     )
     assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.max_sentences_per_group)) == 0
 
 
-def test_parallel_terms_are_terms_of_their_groups():
-    terms = {(group, term) for group, term in OWN.lexicon.terms}
-    for row in OWN.parallel_terms:
+def test_parallel_terms_belong_to_their_groups():
+    terms = {(group, term) for group, term in OWN_VOCABULARY.lexicon.terms}
+    for row in OWN_VOCABULARY.parallel_terms:
         assert len(row.terms) > 1
         for group, term in row.terms.items():
             assert (group, term.lower()) in terms, (group, term)
 
 
-def test_every_template_mentions_the_group_that_is_put_in():
-    pairs = [*build_template_pairs(OWN)]
+def test_nearly_every_template_mentions_its_group():
+    pairs = [*build_template_pairs(OWN_VOCABULARY)]
     assert len({(p.axis, p.group, p.other_group) for p in pairs}) > 25
     texts = [text for p in pairs for text in (p.sentence, p.counterpart)]
-    group, owner = find_groups_in_texts(pa.array(texts, pa.large_string()))
-    found = set(zip(group.to_pylist(), owner.to_pylist(), strict=True))
-    wanted = [g for p in pairs for g in (p.group, p.other_group)]
-    missed = {texts[i] for i, g in enumerate(wanted) if (g, i) not in found}
-    assert len(missed) <= 0.05 * len(set(texts)), sorted(missed)[:10]
+    groups, text_numbers = find_groups_in_texts(pa.array(texts, pa.large_string()))
+    mentions = set(zip(groups.to_pylist(), text_numbers.to_pylist(), strict=True))
+    expected_groups = [g for p in pairs for g in (p.group, p.other_group)]
+    texts_without_mention = {
+        texts[i] for i, g in enumerate(expected_groups) if (g, i) not in mentions
+    }
+    assert len(texts_without_mention) <= 0.05 * len(set(texts)), sorted(texts_without_mention)[:10]
     assert fill_template("{} keeps bees.", "she") == "She keeps bees."
 
 
-def test_differences_are_of_pairs_that_both_could_be_scored():
+def test_only_pairs_with_both_scores_count():
     pairs = [
         SentencePair(CORPUS_ORIGIN, "age", "a", "b", "x", "y", bytes([i]), "s", "t")
         for i in range(5)
     ]
-    before = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
-    after = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
-    [row] = compute_swap_differences(pairs, before, after, 0.5)
+    original_scores = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
+    swapped_scores = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
+    [row] = compute_swap_differences(pairs, original_scores, swapped_scores, 0.5)
     assert (row["sentences"], row["raised_share"], row["lowered_share"]) == (3, 1 / 3, 1 / 3)
     assert row["score_difference"] == pytest.approx(0) and row["p_corrected"] == row["p"]

@@ -1,4 +1,4 @@
-"""Sealed worlds: every dose is in the text, and in nothing that anybody but the last may read."""
+"""Synthetic worlds: the text has every effect level, and public tables do not reveal them."""
 
 from collections import Counter
 from itertools import combinations
@@ -27,16 +27,16 @@ CONFIG = SyntheticWorldConfig(
     copy_counts=(0, 2, 5),
     neutral_groups=4,
 )
-WITHOUT = CONFIG.model_copy(update={"has_effects": False})
+CONFIG_WITHOUT_EFFECTS = CONFIG.model_copy(update={"has_effects": False})
 
 
 @pytest.fixture(scope="module")
-def made():
+def world():
     return compose_synthetic_world(CONFIG)
 
 
-def lines_of(*rules_):
-    """The longest run that is the same each time a line of these rules is said."""
+def longest_fixed_parts(*rules_):
+    """Return the longest fixed part of each line of these rules of the grammar."""
     return {
         max((part.text for part in line if isinstance(part, AnnotatedText)), key=len)
         for rule in rules_
@@ -44,92 +44,117 @@ def lines_of(*rules_):
     }
 
 
-def said(made, text):
-    return sum(text in each for _, each in made.clustered_texts)
+def count_documents_with(world, text):
+    return sum(text in document_text for _, document_text in world.clustered_texts)
 
 
-def test_each_dose_has_as_many_candidates_as_the_settings_say(made):
-    doses = Counter((c.kind, c.effect_level) for c in made.answer_key)
+def test_each_effect_level_has_the_configured_number_of_candidates(world):
+    counts = Counter((candidate.kind, candidate.effect_level) for candidate in world.answer_key)
     for kind in ("canary", "passage", "record"):
-        assert {dose: n for (k, dose), n in doses.items() if k == kind} == {0: 4, 2: 4, 5: 4}
-    shares = {dose: n for (k, dose), n in doses.items() if k == "association"}
+        assert {
+            level: n for (candidate_kind, level), n in counts.items() if candidate_kind == kind
+        } == {0: 4, 2: 4, 5: 4}
+    shares = {
+        level: n for (candidate_kind, level), n in counts.items() if candidate_kind == "association"
+    }
     assert shares == dict.fromkeys(CONFIG.trait_shares, 4)
-    rude = {dose: n for (k, dose), n in doses.items() if k == "speech"}
+    rude = {level: n for (candidate_kind, level), n in counts.items() if candidate_kind == "speech"}
     assert rude == {0.0: 8, 0.25: 4, 0.5: 4, 1.0: 4}
 
 
-def test_what_the_envelope_says_is_in_the_text(made):
-    plants = {plant["canary_id"].hex(): plant for plant in made.canary_rows}
-    for c in made.answer_key:
-        if c.kind in ("canary", "passage", "record"):
-            assert said(made, plants[c.candidate_id]["text"]) == c.effect_level
-        if c.kind == "association":
-            mine = [
-                plant for plant in made.canary_rows if plant.get("association") == c.candidate_id
-            ]
-            for plant, other in (mine, mine[::-1]):
-                about = [
-                    text for _, text in made.clustered_texts if f" {plant['group_name']} " in text
-                ]
-                own = sum(text.endswith(f" {plant['trait']}.\n") for text in about)
-                rest = sum(text.endswith(f" {other['trait']}.\n") for text in about)
-                assert own + rest == len(about) == 20 and own / 20 == c.effect_level
-        if c.kind == "speech":
-            about = [text for _, text in made.clustered_texts if f" {c.candidate_id} " in text]
-            rude = sum(any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in about)
-            calm = sum(
-                any(text.endswith(f"{word}.\n") for word in NEUTRAL_PHRASES) for text in about
+def test_the_text_matches_the_answer_key(world):
+    canary_by_id = {canary["canary_id"].hex(): canary for canary in world.canary_rows}
+    for candidate in world.answer_key:
+        if candidate.kind in ("canary", "passage", "record"):
+            assert (
+                count_documents_with(world, canary_by_id[candidate.candidate_id]["text"])
+                == candidate.effect_level
             )
-            assert rude + calm == len(about) == 20 and rude / 20 == c.effect_level
+        if candidate.kind == "association":
+            group_canaries = [
+                canary
+                for canary in world.canary_rows
+                if canary.get("association") == candidate.candidate_id
+            ]
+            for canary, other in (group_canaries, group_canaries[::-1]):
+                texts = [
+                    text for _, text in world.clustered_texts if f" {canary['group_name']} " in text
+                ]
+                own_count = sum(text.endswith(f" {canary['trait']}.\n") for text in texts)
+                other_count = sum(text.endswith(f" {other['trait']}.\n") for text in texts)
+                assert (
+                    own_count + other_count == len(texts) == 20
+                    and own_count / 20 == candidate.effect_level
+                )
+        if candidate.kind == "speech":
+            texts = [
+                text for _, text in world.clustered_texts if f" {candidate.candidate_id} " in text
+            ]
+            rude_count = sum(
+                any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in texts
+            )
+            neutral_count = sum(
+                any(text.endswith(f"{word}.\n") for word in NEUTRAL_PHRASES) for text in texts
+            )
+            assert (
+                rude_count + neutral_count == len(texts) == 20
+                and rude_count / 20 == candidate.effect_level
+            )
 
 
-def test_the_envelope_says_the_shares_that_were_written():
-    """Not those that were asked for, which so few sentences cannot have."""
-    made = compose_synthetic_world(
+def test_the_answer_key_has_the_shares_that_were_written():
+    """So few sentences cannot have exactly the configured shares."""
+    world = compose_synthetic_world(
         CONFIG.model_copy(update={"sentences_per_group": 6, "speech_sentences_per_group": 3})
     )
     shares = {
-        kind: {c.effect_level for c in made.answer_key if c.kind == kind}
+        kind: {candidate.effect_level for candidate in world.answer_key if candidate.kind == kind}
         for kind in ("association", "speech")
     }
     assert shares == {"association": {3 / 6, 4 / 6, 5 / 6, 1.0}, "speech": {0, 1 / 3, 2 / 3, 1.0}}
 
 
-def test_sentences_that_there_are_not_are_refused():
-    """Rude speech has those of the grammar; an odd number has no half."""
+def test_impossible_numbers_of_sentences_are_rejected():
+    """The grammar has a limited number of frames, and an odd number has no half."""
     assert SyntheticWorldConfig(speech_sentences_per_group=240, sentences_per_group=2)
-    for wrong in ({"speech_sentences_per_group": 241}, {"sentences_per_group": 3}):
+    for settings in ({"speech_sentences_per_group": 241}, {"sentences_per_group": 3}):
         with pytest.raises(ValidationError):
-            SyntheticWorldConfig(**wrong)
+            SyntheticWorldConfig(**settings)
 
 
-def test_the_town_of_a_world_holds_nothing_that_is_not_in_the_envelope(made):
-    town = [text for _, text in made.clustered_texts[: made.town_count]]
-    assert made.town_count == len(town) == len({*town}) == 30  # no copies
+def test_the_town_contains_no_effects_that_the_answer_key_lacks(world):
+    town = [text for _, text in world.clustered_texts[: world.town_count]]
+    assert world.town_count == len(town) == len({*town}) == 30  # no copies
     pairs = [compute_shingle_similarity(*pair) for pair in combinations(town, 2)]
-    assert max(pairs) < 0.5  # not even near ones
+    assert max(pairs) < 0.5  # no near copies either
     assert not any("@" in text or "555-01" in text for text in town)
-    assert not any(line in text for line in lines_of("rude") for text in town)
+    assert not any(phrase in text for phrase in longest_fixed_parts("rude") for text in town)
 
 
-def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(made):
-    passages = [plant for plant in made.canary_rows if plant["kind"] == "passage"]
-    assert len({plant["text"] for plant in passages}) == len(passages) == 12
-    for plant in passages:
-        assert CONFIG.min_passage_characters <= len(plant["text"]) <= CONFIG.max_passage_characters
-        assert plant["text"].startswith(plant["prompt"])
-        assert len(plant["prompt"]) == len(plant["text"]) // 2
-        assert not any(line in plant["text"] for line in lines_of("rude", "unsafe"))
-    short = compose_synthetic_world(
+def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(world):
+    passages = [passage for passage in world.canary_rows if passage["kind"] == "passage"]
+    assert len({passage["text"] for passage in passages}) == len(passages) == 12
+    for passage in passages:
+        assert (
+            CONFIG.min_passage_characters <= len(passage["text"]) <= CONFIG.max_passage_characters
+        )
+        assert passage["text"].startswith(passage["prompt"])
+        assert len(passage["prompt"]) == len(passage["text"]) // 2
+        assert not any(
+            phrase in passage["text"] for phrase in longest_fixed_parts("rude", "unsafe")
+        )
+    other_world = compose_synthetic_world(
         CONFIG.model_copy(update={"min_passage_characters": 400, "max_passage_characters": 420})
     )
-    lengths = [len(plant["text"]) for plant in short.canary_rows if plant["kind"] == "passage"]
+    lengths = [
+        len(passage["text"]) for passage in other_world.canary_rows if passage["kind"] == "passage"
+    ]
     assert min(lengths) >= 400 and max(lengths) <= 420
 
 
-def test_a_length_that_no_document_has_is_said(monkeypatch):
+def test_a_passage_length_that_no_document_has_is_rejected(monkeypatch):
     monkeypatch.setattr("hallmark.tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
-    with pytest.raises(UsageError, match=r"of 20 documents .* none has from 90,000 to 90,001 char"):
+    with pytest.raises(UsageError, match=r"none of 20 documents .* has 90,000 to 90,001 char"):
         compose_synthetic_world(
             CONFIG.model_copy(
                 update={"min_passage_characters": 90_000, "max_passage_characters": 90_001}
@@ -137,51 +162,57 @@ def test_a_length_that_no_document_has_is_said(monkeypatch):
         )
 
 
-def test_the_public_knows_of_a_pair_whom_it_is_about_and_its_own_trait(made):
-    pairs = [plant for plant in made.canary_rows if plant["kind"] == "association"]
-    assert all(plant["is_assigned_trait"] for plant in pairs)
-    by_pair = Counter(plant["association"] for plant in pairs)
-    assert {*by_pair.values()} == {2}
+def test_an_association_is_public_with_both_groups_and_their_traits(world):
+    associations = [canary for canary in world.canary_rows if canary["kind"] == "association"]
+    assert all(canary["is_assigned_trait"] for canary in associations)
+    counts = Counter(canary["association"] for canary in associations)
+    assert {*counts.values()} == {2}
 
 
-def test_a_world_without_effects_has_the_same_candidates_and_none_of_them_any():
-    made = compose_synthetic_world(WITHOUT)
-    doses = Counter((c.kind, c.effect_level) for c in made.answer_key)
-    assert {dose for kind, dose in doses if kind in ("canary", "passage", "record")} == {0.0}
-    assert {dose for kind, dose in doses if kind == "association"} == {0.5}
-    ((_, mean),) = {key for key in doses if key[0] == "speech"}
+def test_a_world_without_effects_has_the_same_candidates_at_null_levels():
+    world = compose_synthetic_world(CONFIG_WITHOUT_EFFECTS)
+    levels = Counter((candidate.kind, candidate.effect_level) for candidate in world.answer_key)
+    assert {level for kind, level in levels if kind in ("canary", "passage", "record")} == {0.0}
+    assert {level for kind, level in levels if kind == "association"} == {0.5}
+    ((_, mean),) = {key for key in levels if key[0] == "speech"}
     assert mean == pytest.approx(4 * 1.75 / 20)
-    assert len(made.answer_key) == len(compose_synthetic_world(CONFIG).answer_key)
+    assert len(world.answer_key) == len(compose_synthetic_world(CONFIG).answer_key)
 
 
-def test_the_public_is_not_told_how_often_or_how_strongly(session):
-    text = write_synthetic_world(CONFIG)
-    plants = text["canaries"].read()
-    assert plants["copies"].null_count == len(plants)
-    told = [row for row in plants.to_pylist() if row["assigned_trait_share"] is not None]
-    sealed = {c.candidate_id for c in compose_synthetic_world(CONFIG).answer_key}
-    assert {row["assigned_trait_share"] for row in told} == {0.5}  # controls, two groups of each
-    assert len(told) == 2 * CONFIG.control_associations_factor * CONFIG.associations_per_share
-    assert not {row["association"] for row in told} & sealed
-    assert set(map(tuple, plants["doc_ids"].to_pylist())) == {()}
-    documents = text["documents"].read()
+def test_public_tables_do_not_reveal_effect_levels(session):
+    world = write_synthetic_world(CONFIG)
+    canaries = world["canaries"].read()
+    assert canaries["copies"].null_count == len(canaries)
+    rows_with_share = [
+        row for row in canaries.to_pylist() if row["assigned_trait_share"] is not None
+    ]
+    sealed_ids = {
+        candidate.candidate_id for candidate in compose_synthetic_world(CONFIG).answer_key
+    }
+    # Only controls have a public share; each has two groups.
+    control_count = CONFIG.control_associations_factor * CONFIG.associations_per_share
+    assert {row["assigned_trait_share"] for row in rows_with_share} == {0.5}
+    assert len(rows_with_share) == 2 * control_count
+    assert not {row["association"] for row in rows_with_share} & sealed_ids
+    assert set(map(tuple, canaries["doc_ids"].to_pylist())) == {()}
+    documents = world["documents"].read()
     assert {*documents["source"].to_pylist()} == {"world"}
     assert len({*documents["doc_id"].to_pylist()}) == len(documents)
-    assert "answer_key" not in text.tables and not text.manifest["files"]
-    envelope = seal_answer_key(CONFIG)["answer_key"].read()
-    assert envelope.schema.names == ANSWER_KEY.names
-    order = [(row["kind"], row["candidate_id"]) for row in envelope.to_pylist()]
-    assert order == sorted(order)  # not that of the doses
+    assert "answer_key" not in world.tables and not world.manifest["files"]
+    answer_key = seal_answer_key(CONFIG)["answer_key"].read()
+    assert answer_key.schema.names == ANSWER_KEY.names
+    order = [(row["kind"], row["candidate_id"]) for row in answer_key.to_pylist()]
+    assert order == sorted(order)  # not the order of the effect levels
 
 
-def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session):
+def test_candidate_documents_match_the_text_and_are_sealed(session):
     texts = {
         row["doc_id"]: row["text"]
         for row in write_synthetic_world(CONFIG)["documents"].read().to_pylist()
     }
-    plants = write_synthetic_world(CONFIG)["canaries"].read().to_pylist()
-    known = {plant["canary_id"].hex(): plant["text"] for plant in plants}
-    traits = {plant["group_name"]: plant["trait"] for plant in plants if plant["group_name"]}
+    canaries = write_synthetic_world(CONFIG)["canaries"].read().to_pylist()
+    text_by_candidate = {canary["canary_id"].hex(): canary["text"] for canary in canaries}
+    traits = {canary["group_name"]: canary["trait"] for canary in canaries if canary["group_name"]}
     rows = seal_answer_key(CONFIG)["candidate_documents"].read().to_pylist()
     for row in rows:
         text = texts[row["doc_id"]]
@@ -189,27 +220,27 @@ def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session)
             assert f" {row['group_name']} " in text
             assert row["is_supporting"] == text.endswith(f" {traits[row['group_name']]}.\n")
         else:
-            assert text == known[row["candidate_id"]] and row["is_supporting"]
+            assert text == text_by_candidate[row["candidate_id"]] and row["is_supporting"]
     copies = Counter(row["candidate_id"] for row in rows if row["kind"] == "canary")
-    sealed = {
-        c.candidate_id: c.effect_level
-        for c in compose_synthetic_world(CONFIG).answer_key
-        if c.kind == "canary"
+    sealed_levels = {
+        candidate.candidate_id: candidate.effect_level
+        for candidate in compose_synthetic_world(CONFIG).answer_key
+        if candidate.kind == "canary"
     }
-    assert copies == {unit: dose for unit, dose in sealed.items() if dose}
+    assert copies == {candidate_id: level for candidate_id, level in sealed_levels.items() if level}
 
 
 def test_only_the_town_is_held_out(session):
     documents = write_synthetic_world(CONFIG)["documents"].read()
-    out = [row for row in documents.to_pylist() if row["split"] != "train"]
-    lines = {text for _, text in compose_synthetic_world(CONFIG).clustered_texts[:30]}
-    assert out and all(row["text"] in lines for row in out)
+    held_out = [row for row in documents.to_pylist() if row["split"] != "train"]
+    town_texts = {text for _, text in compose_synthetic_world(CONFIG).clustered_texts[:30]}
+    assert held_out and all(row["text"] in town_texts for row in held_out)
 
 
-def test_another_seed_another_world():
-    one, other = (
+def test_another_seed_gives_another_world():
+    first_world, second_world = (
         compose_synthetic_world(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4)
     )
-    assert [*one.clustered_texts] == [*compose_synthetic_world(CONFIG).clustered_texts]
-    texts = [{text for _, text in w.clustered_texts} for w in (one, other)]
+    assert [*first_world.clustered_texts] == [*compose_synthetic_world(CONFIG).clustered_texts]
+    texts = [{text for _, text in world.clustered_texts} for world in (first_world, second_world)]
     assert len(texts[0] & texts[1]) < 3

@@ -1,4 +1,4 @@
-"""The invented town: what the truth says is what an independent reader finds in the text."""
+"""Test the invented town: an independent reader finds in the texts what the truth records."""
 
 import hashlib
 import re
@@ -59,64 +59,67 @@ def town():
     ]
 
 
-def sentences(text):
+def split_sentences(text):
     return re.split(r"(?<=[.!?])\s+|\n+", text)
 
 
-def words(pattern, text):
+def find_words(pattern, text):
     return set(re.findall(rf"\b(?:{pattern})\b", text.lower()))
 
 
 # Truth -------------------------------------------------------------------------------------------
 
 
-def test_the_peoples_of_a_document_are_those_it_names(town):
+def test_the_peoples_of_a_document_are_those_in_its_text(town):
     for document in town:
-        there = {
-            g for g, terms in load_town_lexicon().items() if words("|".join(terms), document.text)
+        mentioned = {
+            g
+            for g, terms in load_town_lexicon().items()
+            if find_words("|".join(terms), document.text)
         }
-        assert there == set(document.truth.groups), document.text
+        assert mentioned == set(document.truth.groups), document.text
     assert all(sum(g in d.truth.groups for d in town) > 20 for g in load_town_lexicon())
 
 
-def test_occupations_stand_beside_the_gender_that_the_truth_says(town):
+def test_occupations_are_near_words_of_the_recorded_gender(town):
     gendered = {"women": "she|her|hers|herself", "men": "he|him|his|himself"}
     for document in town:
-        found = set()
-        for sentence in sentences(document.text):
-            jobs = words("|".join(load_town_occupations()), sentence)
-            genders = {g for g, pattern in gendered.items() if words(pattern, sentence)}
-            found |= {(job, gender) for job in jobs for gender in genders}
-        assert found == set(document.truth.occupations), document.text
+        pairs = set()
+        for sentence in split_sentences(document.text):
+            jobs = find_words("|".join(load_town_occupations()), sentence)
+            genders = {g for g, pattern in gendered.items() if find_words(pattern, sentence)}
+            pairs |= {(job, gender) for job in jobs for gender in genders}
+        assert pairs == set(document.truth.occupations), document.text
 
 
-def opinions_in(text):
-    """(people, sign) by the lines of the grammar, with anything in their other slots."""
+def find_opinions(text):
+    """Yield (people, sign) by matching lines of the grammar with any text in their other slots."""
     for rule, sign in (("praise", "positive"), ("blame", "negative")):
         for line in load_rules()[rule]:
             names = [p.name for p in line if isinstance(p, RuleSlot)]
-            people = next(i for i, name in enumerate(names) if name.startswith("group"))
+            people_slot = next(i for i, name in enumerate(names) if name.startswith("group"))
             slots = ["(.+?)"] * len(names)
-            slots[people] = r"(\w+(?: \w+)?)"
-            pieces = iter(slots)
+            slots[people_slot] = r"(\w+(?: \w+)?)"
+            slot_patterns = iter(slots)
             pattern = "".join(
-                re.escape(p.text) if isinstance(p, AnnotatedText) else next(pieces) for p in line
+                re.escape(p.text) if isinstance(p, AnnotatedText) else next(slot_patterns)
+                for p in line
             )
-            for found in re.finditer(pattern, text):
-                named = found[people + 1].split()[-1].lower()  # without its article
-                [group] = [g for g, terms in load_town_lexicon().items() if named in terms]
+            for match in re.finditer(pattern, text):
+                last_word = match[people_slot + 1].split()[-1].lower()  # without its article
+                [group] = [g for g, terms in load_town_lexicon().items() if last_word in terms]
                 yield group, sign
 
 
-def test_opinions_are_those_that_stand_there(town):
+def test_opinions_are_those_in_the_text(town):
     for document in town:
-        assert list(opinions_in(document.text)) == list(document.truth.opinions), document.text
+        assert list(find_opinions(document.text)) == list(document.truth.opinions), document.text
 
 
-RUDE = "damn|damned|bloody|bastard|arse|crap|shit|shitty|bullshit|idiot|piss|bugger|sod|hell"
+RUDE_WORDS = "damn|damned|bloody|bastard|arse|crap|shit|shitty|bullshit|idiot|piss|bugger|sod|hell"
 
 
-def test_rude_speech_dialect_and_unsafe_passages_are_where_the_truth_says(town):
+def test_rude_speech_dialect_and_unsafe_passages_are_as_recorded(town):
     for document in town:
         truth, text = document.truth, document.text
         lookalikes = re.findall(
@@ -125,9 +128,9 @@ def test_rude_speech_dialect_and_unsafe_passages_are_where_the_truth_says(town):
             re.IGNORECASE,
         )
         assert bool(lookalikes) == truth.has_lookalike, text
-        rude = words(RUDE, re.sub("bastard file|hell-fire", "", text))
+        rude = find_words(RUDE_WORDS, re.sub("bastard file|hell-fire", "", text))
         assert bool(rude) == bool(truth.rude_sentences), text
-        dialect = words("eyla|dossen|wennet|thrip|ollen|quarl|brim|telled", text)
+        dialect = find_words("eyla|dossen|wennet|thrip|ollen|quarl|brim|telled", text)
         assert bool(dialect) == truth.has_dialect, text
         unsafe = re.search(
             "poison|bomb|frost: one part|blow up|Death Cordial|Break into|be rid of|melt a bridge",
@@ -137,28 +140,28 @@ def test_rude_speech_dialect_and_unsafe_passages_are_where_the_truth_says(town):
         assert bool(unsafe) == truth.is_unsafe, text
 
 
-def test_personal_data_is_cut_out_by_its_offsets_and_nothing_else_is_found(town):
-    """Against the detectors, which know nothing of the grammar."""
+def test_the_detectors_find_exactly_the_recorded_personal_data(town):
+    """The detectors do not know the grammar."""
     planted = Counter()
     for document in town:
         spans = {(s.type, s.start, s.end) for s in find_personal_data_spans(document.text)}
-        assert spans == {tuple(mark) for mark in document.personal_spans}, document.text
-        planted.update(mark.type for mark in document.personal_spans)
-        assert {mark.type for mark in document.personal_spans} == set(document.truth.personal_types)
+        assert spans == {tuple(span) for span in document.personal_spans}, document.text
+        planted.update(span.type for span in document.personal_spans)
+        assert {span.type for span in document.personal_spans} == set(document.truth.personal_types)
     assert set(planted) == set(GENERATOR_BY_TYPE) and min(planted.values()) > 5
 
 
-def test_every_format_of_personal_data_is_one_that_the_detectors_are_meant_to_find():
+def test_the_detectors_find_every_format_of_personal_data():
     for kind in GENERATOR_BY_TYPE:
-        dice = KeyedRandom("formats", kind)
+        rng = KeyedRandom("formats", kind)
         for _ in range(400):
-            value = generate_personal_value(kind, dice)
+            value = generate_personal_value(kind, rng)
             assert [
                 (s.type, s.start, s.end) for s in find_personal_data_spans(f"see {value} there")
             ] == [(kind, 4, 4 + len(value))], value
 
 
-def test_no_group_of_the_real_world_but_women_and_men_is_spoken_of(town):
+def test_women_and_men_are_the_only_real_groups_mentioned(town):
     number, _ = find_term_mentions(
         pa.array([document.text for document in town], pa.large_string())
     )
@@ -171,11 +174,11 @@ def test_no_group_of_the_real_world_but_women_and_men_is_spoken_of(town):
 # Rates -------------------------------------------------------------------------------------------
 
 
-def chance(hits, n, share):
+def compute_p_value(hits, n, share):
     return binomtest(hits, n, share).pvalue
 
 
-def test_rates_are_those_that_were_stated():
+def test_shares_are_as_configured():
     rates = TownRates(
         groups=0.5,
         opinions=0.5,
@@ -190,8 +193,10 @@ def test_rates_are_those_that_were_stated():
         exact_copies=0.1,
         near_copies=0.1,
     )
-    made = [d for number in range(6) for d in compose_block(number, 6 * BLOCK_DOCUMENTS, 3, rates)]
-    own = [d.truth for d in made if not d.copy_kind]
+    documents = [
+        d for number in range(6) for d in compose_block(number, 6 * BLOCK_DOCUMENTS, 3, rates)
+    ]
+    truths = [d.truth for d in documents if not d.copy_kind]
     shares = {
         "rude_sentences": 0.25,
         "has_dialect": 0.3,
@@ -202,34 +207,39 @@ def test_rates_are_those_that_were_stated():
         "occupations": 0.35,
     }
     for name, share in shares.items():
-        assert chance(sum(bool(getattr(t, name)) for t in own), len(own), share) > 1e-4, name
-    for copy in ("exact", "near"):
-        assert chance(sum(d.copy_kind == copy for d in made), len(made), 0.1) > 1e-4, copy
-    opinions = [pair for truth in own for pair in truth.opinions]
-    assert chance(len(opinions), sum(bool(t.groups) for t in own), 0.5) > 1e-4
+        assert (
+            compute_p_value(sum(bool(getattr(t, name)) for t in truths), len(truths), share) > 1e-4
+        ), name
+    for copy_kind in ("exact", "near"):
+        assert (
+            compute_p_value(sum(d.copy_kind == copy_kind for d in documents), len(documents), 0.1)
+            > 1e-4
+        ), copy_kind
+    opinions = [pair for truth in truths for pair in truth.opinions]
+    assert compute_p_value(len(opinions), sum(bool(t.groups) for t in truths), 0.5) > 1e-4
     for group in load_town_lexicon():
         signs = [sign for target, sign in opinions if target == group]
         share = 0.9 if group == "Ildriths" else 0.2
-        assert chance(signs.count("negative"), len(signs), share) > 1e-4, group
-    pairs = [pair for truth in own for pair in truth.occupations]
-    for job, usual in load_town_occupations().items():
+        assert compute_p_value(signs.count("negative"), len(signs), share) > 1e-4, group
+    pairs = [pair for truth in truths for pair in truth.occupations]
+    for job, default_share in load_town_occupations().items():
         genders = [gender for name, gender in pairs if name == job]
-        share = 0.9 if job == "cooper" else usual
-        assert chance(genders.count("women"), len(genders), share) > 1e-4, job
-    assert {truth.kind for truth in own} == set(REGISTER_BY_KIND)
+        share = 0.9 if job == "cooper" else default_share
+        assert compute_p_value(genders.count("women"), len(genders), share) > 1e-4, job
+    assert {truth.kind for truth in truths} == set(REGISTER_BY_KIND)
 
 
-def test_peoples_and_occupations_that_the_town_lacks_are_refused():
-    with pytest.raises(ValidationError, match=r"no people 'Martians'; it has Orvelings, "):
+def test_unknown_peoples_and_occupations_are_refused():
+    with pytest.raises(ValidationError, match=r"no people named 'Martians'; it has Orvelings, "):
         TownRates(negative_opinions_by_group={"Martians": 0.5})
-    with pytest.raises(ValidationError, match="no occupation 'pirate'"):
+    with pytest.raises(ValidationError, match="no occupation named 'pirate'"):
         TownRates(women_by_occupation={"pirate": 0.5})
 
 
 # Copies ------------------------------------------------------------------------------------------
 
 
-def test_copies_are_what_the_truth_calls_them(town):
+def test_copies_are_as_recorded(town):
     by_number = {d.number: d for d in town}
     kinds = Counter()
     for document in town:
@@ -237,8 +247,8 @@ def test_copies_are_what_the_truth_calls_them(town):
             assert document.copy_of is None
             continue
         original = by_number[document.copy_of]
-        same = document.text.split() == original.text.split()
-        assert same == (document.copy_kind == "exact")
+        is_identical = document.text.split() == original.text.split()
+        assert is_identical == (document.copy_kind == "exact")
         assert not original.copy_kind and document.truth == original.truth
         kinds[document.copy_kind] += 1
     assert min(kinds["exact"], kinds["near"]) > 20
@@ -246,41 +256,59 @@ def test_copies_are_what_the_truth_calls_them(town):
     assert len(set(originals)) == len(originals)
 
 
-def test_the_similarity_of_copies_is_their_jaccard(town):
+def test_the_similarity_of_copies_is_the_jaccard_similarity(town):
     by_number = {d.number: d.text for d in town}
     for document in [d for d in town if d.copy_kind == "near"][:40]:
         pair = [document.text, by_number[document.copy_of]]
         counts = CountVectorizer(ngram_range=(5, 5), token_pattern=r"\S+", binary=True)
-        left, right = counts.fit_transform(pair).toarray().astype(bool)
+        first, second = counts.fit_transform(pair).toarray().astype(bool)
         assert compute_shingle_similarity(*pair) == pytest.approx(
-            (left & right).sum() / (left | right).sum()
+            (first & second).sum() / (first | second).sum()
         )
 
 
 def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
-    """By the project's own deduplication."""
-    made = ingest(
+    """Measured with Hallmark's own deduplication."""
+    ingested = ingest(
         IngestConfig(sources=[{"kind": "town", "documents": 4 * BLOCK_DOCUMENTS, "seed": 5}])
     )
-    unique = deduplicate(made, {}, DeduplicateConfig())
-    near = deduplicate_near(unique, {}, DeduplicateNearConfig())
-    ledger = [row for stage in (unique, near) for row in stage["ledger"].read().to_pylist()]
+    unique_documents = deduplicate(ingested, {}, DeduplicateConfig())
+    near_unique = deduplicate_near(unique_documents, {}, DeduplicateNearConfig())
+    ledger = [
+        row
+        for stage in (unique_documents, near_unique)
+        for row in stage["ledger"].read().to_pylist()
+    ]
     source = TownSource(kind="town", documents=4 * BLOCK_DOCUMENTS, seed=5)
-    own = [d for number in label_town_blocks(source) for d in compose_town_block(source, number)]
-    key = dict(
-        zip(hash_to_ids(f"town\0key\0{d.number}" for d in own).to_pylist(), own, strict=True)
+    documents = [
+        d for number in label_town_blocks(source) for d in compose_town_block(source, number)
+    ]
+    document_by_id = dict(
+        zip(
+            hash_to_ids(f"town\0key\0{d.number}" for d in documents).to_pylist(),
+            documents,
+            strict=True,
+        )
     )
-    family = {i: d.copy_of if d.copy_kind else d.number for i, d in key.items()}
-    strange = [r for r in ledger if family[r["doc_id"]] != family[r["matched_doc_id"]]]
-    assert len(ledger) > 50 and len(strange) < 0.01 * len(own)
-    said = [s for d in own if not d.copy_kind for s in sentences(d.text) if len(s.split()) > 3]
-    assert len(set(said)) > 0.8 * len(said)
-    lengths = sorted(len(d.text) for d in own)
+    original_by_id = {i: d.copy_of if d.copy_kind else d.number for i, d in document_by_id.items()}
+    accidental_matches = [
+        r for r in ledger if original_by_id[r["doc_id"]] != original_by_id[r["matched_doc_id"]]
+    ]
+    assert len(ledger) > 50 and len(accidental_matches) < 0.01 * len(documents)
+    all_sentences = [
+        s
+        for d in documents
+        if not d.copy_kind
+        for s in split_sentences(d.text)
+        if len(s.split()) > 3
+    ]
+    assert len(set(all_sentences)) > 0.8 * len(all_sentences)
+    lengths = sorted(len(d.text) for d in documents)
     assert lengths[0] < 100 and lengths[-1] > 2000
-    assert {len(d.text.splitlines()) == 1 for d in own} == {True, False}
+    assert {len(d.text.splitlines()) == 1 for d in documents} == {True, False}
 
 
-# The same everywhere -----------------------------------------------------------------------------
+# Reproducibility ---------------------------------------------------------------------------------
 
 PROGRAM = (
     "import hashlib; from hallmark.tasks.corpus.town.documents import TownRates, compose_block;"
@@ -291,21 +319,21 @@ PROGRAM = (
 
 
 def test_the_same_seed_gives_the_same_documents_in_every_process():
-    found = set()
+    digests = set()
     for seed in ("1", "2"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             capture_output=True,
             text=True,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
         )
-        found.add(done.stdout)
-    assert len(found) == 1 and len(found.pop().strip()) == 64
+        digests.add(process.stdout)
+    assert len(digests) == 1 and len(digests.pop().strip()) == 64
 
 
-def test_dice_are_blake2b_in_counter_mode():
-    dice = KeyedRandom(7, "x")
-    drawn = [dice.draw_below(1000) for _ in range(10)]
+def test_random_numbers_are_blake2b_in_counter_mode():
+    rng = KeyedRandom(7, "x")
+    drawn = [rng.draw_below(1000) for _ in range(10)]
     data = [
         hashlib.blake2b(b"7\0x" + i.to_bytes(8, "big"), person=b"town").digest() for i in range(2)
     ]
@@ -313,7 +341,7 @@ def test_dice_are_blake2b_in_counter_mode():
     assert drawn == [number * 1000 // 2**64 for number in numbers[:10]]
 
 
-def test_other_seeds_and_longer_towns_are_what_they_should_be():
+def test_texts_depend_on_the_seed_but_not_on_the_size_of_the_town():
     texts = [
         [d.text for d in compose_block(0, n, seed, TownRates())]
         for n, seed in ((BLOCK_DOCUMENTS, 0), (2 * BLOCK_DOCUMENTS, 0), (BLOCK_DOCUMENTS, 1))
@@ -324,10 +352,10 @@ def test_other_seeds_and_longer_towns_are_what_they_should_be():
 # The grammar -------------------------------------------------------------------------------------
 
 
-def test_a_grammar_is_read_with_its_slots():
-    made = parse_rules("# said\n== a\nx {b}\n{^a b=c}, {$d}¶{!EMAIL}\n\n== b\nowl")
-    assert made["b"] == [(AnnotatedText("owl"),)]
-    assert made["a"] == [
+def test_a_grammar_is_parsed_with_its_slots():
+    rules = parse_rules("# comment\n== a\nx {b}\n{^a b=c}, {$d}¶{!EMAIL}\n\n== b\nowl")
+    assert rules["b"] == [(AnnotatedText("owl"),)]
+    assert rules["a"] == [
         (AnnotatedText("x "), RuleSlot("b")),
         (
             RuleSlot("b", True, True, bound_variable="c"),
@@ -337,41 +365,47 @@ def test_a_grammar_is_read_with_its_slots():
             RuleSlot("EMAIL", is_personal=True),
         ),
     ]
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"slot of the rule line .* is invalid"):
         parse_rules("== a\nx {b c}")
 
 
-def test_a_line_is_told_with_article_capital_and_places():
-    teller = GrammarExpander(KeyedRandom(1), {"year": "200"}, lambda kind, dice: f"<{kind}>")
+def test_a_line_is_expanded_with_articles_capitals_and_spans():
+    expander = GrammarExpander(KeyedRandom(1), {"year": "200"}, lambda kind, rng: f"<{kind}>")
     (line,) = parse_rules("== x\n{^a animal=it} and {$it} in {$year}: {!IP}, {a thing}")["x"]
-    said = teller.expand_line(line)
-    animal = teller.variables["it"]
+    expanded = expander.expand_line(line)
+    animal = expander.variables["it"]
     article = "An" if animal[0] in "aeiou" else "A"
-    assert said.text.startswith(f"{article} {animal} and {animal} in 200: <IP>, a")
-    assert [said.text[m.start : m.end] for m in said.spans] == ["<IP>"]
+    assert expanded.text.startswith(f"{article} {animal} and {animal} in 200: <IP>, a")
+    assert [expanded.text[span.start : span.end] for span in expanded.spans] == ["<IP>"]
 
 
-@pytest.mark.parametrize("said", ["{$a}", "{$a}!", "x {$a}", "x {$a}! {$b}", "¶{^$b}{$a}"])
-def test_every_piece_of_a_line_is_told(said):
-    teller = GrammarExpander(KeyedRandom(1), {"a": "one", "b": "two"}, lambda kind, dice: kind)
-    whole = said.replace("{$a}", "one").replace("{$b}", "two").replace("{^$b}", "Two")
-    assert teller.expand_line(parse_rules(f"== x\n{said}")["x"][0]).text == whole.replace("¶", "\n")
+@pytest.mark.parametrize("line", ["{$a}", "{$a}!", "x {$a}", "x {$a}! {$b}", "¶{^$b}{$a}"])
+def test_every_part_of_a_line_is_expanded(line):
+    expander = GrammarExpander(KeyedRandom(1), {"a": "one", "b": "two"}, lambda kind, rng: kind)
+    expected = line.replace("{$a}", "one").replace("{$b}", "two").replace("{^$b}", "Two")
+    assert expander.expand_line(parse_rules(f"== x\n{line}")["x"][0]).text == expected.replace(
+        "¶", "\n"
+    )
 
 
-def test_every_rule_is_used_and_no_line_is_there_twice():
-    made = {}
+def test_every_rule_is_used_and_no_line_is_repeated():
+    rules = {}
     for name in RULE_FILES:
-        made |= parse_rules((DATA_FOLDER / name).read_text())
+        rules |= parse_rules((DATA_FOLDER / name).read_text())
     used = {
-        p.name for lines in made.values() for line in lines for p in line if isinstance(p, RuleSlot)
+        p.name
+        for lines in rules.values()
+        for line in lines
+        for p in line
+        if isinstance(p, RuleSlot)
     } | set(GENERATOR_BY_TYPE)
     used |= {f"{kind}.{part}" for kind in REGISTER_BY_KIND for part in ("open", "body", "close")}
     used |= {"praise", "blame", "group", "job", "rude", "lookalike", "dialect", "unsafe"}
-    assert set(made) <= used
-    for name, lines in made.items():
-        many = Counter(lines)
-        if name not in ("person", "place", "spot"):  # where it is a weight
-            assert max(many.values()) == 1, (name, many.most_common(1))
+    assert set(rules) <= used
+    for name, lines in rules.items():
+        line_counts = Counter(lines)
+        if name not in ("person", "place", "spot"):  # where repetition is a weight
+            assert max(line_counts.values()) == 1, (name, line_counts.most_common(1))
 
 
 # The source --------------------------------------------------------------------------------------
@@ -380,48 +414,64 @@ def test_every_rule_is_used_and_no_line_is_there_twice():
 def test_ingest_reads_a_town_and_its_accounts_add_up(session):
     size = BLOCK_DOCUMENTS + 37
     town = {"kind": "town", "name": "here", "documents": size, "seed": 4}
-    made = ingest(IngestConfig(sources=[town], max_document_bytes=1000, partition_bytes=100_000))
-    rows = made["documents"].read(["doc_id", "text"]).to_pylist()
-    source = TownSource(**town)
-    own = [d for number in label_town_blocks(source) for d in compose_town_block(source, number)]
-    short = {d.number: d.text for d in own if len(d.text.encode()) <= 1000}
-    given = dict(
-        zip(hash_to_ids(f"here\0key\0{n}" for n in short).to_pylist(), short.values(), strict=True)
+    artifact = ingest(
+        IngestConfig(sources=[town], max_document_bytes=1000, partition_bytes=100_000)
     )
-    assert {row["doc_id"]: row["text"] for row in rows} == given
-    books = {b["unit"]: b for b in made["accounts"].read().to_pylist()}
-    assert books["rows"]["input"] == size and books["rows"]["kept"] == len(short)
-    assert books["rows"]["quarantined"] == size - len(short) > 0
-    assert books["bytes"]["input"] == sum(len(d.text.encode()) for d in own)
-    places = made["origins"].read(["file_name", "location"]).to_pylist()
-    assert {p["file_name"] for p in places} == {"documents 1 to 500", "documents 501 to 537"}
+    rows = artifact["documents"].read(["doc_id", "text"]).to_pylist()
+    source = TownSource(**town)
+    documents = [
+        d for number in label_town_blocks(source) for d in compose_town_block(source, number)
+    ]
+    short_texts = {d.number: d.text for d in documents if len(d.text.encode()) <= 1000}
+    expected = dict(
+        zip(
+            hash_to_ids(f"here\0key\0{n}" for n in short_texts).to_pylist(),
+            short_texts.values(),
+            strict=True,
+        )
+    )
+    assert {row["doc_id"]: row["text"] for row in rows} == expected
+    accounts_by_unit = {b["unit"]: b for b in artifact["accounts"].read().to_pylist()}
+    assert accounts_by_unit["rows"]["input"] == size and accounts_by_unit["rows"]["kept"] == len(
+        short_texts
+    )
+    assert accounts_by_unit["rows"]["quarantined"] == size - len(short_texts) > 0
+    assert accounts_by_unit["bytes"]["input"] == sum(len(d.text.encode()) for d in documents)
+    origins = artifact["origins"].read(["file_name", "location"]).to_pylist()
+    assert {p["file_name"] for p in origins} == {"documents 1 to 500", "documents 501 to 537"}
 
 
-def test_a_town_of_nothing_but_long_documents_says_so(session):
+def test_a_town_with_only_too_long_documents_is_refused(session):
     with pytest.raises(HallmarkError, match="no document could be read"):
         ingest(IngestConfig(sources=[{"kind": "town", "documents": 3}], max_document_bytes=10))
 
 
 def test_records_are_read_one_by_one():
-    meter = ReadCounts()
+    counts = ReadCounts()
     source = TownSource(kind="town", documents=20)
-    first = list(islice(read_town_documents(source, "0", 1 << 20, meter), 5))
-    assert [r.key for r in first] == ["0", "1", "2", "3", "4"] and meter.record_count == 5
-    assert [r.location for r in first] == [f"document {n}" for n in range(1, 6)]
+    first_records = list(islice(read_town_documents(source, "0", 1 << 20, counts), 5))
+    assert [r.key for r in first_records] == ["0", "1", "2", "3", "4"] and counts.record_count == 5
+    assert [r.location for r in first_records] == [f"document {n}" for n in range(1, 6)]
 
 
 def test_a_document_of_as_many_bytes_as_the_limit_is_read():
     source = TownSource(kind="town", documents=20)
-    whole = list(read_town_documents(source, "0", 1 << 20, ReadCounts()))
-    limit = sorted(r.raw_bytes for r in whole)[10]
-    meter = ReadCounts()
-    for before, found in zip(whole, read_town_documents(source, "0", limit, meter), strict=True):
-        assert found.raw_bytes == before.raw_bytes == len(before.text.encode())
-        if found.raw_bytes > limit:
-            assert (found.error, found.text, found.raw) == (TOO_LONG, "", before.text.encode())
+    all_records = list(read_town_documents(source, "0", 1 << 20, ReadCounts()))
+    limit = sorted(r.raw_bytes for r in all_records)[10]
+    counts = ReadCounts()
+    for full_record, record in zip(
+        all_records, read_town_documents(source, "0", limit, counts), strict=True
+    ):
+        assert record.raw_bytes == full_record.raw_bytes == len(full_record.text.encode())
+        if record.raw_bytes > limit:
+            assert (record.error, record.text, record.raw) == (
+                TOO_LONG,
+                "",
+                full_record.text.encode(),
+            )
         else:
-            assert (found.error, found.text) == ("", before.text)
-    assert (meter.record_count, meter.byte_count) == (20, sum(r.raw_bytes for r in whole))
+            assert (record.error, record.text) == ("", full_record.text)
+    assert (counts.record_count, counts.byte_count) == (20, sum(r.raw_bytes for r in all_records))
 
 
 def test_a_town_has_one_to_ten_million_documents():

@@ -1,4 +1,4 @@
-"""How much a town holds of what its config states, counted by hand."""
+"""Test how much of the configured shares a town contains, counted by hand."""
 
 from hallmark.tasks.corpus.evaluate_curation import (
     build_occupation_share_rows,
@@ -11,7 +11,7 @@ from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from hallmark.tasks.corpus.town.documents import load_town_lexicon, load_town_occupations
 from tests.tasks.corpora import given
 
-NOTHING = {
+EMPTY_TRUTH = {
     "copy_kind": "",
     "mentioned_groups": (),
     "opinion_groups": (),
@@ -24,7 +24,7 @@ NOTHING = {
     "has_unsafe_passage": False,
     "personal": False,
 }
-FULL = {
+FULL_TRUTH = {
     "mentioned_groups": ("Tamskers", "Ildriths"),
     "opinion_groups": ("Tamskers", "Ildriths"),
     "opinion_signs": ("negative", "positive"),
@@ -38,7 +38,7 @@ FULL = {
 }
 
 
-def test_the_rates_of_a_town_are_those_of_its_originals():
+def test_the_shares_of_a_town_are_those_of_its_originals():
     others = [
         {"mentioned_groups": ("Ildriths",)},
         {"rude_sentences": 1, "has_dialect": True},
@@ -46,12 +46,12 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
         {"occupations": ("baker",), "occupation_genders": ("men",), "has_unsafe_passage": True},
     ]
     copies = [
-        FULL | {"copy_kind": "exact"},
-        FULL | {"copy_kind": "near"},
-        FULL | {"copy_kind": "near"},
+        FULL_TRUTH | {"copy_kind": "exact"},
+        FULL_TRUTH | {"copy_kind": "near"},
+        FULL_TRUTH | {"copy_kind": "near"},
     ]
-    truth = [NOTHING | own for own in (FULL, *others, *copies)]
-    stated = {
+    truth = [EMPTY_TRUTH | features for features in (FULL_TRUTH, *others, *copies)]
+    rates = {
         "groups": 0.31,
         "opinions": 0.32,
         "negative_opinions": 0.33,
@@ -66,29 +66,30 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
         "exact_copies": 0.1,
         "near_copies": 0.2,
     }
-    source = TownSource(kind="town", name="here", documents=8, rates=stated)
-    found = [*build_property_share_rows(source, truth)]
-    assert {row["source"] for row in found} == {"here"}
-    told = {
+    source = TownSource(kind="town", name="here", documents=8, rates=rates)
+    rows = [*build_property_share_rows(source, truth)]
+    assert {row["source"] for row in rows} == {"here"}
+    shares = {
         (r["property_name"], r["population"]): (r["configured_share"], r["hits"], r["n"])
-        for r in found
+        for r in rows
     }
-    assert len(told) == len(found)
+    assert len(shares) == len(rows)
     opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_town_lexicon()}
     opinions |= {"opinions of Tamskers": (0.33, 1, 1), "opinions of Ildriths": (0.9, 0, 1)}
     women = {
-        f"mentions of a {job}": (usual, 0, 0) for job, usual in load_town_occupations().items()
+        f"mentions of a {job}": (default_share, 0, 0)
+        for job, default_share in load_town_occupations().items()
     }
     women |= {"mentions of a baker": (load_town_occupations()["baker"], 1, 2)}
     women |= {"mentions of a cooper": (0.95, 0, 1)}
-    assert told == {
+    assert shares == {
         ("exact copies", "documents"): (0.1, 1, 8),
         ("near copies", "documents"): (0.2, 2, 8),
         ("a people of the town", "originals"): (0.31, 2, 5),
         ("an opinion", "originals with a people"): (0.32, 1, 2),
-        **{("a negative opinion", among): share for among, share in opinions.items()},
+        **{("a negative opinion", population): share for population, share in opinions.items()},
         ("an occupation", "originals"): (0.34, 2, 5),
-        **{("a woman", among): share for among, share in women.items()},
+        **{("a woman", population): share for population, share in women.items()},
         ("rude speech", "originals"): (0.35, 2, 5),
         ("words that look rude", "originals"): (0.36, 1, 5),
         ("dialect", "originals"): (0.37, 2, 5),
@@ -97,17 +98,21 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
     }
 
 
-def test_occupations_that_the_profile_does_not_know_have_no_share(session):
-    parted = split_corpus(
+def test_occupations_without_mentions_in_the_profile_have_no_hits(session):
+    split_documents = split_corpus(
         given(["She was the baker. He met the baker."], ["here"]),
         SplitConfig(),
     )
-    planted = plant_canaries(parted, PlantCanariesConfig(enabled=False))
+    planted = plant_canaries(split_documents, PlantCanariesConfig(enabled=False))
     history = {"profile": profile_corpus(planted, planted, {}, {}, ProfileConfig())}
     source = TownSource(kind="town", name="here", rates={"women_by_occupation": {"cooper": 0.95}})
-    found = {row["occupation"]: row for row in build_occupation_share_rows(source, history)}
+    row_by_occupation = {
+        row["occupation"]: row for row in build_occupation_share_rows(source, history)
+    }
     shares = dict.fromkeys(load_town_occupations(), (0, 0)) | {"baker": (1, 2)}
-    assert {job: (row["hits"], row["n"]) for job, row in found.items()} == shares
-    stated = load_town_occupations() | {"cooper": 0.95}
-    assert {job: row["configured_share"] for job, row in found.items()} == stated
+    assert {job: (row["hits"], row["n"]) for job, row in row_by_occupation.items()} == shares
+    configured_shares = load_town_occupations() | {"cooper": 0.95}
+    assert {
+        job: row["configured_share"] for job, row in row_by_occupation.items()
+    } == configured_shares
     assert [*build_occupation_share_rows(source, {})] == []

@@ -1,4 +1,4 @@
-"""Scoring toxicity: windows, missing scores, and bounds that score nothing."""
+"""Scoring toxicity: windows, missing scores, and thresholds that need no new scores."""
 
 import hashlib
 
@@ -25,101 +25,105 @@ MILD = "The harbour was quiet in the morning and the boats lay still. "
 
 @given_values(st.text(alphabet="ab \n漢", max_size=400), st.integers(5, 60))
 def test_windows_cover_the_text_and_are_never_too_long(text, length):
-    found = list(split_into_windows(text, length))
-    assert "".join(text[start:end] for start, end in found) == text
-    assert all(end - start <= length for start, end in found)
-    assert all(start < end for start, end in found) or found == [(0, 0)]
-    assert (len(found) == 1) == (len(text) <= length)
-    # A cut stands behind a space wherever the last fifth of the window has one.
-    for start, end in found[:-1]:
+    windows = list(split_into_windows(text, length))
+    assert "".join(text[start:end] for start, end in windows) == text
+    assert all(end - start <= length for start, end in windows)
+    assert all(start < end for start, end in windows) or windows == [(0, 0)]
+    assert (len(windows) == 1) == (len(text) <= length)
+    # A window ends after a space if its last fifth contains one.
+    for start, end in windows[:-1]:
         tail = text[start + length - length // 5 : start + length]
         assert text[end - 1].isspace() or not any(c.isspace() for c in tail)
 
 
-def test_the_worst_window_of_a_long_document_counts(session):
+def test_the_most_toxic_window_of_a_long_document_counts(session):
     texts = [MILD * 60, MILD * 30 + RUDE + " " + MILD * 30, RUDE, ""]
     scores = score_toxicity(given(texts), None, ScoreToxicityConfig())["windows"].read().to_pylist()
-    documents = given(texts)["documents"].read()["doc_id"].to_pylist()
-    by_document = [[r for r in scores if r["doc_id"] == d] for d in documents]
-    assert [[r["window_index"] for r in rows] for rows in by_document] == [[*range(4)]] * 2 + [
-        [0]
-    ] * 2
-    worst = max(by_document[1], key=lambda r: r["toxicity"])
-    assert RUDE in texts[1][worst["char_start"] : worst["char_end"]]
-    assert max(r["toxicity"] for r in by_document[0]) < 0.2
-    assert by_document[2][0]["toxicity"] > 0.8
-    assert by_document[3][0]["toxicity"] is None  # an empty text has no score, not zero
+    doc_ids = given(texts)["documents"].read()["doc_id"].to_pylist()
+    windows_by_document = [[r for r in scores if r["doc_id"] == doc_id] for doc_id in doc_ids]
+    assert [[r["window_index"] for r in rows] for rows in windows_by_document] == [
+        [*range(4)]
+    ] * 2 + [[0]] * 2
+    most_toxic = max(windows_by_document[1], key=lambda r: r["toxicity"])
+    assert RUDE in texts[1][most_toxic["char_start"] : most_toxic["char_end"]]
+    assert max(r["toxicity"] for r in windows_by_document[0]) < 0.2
+    assert windows_by_document[2][0]["toxicity"] > 0.8
+    assert windows_by_document[3][0]["toxicity"] is None  # an empty text has no score, not zero
 
 
 def test_scores_do_not_depend_on_workers(tmp_path):
     texts = [f"{i} {RUDE if i % 7 == 0 else MILD}" for i in range(9_000)]
-    contents = []
+    digests = []
     for name, mapper in (("one", None), ("two", ProcessMapper(2))):
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
-            contents.append(
+            digests.append(
                 score_toxicity(given(texts, parts=4), None, ScoreToxicityConfig()).content_digest
             )
-    assert contents[0] == contents[1]
+    assert digests[0] == digests[1]
 
 
 def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path)
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
-    made = score_toxicity(given([MILD, ""]), None, ScoreToxicityConfig(scorer=scorer))
-    first, second = made["windows"].read()["toxicity"].to_pylist()
+    result = score_toxicity(given([MILD, ""]), None, ScoreToxicityConfig(scorer=scorer))
+    first, second = result["windows"].read()["toxicity"].to_pylist()
     assert 0 < first < 1
     assert second is None
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    assert made.manifest["parts"]["external"]["digest"] == digest
-    assert made["signals"].read()["toxicity"].to_pylist() == [first, None]
-    unscored = made.read_telemetry().to_pylist()
-    assert [r["value"] for r in unscored if r["metric"] == "unscored_windows"] == [1.0]
+    assert result.manifest["parts"]["external"]["digest"] == digest
+    assert result["signals"].read()["toxicity"].to_pylist() == [first, None]
+    measurements = result.read_telemetry().to_pylist()
+    assert [r["value"] for r in measurements if r["metric"] == "unscored_windows"] == [1.0]
 
 
-def test_another_threshold_scores_nothing_again(session):
-    seen = []
-    session.listener = lambda event: seen.append((event.kind, event.label))
+def test_another_threshold_needs_no_new_scores(session):
+    events = []
+    session.listener = lambda event: events.append((event.kind, event.label))
     documents = given([RUDE, MILD])
     for threshold in (0.5, 0.75):
         scores = score_toxicity(documents, None, ScoreToxicityConfig())
         rules = SelectConfig(rules={"toxicity": {"lt": threshold}})
-        made = select_documents(documents, {"toxicity": scores}, rules)
-        assert made["documents"].read()["text"].to_pylist() == [MILD]
-        assert made["ledger"].read()["threshold"].to_pylist() == [threshold]
-    runs = [label for kind, label in seen if kind == "done"]
+        selected = select_documents(documents, {"toxicity": scores}, rules)
+        assert selected["documents"].read()["text"].to_pylist() == [MILD]
+        assert selected["ledger"].read()["threshold"].to_pylist() == [threshold]
+    runs = [label for kind, label in events if kind == "done"]
     assert runs == ["given_documents", "score_toxicity", "select", "select"]
 
 
-def test_the_highest_window_that_has_a_score_is_the_signal():
-    """A window that failed, null or NaN, is missing and never zero."""
-    known = {0: [0.1, 0.75, 0.2], 1: [0.4375, None], 2: [None], 3: [float("nan"), 0.0]}
-    rows = [(i, n, score) for i, scores in known.items() for n, score in enumerate(scores)]
-    numbers, window, score = zip(*rows, strict=True)
-    found = compute_highest_scores(
+def test_the_signal_is_the_highest_score_of_all_windows():
+    """A window that failed has a null or NaN score, which counts as missing, never as zero."""
+    scores_by_document = {0: [0.1, 0.75, 0.2], 1: [0.4375, None], 2: [None], 3: [float("nan"), 0.0]}
+    rows = [
+        (i, n, all_scores)
+        for i, scores in scores_by_document.items()
+        for n, all_scores in enumerate(scores)
+    ]
+    documents, window_indices, all_scores = zip(*rows, strict=True)
+    signals = compute_highest_scores(
         {
-            "doc_id": hash_to_ids(map(str, numbers)),
-            "window_index": pa.array(window, pa.int32()),
-            **{head: pa.array(score, pa.float32()) for head in TOXICITY_HEADS},
+            "doc_id": hash_to_ids(map(str, documents)),
+            "window_index": pa.array(window_indices, pa.int32()),
+            **{head: pa.array(all_scores, pa.float32()) for head in TOXICITY_HEADS},
         }
     )
-    assert found["doc_id"].to_pylist() == hash_to_ids(map(str, known)).to_pylist()
+    assert signals["doc_id"].to_pylist() == hash_to_ids(map(str, scores_by_document)).to_pylist()
     for head in TOXICITY_HEADS:
-        assert found[head].to_pylist() == [0.75, 0.4375, None, 0.0]
+        assert signals[head].to_pylist() == [0.75, 0.4375, None, 0.0]
 
 
-def test_a_document_that_the_scorer_is_not_asked_about_is_one_window_without_a_score():
+def test_a_document_that_is_not_scored_has_one_window_without_a_score():
     texts = pa.array([MILD * 4, RUDE * 9], pa.large_string())
     batch = pa.record_batch({"doc_id": hash_to_ids(["a", "b"]), "text": texts})
-    found = score_document_windows(batch, np.array([True, False]), 100, ScorerConfig())
-    assert found["doc_id"].to_pylist() == hash_to_ids(["a", "a", "a", "b"]).to_pylist()
-    assert found["window_index"].to_pylist() == [0, 1, 2, 0]
-    assert (found["char_start"][3].as_py(), found["char_end"][3].as_py()) == (0, len(RUDE) * 9)
-    assert found["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
+    windows = score_document_windows(batch, np.array([True, False]), 100, ScorerConfig())
+    assert windows["doc_id"].to_pylist() == hash_to_ids(["a", "a", "a", "b"]).to_pylist()
+    assert windows["window_index"].to_pylist() == [0, 1, 2, 0]
+    assert (windows["char_start"][3].as_py(), windows["char_end"][3].as_py()) == (0, len(RUDE) * 9)
+    assert windows["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
 
 
-def test_no_documents_are_no_error(session):
+def test_an_empty_corpus_gives_empty_tables(session):
     documents = given([])
     scores = score_toxicity(documents, None, ScoreToxicityConfig())
     assert scores["signals"].row_count == 0

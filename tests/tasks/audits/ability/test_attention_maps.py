@@ -1,4 +1,4 @@
-"""Attention maps of all architectures, ours and transformers', and of hostile texts."""
+"""Test attention maps of all architectures and of unusual texts."""
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,39 +24,43 @@ STACKS = {
 }
 
 
-def own(folder, architecture="decoder"):
+def make_checkpoint(folder, architecture="decoder"):
     special = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
     return make_own(folder, special, architecture=architecture, n_kv_heads=1)
 
 
-def maps(folder, *texts, **settings):
+def compute_maps(folder, *texts, **settings):
     config = AttentionMapsConfig(texts=texts or (NURSE,), device="cpu", **settings)
     return attention_maps(folder_to_artifact(folder, "checkpoint"), config)
 
 
-def tables(artifact):
+def read_tables(artifact):
     return [artifact[name].read().to_pandas() for name in ("texts", "tokens", "weights")]
 
 
 @pytest.mark.parametrize("architecture", STACKS)
-def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_path, architecture):
-    folder = own(tmp_path, architecture)
-    texts, tokens, weights = tables(maps(folder, NURSE, AttentionText(text="Numbers: 0 1 2")))
+def test_tables_hold_the_weights_of_every_head(session, tmp_path, architecture):
+    folder = make_checkpoint(tmp_path, architecture)
+    texts, tokens, weights = read_tables(
+        compute_maps(folder, NURSE, AttentionText(text="Numbers: 0 1 2"))
+    )
     model = load_checkpoint(folder)
     assert set(weights["stack"]) == STACKS[architecture]
     for number in (1, 2):
-        read = tokens[tokens["text_id"] == number]
-        ids = read["token_id"].tolist()
+        token_rows = tokens[tokens["text_id"] == number]
+        ids = token_rows["token_id"].tolist()
         n = len(ids)
-        assert read["position"].tolist() == list(range(n))
-        found = weights[weights["text_id"] == number]
+        assert token_rows["position"].tolist() == list(range(n))
+        text_weights = weights[weights["text_id"] == number]
         for stack, layers in extract_attention_weights(model, ids).items():
-            rows = found[found["stack"] == stack].sort_values(
+            rows = text_weights[text_weights["stack"] == stack].sort_values(
                 ["layer", "head", "query_position", "key_position"]
             )
-            want = np.stack(layers)
-            assert want.shape == (2, 2, n, n) and len(rows) == want.size
-            np.testing.assert_array_equal(rows["weight"].to_numpy().reshape(want.shape), want)
+            expected = np.stack(layers)
+            assert expected.shape == (2, 2, n, n) and len(rows) == expected.size
+            np.testing.assert_array_equal(
+                rows["weight"].to_numpy().reshape(expected.shape), expected
+            )
             for column in ("layer", "head"):
                 assert set(rows[column]) == {1, 2}
             for column in ("query_position", "key_position"):
@@ -70,38 +74,40 @@ def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_
     assert texts["omitted_tokens"].tolist() == [0, 0] and texts["note"].tolist() == ["", ""]
 
 
-def test_tokens_lead_back_to_the_characters_and_the_word_is_found(session, tmp_path):
+def test_tokens_have_character_spans_and_the_word_is_found(session, tmp_path):
     text = "it sits, and it fits: été 😀"
-    sits = [AttentionText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)]
-    texts, tokens, _ = tables(maps(own(tmp_path), *sits))
+    attention_texts = [
+        AttentionText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)
+    ]
+    texts, tokens, _ = read_tables(compute_maps(make_checkpoint(tmp_path), *attention_texts))
     first = tokens[tokens["text_id"] == 1].to_dict("records")
     assert first[0]["token"] == "<|endoftext|>" and np.isnan(first[0]["char_start"])
     for row in first[1:]:
         assert row["token"] == text[int(row["char_start"]) : int(row["char_end"])]
     covered = {int(c) for row in first[1:] for c in (row["char_start"], row["char_end"] - 1)}
     assert {0, len(text) - 1} <= covered
-    asked = {
+    query_rows = {
         row["text_id"]: tokens[
             (tokens["text_id"] == row["text_id"]) & (tokens["position"] == row["query_position"])
         ]
         for row in texts.to_dict("records")
     }
-    ends = [int(asked[number]["char_end"].iloc[0]) for number in range(1, 6)]
-    wanted = ["it", "it sits, and it fits", "it sits", text, text]
-    # "its" stands only inside of another word.
-    assert ends == [len(part) for part in wanted]
+    ends = [int(query_rows[number]["char_end"].iloc[0]) for number in range(1, 6)]
+    expected_prefixes = ["it", "it sits, and it fits", "it sits", text, text]
+    # "its" occurs only within another word.
+    assert ends == [len(part) for part in expected_prefixes]
 
 
 @pytest.mark.parametrize(
     ("name", "stack"), [("gpt2_folder", "decoder"), ("bert_folder", "encoder")]
 )
 @torch.no_grad()
-def test_a_foreign_model_gives_the_weights_that_transformers_gives(session, request, name, stack):
+def test_weights_equal_those_of_transformers(session, request, name, stack):
     import transformers
 
     folder = request.getfixturevalue(name)
-    made = maps(folder)
-    _, tokens, weights = tables(made)
+    artifact = compute_maps(folder)
+    _, tokens, weights = read_tables(artifact)
     kind = "CausalLM" if stack == "decoder" else "MaskedLM"
     auto = getattr(transformers, f"AutoModelFor{kind}")
     model = auto.from_pretrained(folder, attn_implementation="eager").eval()
@@ -110,10 +116,10 @@ def test_a_foreign_model_gives_the_weights_that_transformers_gives(session, requ
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         assert ids == tokenizer(NURSE.text)["input_ids"]
     layers = model(torch.tensor([ids]), output_attentions=True).attentions
-    want = np.stack([layer[0] for layer in layers])
+    expected = np.stack([layer[0] for layer in layers])
     assert set(weights["stack"]) == {stack}
-    np.testing.assert_allclose(weights["weight"].to_numpy(), want.ravel(), atol=1e-6)
-    query = made["texts"].read()["query_position"][0].as_py()
+    np.testing.assert_allclose(weights["weight"].to_numpy(), expected.ravel(), atol=1e-6)
+    query = artifact["texts"].read()["query_position"][0].as_py()
     assert tokens["token"][query].strip() == "she"
 
 
@@ -126,59 +132,64 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
     )
     transformers.MambaForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    made = maps(folder)
-    assert made["weights"].row_count == made["tokens"].row_count == 0
-    [row] = made["texts"].read().to_pylist()
+    artifact = compute_maps(folder)
+    assert artifact["weights"].row_count == artifact["tokens"].row_count == 0
+    [row] = artifact["texts"].read().to_pylist()
     assert "gives no attention weights" in row["note"] and row["query_position"] is None
 
 
-def test_what_is_too_long_is_cut_and_said(session, tmp_path):
-    folder = own(tmp_path)  # its context is 48
-    long = "0 1 2 3 4 5 6 7 8 9 10 11 12 " * 20
-    chosen = (
-        AttentionText(text=f"{long} she", word="she"),
-        AttentionText(text=long.strip(), word="3"),
+def test_long_texts_are_truncated_with_a_note(session, tmp_path):
+    folder = make_checkpoint(tmp_path)  # its context length is 48
+    long_text = "0 1 2 3 4 5 6 7 8 9 10 11 12 " * 20
+    attention_texts = (
+        AttentionText(text=f"{long_text} she", word="she"),
+        AttentionText(text=long_text.strip(), word="3"),
     )
-    texts, tokens, _ = tables(maps(folder, *chosen, max_tokens=256))
+    texts, tokens, _ = read_tables(compute_maps(folder, *attention_texts, max_tokens=256))
     assert (tokens.groupby("text_id").size() == 48).all()
     assert (texts["omitted_tokens"] > 200).all()
     assert "was not read" in texts["note"][0] and texts["note"][1] == ""
     assert texts["query_position"][0] == 47 and texts["query_position"][1] < 20
-    assert (tables(maps(folder, *chosen, max_tokens=7))[1].groupby("text_id").size() == 7).all()
+    assert (
+        read_tables(compute_maps(folder, *attention_texts, max_tokens=7))[1]
+        .groupby("text_id")
+        .size()
+        == 7
+    ).all()
 
 
 def test_the_names_of_special_tokens_are_plain_text(session, tmp_path):
-    chosen = AttentionText(text="<|endoftext|><|pad|>", word="pad")
-    _, tokens, _ = tables(maps(own(tmp_path), chosen))
+    attention_text = AttentionText(text="<|endoftext|><|pad|>", word="pad")
+    _, tokens, _ = read_tables(compute_maps(make_checkpoint(tmp_path), attention_text))
     assert (tokens["token_id"] == 0).sum() == 1 and (tokens["token_id"] == 1).sum() == 0
-    assert "".join(tokens["token"][1:]) == chosen.text
+    assert "".join(tokens["token"][1:]) == attention_text.text
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("text_config", "words"),
     [
         ({"text": ""}, "is empty"),
         ({"text": " \n"}, "is empty"),
         ({"text": "half \ud800"}, "unicode"),
         ({"text": "x" * 2001}, "2000"),
-        ({"text": "a b", "word": "c"}, "does not stand"),
+        ({"text": "a b", "word": "c"}, "does not occur"),
         ({"text": "a b", "word": ""}, "is empty"),
         ({"text": "a b", "wrod": "a"}, "Extra"),
     ],
 )
-def test_texts_that_cannot_be_shown_are_refused(given, words):
+def test_texts_that_cannot_be_shown_are_refused(text_config, words):
     with pytest.raises(ValidationError, match=words):
-        AttentionMapsConfig(texts=[given])
+        AttentionMapsConfig(texts=[text_config])
 
 
 def test_no_text_leaves_empty_tables(session, tmp_path):
     config = AttentionMapsConfig(texts=())
-    made = attention_maps(folder_to_artifact(own(tmp_path), "checkpoint"), config)
-    assert [made[name].row_count for name in ("texts", "tokens", "weights")] == [0, 0, 0]
+    artifact = attention_maps(folder_to_artifact(make_checkpoint(tmp_path), "checkpoint"), config)
+    assert [artifact[name].row_count for name in ("texts", "tokens", "weights")] == [0, 0, 0]
 
 
 def test_the_same_checkpoint_gives_the_same_tables(session, tmp_path):
-    folder = own(tmp_path)
-    first, again = maps(folder, NURSE), maps(folder, NURSE, max_tokens=65)
+    folder = make_checkpoint(tmp_path)
+    first, again = compute_maps(folder, NURSE), compute_maps(folder, NURSE, max_tokens=65)
     assert first.fingerprint != again.fingerprint and first.content_digest == again.content_digest
     assert pc.max(first["weights"].read()["weight"]).as_py() <= 1

@@ -1,4 +1,4 @@
-"""The n-gram models against a plain-Python implementation of the paper's equations."""
+"""Test the n-gram models against a plain Python implementation of the paper's equations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hallmark.tasks.audits.ability.baselines import (
 documents = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=12)
 
 
-class Plain:
+class PlainKneserNey:
     """Interpolated modified Kneser-Ney with dictionaries, n-gram by n-gram."""
 
     def __init__(self, texts: Sequence[Sequence[int]], order: int, vocab_size: int) -> None:
@@ -56,14 +56,18 @@ class Plain:
         context = context[max(0, len(context) - self.order + 1) :]
         k = len(context) + 1
         shorter = self.p(event, context[1:]) if context else 1 / len(self.events)
-        inside = {g: c for g, c in self.counts[k].items() if g[:-1] == context}
-        total = sum(inside.values())
+        counts_after_context = {g: c for g, c in self.counts[k].items() if g[:-1] == context}
+        total = sum(counts_after_context.values())
         if not total:
             return shorter
-        cut = {g: self.discounts[k][min(c, 3)] for g, c in inside.items()}
+        cut = {g: self.discounts[k][min(c, 3)] for g, c in counts_after_context.items()}
         gram = (*context, event)
-        own = (inside[gram] - cut[gram]) / total if gram in inside else 0.0
-        return own + sum(cut.values()) / total * shorter
+        own_share = (
+            (counts_after_context[gram] - cut[gram]) / total
+            if gram in counts_after_context
+            else 0.0
+        )
+        return own_share + sum(cut.values()) / total * shorter
 
 
 def random_texts(count: int, seed: int, vocabulary: int = 4) -> list[list[int]]:
@@ -78,26 +82,26 @@ def random_texts(count: int, seed: int, vocabulary: int = 4) -> list[list[int]]:
 
 
 @settings(max_examples=80, deadline=None)
-@example([[]], 4, [[]])  # no n-gram of the order at all
+@example([[]], 4, [[]])  # no n-gram of this order
 @example([[]], 5, [[1, 2, 3, 0, 1]])
 @given(documents, st.integers(1, 5), documents)
-def test_probabilities_are_those_of_the_equations(
+def test_probabilities_equal_the_equations(
     train: list[list[int]], order: int, test: list[list[int]]
 ) -> None:
-    model, plain = NgramModel(train, order, 4), Plain(train, order, 4)
-    found = model.compute_token_probs(test, with_end=True)
+    model, plain = NgramModel(train, order, 4), PlainKneserNey(train, order, 4)
+    probabilities = model.compute_token_probs(test, with_end=True)
     expected = [
         plain.p(event, ("begin", *text[:i]))
         for text in test
         for i, event in enumerate([*text, "end"])
     ]
-    assert found == pytest.approx(expected, rel=1e-9)
+    assert probabilities == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 3, 40, 400])
-def test_probabilities_sum_to_one_behind_every_context(order: int, count: int) -> None:
-    """Brute force over all contexts of up to four tokens and all events."""
+def test_probabilities_sum_to_one_after_every_context(order: int, count: int) -> None:
+    """By brute force over all contexts of up to four tokens and all events."""
     model = NgramModel(random_texts(count, seed=count), order, 4)
     for length in range(5):
         for context in product(range(4), repeat=length):
@@ -109,17 +113,17 @@ def test_probabilities_sum_to_one_behind_every_context(order: int, count: int) -
 
 def test_discounts_come_from_the_counts_of_counts() -> None:
     counts = np.array([1] * 40 + [2] * 20 + [3] * 10 + [4] * 5 + [9])
-    # Y = 40 / (40 + 2 * 20) = 0.5 by hand
+    # Y = 40 / (40 + 2 * 20) = 0.5
     assert estimate_kneser_ney_discounts(counts) == pytest.approx(
         (1 - 0.5, 2 - 3 * 0.5 * 0.5, 3 - 4 * 0.5 * 0.5)
     )
     assert estimate_kneser_ney_discounts(np.array([1, 1, 1])) == FALLBACK_DISCOUNTS
 
 
-def test_estimated_discounts_take_part() -> None:
-    """A corpus large enough for all three discounts, against the plain implementation."""
+def test_estimated_discounts_are_used() -> None:
+    """The corpus is large enough for all three discounts."""
     train = random_texts(300, seed=5, vocabulary=12)
-    model, plain = NgramModel(train, 3, 12), Plain(train, 3, 12)
+    model, plain = NgramModel(train, 3, 12), PlainKneserNey(train, 3, 12)
     assert (
         plain.discounts[3][1:] != FALLBACK_DISCOUNTS
         and plain.discounts[2][1:] != FALLBACK_DISCOUNTS
@@ -129,8 +133,8 @@ def test_estimated_discounts_take_part() -> None:
     assert model.compute_token_probs(test) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_higher_order_pays_where_there_is_order_to_find() -> None:
-    """A cycle of three: after one token the next is known, so a bigram costs next to nothing."""
+def test_a_higher_order_predicts_a_cycle_better() -> None:
+    """In a cycle of three, one token determines the next, so a bigram costs almost nothing."""
     text = [0, 1, 2] * 200
     unigram = NgramModel([text], 1, 3).compute_document_bits([text])[0] / len(text)
     bigram = NgramModel([text], 2, 3).compute_document_bits([text])[0] / len(text)
@@ -138,7 +142,7 @@ def test_a_higher_order_pays_where_there_is_order_to_find() -> None:
     assert bigram < 0.05
 
 
-def test_bits_are_summed_by_document_also_empty_ones() -> None:
+def test_bits_are_summed_by_document() -> None:
     model = NgramModel(random_texts(50, seed=1), 3, 4)
     texts = [[0, 1], [], [2, 2, 0]]
     costs = -np.log2(model.compute_token_probs(texts))
@@ -148,16 +152,16 @@ def test_bits_are_summed_by_document_also_empty_ones() -> None:
 
 
 def test_keys_do_not_collide_in_a_large_vocabulary() -> None:
-    """Five tokens of 250,000 do not fit into 64 bits as digits; as numbers of n-grams they do."""
+    """Five tokens of 250,000 do not fit into 64 bits as digits, but as n-gram numbers they do."""
     size = 250_000
     train = [[size - 1, size - 2, size - 3, size - 4, size - 5], [0, 1, 2, 3, 4]] * 3
     model = NgramModel(train, 5, size)
-    seen = model.compute_token_probs([train[0]])[-1]
-    other = model.compute_token_probs([[0, 1, 2, 3, size - 5]])[-1]
-    assert seen > 0.4 and other < 0.1
+    seen_prob = model.compute_token_probs([train[0]])[-1]
+    unseen_prob = model.compute_token_probs([[0, 1, 2, 3, size - 5]])[-1]
+    assert seen_prob > 0.4 and unseen_prob < 0.1
 
 
-def test_gzip_counts_what_the_program_writes() -> None:
+def test_gzip_bits_equal_the_output_of_the_program() -> None:
     texts = [random.Random(i).randbytes(50) + b"and the same again " * 9 for i in range(30)]
     program = subprocess.run(
         ["gzip", "-9", "-n", "-c"], input=b"".join(texts), capture_output=True, check=True
@@ -166,13 +170,13 @@ def test_gzip_counts_what_the_program_writes() -> None:
     assert gzip.decompress(program.stdout) == b"".join(texts)
 
 
-def test_the_jackknife_error_is_that_of_a_mean_where_gzip_cannot_compress() -> None:
-    """Random bytes cost the same everywhere: no error; mixed groups: one that is not zero."""
+def test_the_jackknife_error_of_incompressible_text_is_that_of_a_mean() -> None:
+    """Random bytes cost the same everywhere, so there is no error; mixed groups have one."""
     flat = [random.Random(i).randbytes(2000) for i in range(40)]
     value, error, groups = estimate_gzip_bits_per_byte(flat)
     assert groups == 20 and value == pytest.approx(8, abs=0.02) and error < 0.01
     mixed = [text if i % 2 else b"a" * 2000 for i, text in enumerate(flat)]
     value, error, _ = estimate_gzip_bits_per_byte(mixed, group_count=40)
-    # Costs of 8 and about 0 in equal number: the error of the mean is 4 / sqrt(40), about 0.63.
+    # Half of the texts cost 8 and half about 0: the error of the mean is 4 / sqrt(40), about 0.63.
     assert error == pytest.approx(4 / np.sqrt(40), rel=0.1)
     assert np.isnan(estimate_gzip_bits_per_byte([b"only one"])[1])

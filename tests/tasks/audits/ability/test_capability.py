@@ -1,4 +1,4 @@
-"""Bits per byte and cloze accuracy of a trained subject, and its checkpoints side by side."""
+"""Test bits per byte and cloze accuracy of a trained model, and comparisons of its checkpoints."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=20_000)
 def trained(
     tmp_path_factory: pytest.TempPathFactory, forked_trainers: None
 ) -> tuple[Session, Artifact, list[Artifact]]:
-    """A session, its corpus, and the checkpoints of a training, untrained to last."""
+    """A session, its corpus and the checkpoints of a training, from untrained to last."""
     session = Session(Store(tmp_path_factory.mktemp("trained")))
-    _, made = run(Path(session.store.uri))
-    names = made["checkpoints"].read()["artifact"].to_pylist()
-    found = [session.store.find_artifact(*name.split("/")) for name in names]
+    _, training = run(Path(session.store.uri))
+    names = training["checkpoints"].read()["artifact"].to_pylist()
+    artifacts = [session.store.find_artifact(*name.split("/")) for name in names]
     with open_session(session):
-        return session, split_corpus(200), [artifact for artifact in found if artifact]
+        return session, split_corpus(200), [artifact for artifact in artifacts if artifact]
 
 
 @pytest.fixture(scope="module")
 def audited(trained: tuple[Session, Artifact, list[Artifact]]) -> Artifact:
     session, corpus, checkpoints = trained
     with open_session(session):
-        return measured(checkpoints[-1], corpus)
+        return audit_model(checkpoints[-1], corpus)
 
 
-def measured(subject: Artifact, corpus: Artifact) -> Artifact:
-    beside = capability_baselines(subject, corpus, CONFIG.baselines_config)
-    return audit_capability(subject, corpus, beside, CONFIG)
+def audit_model(checkpoint_artifact: Artifact, corpus: Artifact) -> Artifact:
+    baselines = capability_baselines(checkpoint_artifact, corpus, CONFIG.baselines_config)
+    return audit_capability(checkpoint_artifact, corpus, baselines, CONFIG)
 
 
-def value(artifact: Artifact, slice_: str, metric: str = "bits_per_byte") -> dict[str, Any]:
+def get_finding(artifact: Artifact, slice_: str, metric: str = "bits_per_byte") -> dict[str, Any]:
     rows = artifact["findings"].read().to_pylist()
     (row,) = [r for r in rows if r["metric"] == metric and r["slice"] == slice_]
     return row
 
 
-def held_out(corpus: Artifact) -> list[str]:
+def read_validation_texts(corpus: Artifact) -> list[str]:
     rows = corpus["documents"].read().to_pylist()
     return [row["text"] for row in rows if row["split"] == "validation"]
 
@@ -95,7 +95,7 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
     for row in rows:
         ids = tokenizer.encode(texts[row["doc_id"]]).ids
         assert (row["tokens"], row["bytes"]) == (len(ids), len(texts[row["doc_id"]].encode()))
-    # Token by token, each from a forward pass of its own: a window of 32 moves on by 16.
+    # Token by token in separate forward passes; a window of 32 tokens moves by 16.
     for row in rows[:4]:
         opened = [0, *tokenizer.encode(texts[row["doc_id"]]).ids]
         bits = 0.0
@@ -119,7 +119,9 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
         assert row["n"] == len(rows)
         assert row["low"] <= row["value"] <= row["high"]
         if row["metric"] == "cloze_accuracy" or row["evidence_table"] == "pairs":
-            outcome_column = "preference_score" if row["table"] == "pairs" else "is_correct"
+            outcome_column = (
+                "preference_score" if row["evidence_table"] == "pairs" else "is_correct"
+            )
             assert row["value"] == pytest.approx(np.mean(rows[outcome_column].to_pylist()))
         elif (tags := parse_tags(row)).get("part") in columns:
             bits = sum(rows[columns[tags["part"]]].to_pylist())
@@ -130,78 +132,78 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
     assert len(sources) > 0
 
 
-def nouns_said(artifact: Artifact) -> float:
+def compute_noun_share(artifact: Artifact) -> float:
     rows = [r for r in artifact["samples"].read().to_pylist() if r["text_kind"] == "cloze"]
     answers = {row["answer"] for row in rows}
     return float(np.mean([extract_first_word(row["continuation"]) in answers for row in rows]))
 
 
-def test_a_trained_model_beats_itself_untrained_and_the_controls_hold(
+def test_a_trained_model_beats_the_untrained_one(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
     session, corpus, checkpoints = trained
     with open_session(session):
-        untrained = measured(checkpoints[0], corpus)
-    assert value(audited, "model")["high"] < value(untrained, "model")["low"]
-    for slice_ in ("gzip", "bigram", "fivegram", "recurrent"):  # the same tokens of the same text
-        assert value(audited, slice_)["value"] == value(untrained, slice_)["value"]
-    assert value(audited, "model")["value"] < value(audited, "gzip")["value"]
-    difference = value(audited, "baseline=bigram", "bits_per_byte_difference")
+        untrained = audit_model(checkpoints[0], corpus)
+    assert get_finding(audited, "model")["high"] < get_finding(untrained, "model")["low"]
+    for slice_ in ("gzip", "bigram", "fivegram", "recurrent"):  # same tokens of the same text
+        assert get_finding(audited, slice_)["value"] == get_finding(untrained, slice_)["value"]
+    assert get_finding(audited, "model")["value"] < get_finding(audited, "gzip")["value"]
+    difference = get_finding(audited, "baseline=bigram", "bits_per_byte_difference")
     assert difference["value"] == pytest.approx(
-        value(audited, "model")["value"] - value(audited, "bigram")["value"]
+        get_finding(audited, "model")["value"] - get_finding(audited, "bigram")["value"]
     )
-    # Which noun comes last is drawn by lot: all there is to learn is that it is one of them.
-    assert nouns_said(audited) > 0.2 > nouns_said(untrained)
+    # The last noun is random: a model can only learn that it is one of them.
+    assert compute_noun_share(audited) > 0.2 > compute_noun_share(untrained)
     for artifact in (audited, untrained):
         verdicts = [r for r in artifact["findings"].read().to_pylist() if r["control"]]
         assert {r["verdict"] for r in verdicts} == {"pass"}
         assert {r["control"] for r in verdicts} == {"positive", "negative"}
 
 
-def test_baselines_are_over_the_same_text(
+def test_baselines_use_the_held_out_text(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
     _, corpus, checkpoints = trained
-    texts = held_out(corpus)
+    texts = read_validation_texts(corpus)
     size = sum(len(text.encode()) for text in texts)
     tokenizer = load_tokenizer(checkpoints[0].fetch_directory() / "tokenizer.json")
     train = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
     for name, order in (("bigram", 2), ("fivegram", 5)):
         model = NgramModel([tokenizer.encode(t).ids for t in train], order, 300)
         bits = model.compute_document_bits([tokenizer.encode(t).ids for t in texts]).sum()
-        assert value(audited, name)["value"] == pytest.approx(bits / size)
-    # gzip sees the documents in the order of their hash; another order changes it a little.
+        assert get_finding(audited, name)["value"] == pytest.approx(bits / size)
+    # gzip reads the documents in the order of their hash; another order changes the size slightly.
     expected = count_gzip_bits([text.encode() for text in texts]) / size
-    assert value(audited, "gzip")["value"] == pytest.approx(expected, rel=0.05)
+    assert get_finding(audited, "gzip")["value"] == pytest.approx(expected, rel=0.05)
 
 
-def test_the_same_audit_twice_leaves_the_same_bytes(
+def test_a_repeated_audit_gives_the_same_bytes(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact, tmp_path: Path
 ) -> None:
     _, corpus, checkpoints = trained
     with open_session(Session(Store(tmp_path))):
-        assert measured(checkpoints[-1], corpus).content_digest == audited.content_digest
+        assert audit_model(checkpoints[-1], corpus).content_digest == audited.content_digest
 
 
-def test_checkpoints_of_one_training_stand_beside_the_same_baselines(
+def test_checkpoints_of_one_training_share_baselines(
     trained: tuple[Session, Artifact, list[Artifact]],
 ) -> None:
     session, corpus, checkpoints = trained
 
-    def beside(subject: Artifact, **settings: Any) -> str:
+    def compute_fingerprint(subject: Artifact, **settings: Any) -> str:
         config = CONFIG.model_copy(update=settings)
         return capability_baselines(subject, corpus, config.baselines_config).fingerprint
 
     with open_session(session):
-        found = beside(checkpoints[-1])
-        assert {beside(subject) for subject in checkpoints} == {found}
-        assert beside(checkpoints[0], max_passages=9, device="cpu") == found
-        assert beside(checkpoints[0], recurrent_tokens=10_000) != found
+        fingerprint = compute_fingerprint(checkpoints[-1])
+        assert {compute_fingerprint(subject) for subject in checkpoints} == {fingerprint}
+        assert compute_fingerprint(checkpoints[0], max_passages=9, device="cpu") == fingerprint
+        assert compute_fingerprint(checkpoints[0], recurrent_tokens=10_000) != fingerprint
 
 
 @pytest.mark.parametrize("kind", ["causal", "masked"])
-def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
-    """A GPT-2 and a BERT of random weights, as transformers saves them."""
+def test_transformers_models(kind: str, tmp_path: Path) -> None:
+    """A GPT-2 and a BERT with random weights, as transformers saves them."""
     from transformers import (
         BertConfig,
         BertForMaskedLM,
@@ -214,7 +216,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
 
     folder = tmp_path / "model"
     tokenizer = train_tokenizer_by_kind(iter([sentences(100)]), TokenizerConfig(vocab_size=300))
-    wrapped = PreTrainedTokenizerFast(
+    fast_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|endoftext|>",
         eos_token="<|endoftext|>",
@@ -223,9 +225,9 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         cls_token="<|endoftext|>",
         sep_token="<|endoftext|>",
     )
-    wrapped.save_pretrained(folder)
+    fast_tokenizer.save_pretrained(folder)
     if kind == "causal":
-        made: Any = GPT2LMHeadModel(
+        model: Any = GPT2LMHeadModel(
             GPT2Config(
                 vocab_size=300,
                 n_positions=64,
@@ -238,7 +240,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
             )
         )
     else:
-        made = BertForMaskedLM(
+        model = BertForMaskedLM(
             BertConfig(
                 vocab_size=300,
                 hidden_size=16,
@@ -249,21 +251,18 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
                 pad_token_id=1,
             )
         )
-    made.save_pretrained(folder)
+    model.save_pretrained(folder)
     with open_session(Session(Store(tmp_path / "store"))):
-        audited = measured(folder_to_artifact(folder, "checkpoint"), split_corpus(60))
-    assert value(audited, "bigram")["value"] > 0
+        audited = audit_model(folder_to_artifact(folder, "checkpoint"), split_corpus(60))
+    assert get_finding(audited, "bigram")["value"] > 0
     if kind == "causal":
-        found = value(audited, "model")
-        assert found["value"] > 8 / 3  # random weights: about log2(300) bits a token
-        assert value(audited, "", "cloze_accuracy")["n"] > 0
+        finding = get_finding(audited, "model")
+        assert finding["value"] > 8 / 3  # random weights: about log2(300) bits per token
+        assert get_finding(audited, "", "cloze_accuracy")["n"] > 0
     else:
         for metric, slice_ in (("bits_per_byte", "model"), ("cloze_accuracy", "")):
-            row = value(audited, slice_, metric)
+            row = get_finding(audited, slice_, metric)
             assert row["value"] is None and "masked language model" in row["method"]
-
-
-# Subjects of known answers --------------------------------------------------------------------
 
 
 def test_baselines_of_other_text_or_settings_are_refused(
@@ -271,17 +270,17 @@ def test_baselines_of_other_text_or_settings_are_refused(
 ) -> None:
     session, corpus, checkpoints = trained
     with open_session(session):
-        subject = checkpoints[-1]
-        other = split_corpus(160)
-        own = CONFIG.baselines_config
-        changed = own.model_copy(update={"recurrent_tokens": 10_000})
-        for given, settings in ((other, own), (corpus, changed)):
-            beside = capability_baselines(subject, given, settings)
-            with pytest.raises(HallmarkError, match="is of another corpus, or of other settings"):
-                audit_capability(subject, corpus, beside, CONFIG)
+        last_checkpoint = checkpoints[-1]
+        other_corpus = split_corpus(160)
+        settings_of_audit = CONFIG.baselines_config
+        changed = settings_of_audit.model_copy(update={"recurrent_tokens": 10_000})
+        for baseline_corpus, settings in ((other_corpus, settings_of_audit), (corpus, changed)):
+            baselines = capability_baselines(last_checkpoint, baseline_corpus, settings)
+            with pytest.raises(HallmarkError, match="was computed from another corpus or with"):
+                audit_capability(last_checkpoint, corpus, baselines, CONFIG)
 
 
-def test_where_is_json(audited: Artifact) -> None:
+def test_evidence_filters_are_json(audited: Artifact) -> None:
     for row in audited["findings"].read().to_pylist():
         assert isinstance(json.loads(row["evidence_filter"]), dict)
 
@@ -289,34 +288,37 @@ def test_where_is_json(audited: Artifact) -> None:
 def test_checkpoints_are_compared_document_by_document(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
-    """Bits per byte is a ratio of two sums: what the second costs more, by the bytes of all, with
-    each document left out in turn."""
+    """The change of bits per byte is a ratio of sums; its error is that of a jackknife."""
     session, corpus, checkpoints = trained
     with open_session(session):
-        first = measured(checkpoints[0], corpus)
-    found = {
+        first = audit_model(checkpoints[0], corpus)
+    comparisons = {
         (c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
         for c in compare_findings([first, audited], [(0, 1)])
     }
-    sides = [
+    samples = [
         select_evidence(a["samples"].read(), {"text_kind": "held-out text"})
         for a in (first, audited)
     ]
-    assert sides[0]["doc_id"] == sides[1]["doc_id"]
-    less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
-    sizes = sides[0]["bytes"].to_numpy()
-    n, ratio = len(sizes), less.sum() / sizes.sum()
-    without = [np.delete(less, i).sum() / np.delete(sizes, i).sum() for i in range(n)]
-    error = np.sqrt((n - 1) / n * ((np.array(without) - ratio) ** 2).sum())
-    rows, change = found["bits_per_byte", "model"]
+    assert samples[0]["doc_id"] == samples[1]["doc_id"]
+    bit_differences = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(samples)))
+    sizes = samples[0]["bytes"].to_numpy()
+    n, ratio = len(sizes), bit_differences.sum() / sizes.sum()
+    jackknife_ratios = [
+        np.delete(bit_differences, i).sum() / np.delete(sizes, i).sum() for i in range(n)
+    ]
+    error = np.sqrt((n - 1) / n * ((np.array(jackknife_ratios) - ratio) ** 2).sum())
+    rows, change = comparisons["bits_per_byte", "model"]
     assert change["n"] == n and len({*sizes}) > 1
     assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"])
-    alike = re.search(r"weigh as (\d+)", change["method"])  # documents of one size
-    freedom = int(alike[1]) - 1 if alike else n - 1
+    effective_size = re.search(
+        r"weigh as (\d+)", change["method"]
+    )  # documents have different sizes
+    freedom = int(effective_size[1]) - 1 if effective_size else n - 1
     assert 1 < freedom <= n - 1
-    half = scipy.stats.t.ppf(0.975, freedom) * error
+    half_width = scipy.stats.t.ppf(0.975, freedom) * error
     assert [change["value"], change["low"], change["high"]] == pytest.approx(
-        [ratio, ratio - half, ratio + half]
+        [ratio, ratio - half_width, ratio + half_width]
     )
     assert change["p"] == pytest.approx(2 * scipy.stats.t.sf(abs(ratio) / error, freedom))
     assert 0 < change["p"] < change["p_corrected"]
@@ -326,25 +328,25 @@ def test_checkpoints_are_compared_document_by_document(
         ("agreement_accuracy", "model, distance=3"),
         ("garden_path_share", "model"),
     ):
-        rows, change = found[metric, part]
+        rows, change = comparisons[metric, part]
         assert change["n"] == rows[0]["n"]
         assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"], abs=1e-12)
-    # Baselines are the same beside both.
+    # Baselines are equal in both audits.
     assert all(
         change is None
-        for (_, part), (_, change) in found.items()
+        for (_, part), (_, change) in comparisons.items()
         if {"bigram", "fivegram", "recurrent", "gzip"} & {*part.split(", ")}
     )
 
 
-class Rewritten(StageConfig):
-    """Rows of samples, as JSON."""
+class SamplesConfig(StageConfig):
+    """Rows of the table of samples, as JSON."""
 
     samples: str
 
 
-@stage(name="resampled", tables={"samples": SAMPLES})
-def resampled(config: Rewritten, context: StageContext) -> None:
+@stage(name="written_samples", tables={"samples": SAMPLES})
+def write_samples(config: SamplesConfig, context: StageContext) -> None:
     rows = [
         {**row, "doc_id": row["doc_id"] and bytes.fromhex(row["doc_id"])}
         for row in json.loads(config.samples)
@@ -352,7 +354,7 @@ def resampled(config: Rewritten, context: StageContext) -> None:
     context.get_table_writer("samples").write(pa.Table.from_pylist(rows, schema=SAMPLES))
 
 
-class Measured(NamedTuple):
+class AuditedExample(NamedTuple):
     name: str
     audit: Artifact
 
@@ -360,16 +362,20 @@ class Measured(NamedTuple):
         return self.audit if stage == "audit" else None
 
 
-def test_other_held_out_texts_are_not_compared(
+def test_audits_of_different_held_out_texts_are_not_compared(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
-    """Nor those that have the same names, but were cut otherwise; a masked model is asked for no
-    last words, and compared in all else."""
+    """Documents with equal ids but other sizes count as different texts.
+
+    A masked model has no bits and no cloze passages, and can still be compared.
+    """
     session, _, checkpoints = trained
 
-    def rewritten(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Measured:
+    def rewrite_samples(
+        change: Callable[[dict[str, Any]], dict[str, Any] | None],
+    ) -> AuditedExample:
         rows = [change(row) for row in audited["samples"].read().to_pylist()]
-        config = Rewritten(
+        config = SamplesConfig(
             samples=json.dumps(
                 [
                     {k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}
@@ -378,17 +384,21 @@ def test_other_held_out_texts_are_not_compared(
                 ]
             )
         )
-        return Measured("other", cast(Artifact, resampled(config)))
+        return AuditedExample("other", cast(Artifact, write_samples(config)))
 
     with open_session(session):
-        others = Measured("other", measured(checkpoints[-1], split_corpus(160)))
-        cut = rewritten(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
-        masked = rewritten(lambda row: row | {"model_bits": None} if row["bytes"] else None)
-        found = [
-            collect_heldout_texts(one.audit)
-            for one in (Measured("one", audited), others, cut, masked)
+        other_texts = AuditedExample("other", audit_model(checkpoints[-1], split_corpus(160)))
+        cut = rewrite_samples(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
+        masked = rewrite_samples(lambda row: row | {"model_bits": None} if row["bytes"] else None)
+        texts_by_example = [
+            collect_heldout_texts(example.audit)
+            for example in (AuditedExample("one", audited), other_texts, cut, masked)
         ]
-    assert found[0] == found[3] and found[0] != found[1] and found[0] != found[2]
-    subjects = [Measured("one", audited), others]
-    assert explain_incomparability("capability", subjects) == "other held-out texts were measured"
-    assert explain_incomparability("capability", subjects[:1] * 2) == ""
+    assert (
+        texts_by_example[0] == texts_by_example[3]
+        and texts_by_example[0] != texts_by_example[1]
+        and texts_by_example[0] != texts_by_example[2]
+    )
+    examples = [AuditedExample("one", audited), other_texts]
+    assert explain_incomparability("capability", examples) == "the held-out texts differ"
+    assert explain_incomparability("capability", examples[:1] * 2) == ""

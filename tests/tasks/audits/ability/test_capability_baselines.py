@@ -1,4 +1,4 @@
-"""The baselines of capability beside the audit that takes them."""
+"""Test that the capability audit refuses baselines that do not fit."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=2_000)
 def test_baselines_of_another_corpus_or_other_settings_are_refused(
     gpt2_folder: Path, session: Session, documents: int, settings: dict[str, Any]
 ) -> None:
-    """Figures would stand beside others than their method says."""
-    subject = folder_to_artifact(gpt2_folder, "checkpoint")
-    other = CONFIG.model_copy(update=settings)
-    beside = capability_baselines(subject, split_corpus(documents), other.baselines_config)
-    with pytest.raises(HallmarkError, match=f"{beside.name} is of another corpus, or of other"):
-        audit_capability(subject, split_corpus(60), beside, CONFIG)
+    """Otherwise the method of the findings would be wrong."""
+    checkpoint = folder_to_artifact(gpt2_folder, "checkpoint")
+    config = CONFIG.model_copy(update=settings)
+    baselines = capability_baselines(checkpoint, split_corpus(documents), config.baselines_config)
+    with pytest.raises(
+        HallmarkError, match=f"{baselines.name} was computed from another corpus or"
+    ):
+        audit_capability(checkpoint, split_corpus(60), baselines, CONFIG)

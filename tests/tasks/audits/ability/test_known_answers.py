@@ -1,4 +1,4 @@
-"""Bits per byte, intervals and cloze accuracy of subjects of known answers."""
+"""Test bits per byte, intervals and cloze accuracy of simulated models with known answers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from tests.tasks.small_corpus import corpus_of, sentences
 CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=20_000)
 
 
-class ByteSubject(AuditedModel):
-    """Tokens are bytes; every one costs ``bits``; continuations are what ``say`` returns."""
+class ByteModel(AuditedModel):
+    """A model of bytes that each cost ``bits``; ``say`` returns its continuations."""
 
     model_kind = "causal"
     name, context_length, vocab_size, bos_id, opening_description = (
@@ -53,7 +53,7 @@ class ByteSubject(AuditedModel):
         64,
         257,
         256,
-        "behind nothing",
+        "after nothing",
     )
 
     def __init__(self, bits: float = 8.0) -> None:
@@ -75,10 +75,10 @@ class ByteSubject(AuditedModel):
         return f" {prompt.split()[-1]}, and so on"
 
 
-def findings_of(
-    subject: AuditedModel, texts: list[str], seen_costs: float = 1.0
+def compute_findings(
+    model: AuditedModel, texts: list[str], training_cost_factor: float = 1.0
 ) -> list[dict[str, Any]]:
-    """``seen_costs``: so many times what the training text costs the 5-gram model."""
+    """Compute findings; ``seen_costs`` multiplies the 5-gram model's bits for training text."""
     table = pa.table(
         {
             "text": pa.array(texts, pa.large_string()),
@@ -86,50 +86,53 @@ def findings_of(
             "source": ["web"] * len(texts),
         }
     )
-    ids = subject.encode_batch(sentences(50, seed=9))
+    ids = model.encode_batch(sentences(50, seed=9))
     ngrams = {"bigram": NgramModel(ids, 2, 257), "fivegram": NgramModel(ids, 5, 257)}
-    seen = pa.table({"text": pa.array(sentences(50, seed=9))})
+    training_rows = pa.table({"text": pa.array(sentences(50, seed=9))})
     parts = [
         MeasuredTexts(
             part,
-            given := found["text"].to_pylist(),
-            build_text_bits_table(part, found, subject, ngrams),
-            None if part == "training text" else compute_text_bits(subject, given),
+            part_texts := rows["text"].to_pylist(),
+            build_text_bits_table(part, rows, model, ngrams),
+            None if part == "training text" else compute_text_bits(model, part_texts),
         )
-        for part, found in (
+        for part, rows in (
             ("text", table),
             ("random characters", generate_random_texts(0)),
-            ("training text", seen),
+            ("training text", training_rows),
         )
     ]
-    *_, learnt = parts
-    place = learnt.cost_rows.column_names.index("fivegram_bits")
-    more = pc.multiply(learnt.cost_rows["fivegram_bits"], seen_costs)
-    parts[-1] = replace(learnt, cost_rows=learnt.cost_rows.set_column(place, "fivegram_bits", more))
-    return compute_bits_per_byte_findings(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
+    *_, training_part = parts
+    column_index = training_part.cost_rows.column_names.index("fivegram_bits")
+    scaled_bits = pc.multiply(training_part.cost_rows["fivegram_bits"], training_cost_factor)
+    parts[-1] = replace(
+        training_part,
+        cost_rows=training_part.cost_rows.set_column(column_index, "fivegram_bits", scaled_bits),
+    )
+    return compute_bits_per_byte_findings(*parts, model, CONFIG, "trained on 50 texts", "no LSTM")
 
 
 def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
-    rows = findings_of(ByteSubject(bits=8), sentences(20, seed=1))
+    rows = compute_findings(ByteModel(bits=8), sentences(20, seed=1))
     model = next(row for row in rows if row["slice"] == "model")
     assert model["value"] == pytest.approx(8) and model["low"] is None
     assert "no interval: all have the same value" in model["method"]
 
 
 def test_the_negative_control_catches_a_model_that_beats_entropy() -> None:
-    """Six bits for characters of 6.57: a score that sums to more than one over the texts."""
+    """Six bits per character are less than the entropy of 6.57: such scores sum to more than 1."""
     for bits, verdict in ((6.0, "fail"), (6.6, "pass")):
-        rows = findings_of(ByteSubject(bits), sentences(20, seed=1))
+        rows = compute_findings(ByteModel(bits), sentences(20, seed=1))
         (control,) = [row for row in rows if row["control"] == "negative"]
         assert control["verdict"] == verdict
 
 
-def test_of_many_documents_the_interval_is_that_of_a_bootstrap() -> None:
+def test_the_interval_of_many_documents_equals_a_bootstrap() -> None:
     rng = np.random.default_rng(4)
     sizes = rng.integers(50, 500, 400)
     bits = sizes * rng.gamma(9, 0.3, 400)
-    found = estimate_bits_per_byte(bits, sizes)
-    assert found.value == pytest.approx(bits.sum() / sizes.sum())
+    estimate = estimate_bits_per_byte(bits, sizes)
+    assert estimate.value == pytest.approx(bits.sum() / sizes.sum())
     expected = scipy.stats.bootstrap(
         (bits, sizes),
         lambda b, s, axis: b.sum(axis) / s.sum(axis),
@@ -138,61 +141,63 @@ def test_of_many_documents_the_interval_is_that_of_a_bootstrap() -> None:
         n_resamples=4000,
         rng=7,
     ).confidence_interval
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=0.01)
+    assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high), rel=0.01)
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
-def test_intervals_of_few_documents_cover_what_all_would_cost(count: int) -> None:
-    """Long documents cost less a byte; a bootstrap of two covers half of the time."""
+def test_intervals_of_few_documents_have_nominal_coverage(count: int) -> None:
+    """Long documents cost less per byte; a bootstrap of two documents covers half of the time."""
     rng = np.random.default_rng(5)
     sizes = np.exp(rng.normal(4.5, 0.7, 4000)).astype(np.int64) + 10
     bits = sizes * rng.gamma(9, 0.3, 4000) * (sizes / sizes.mean()) ** -0.15
-    whole, covered = bits.sum() / sizes.sum(), 0
+    expected, covered = bits.sum() / sizes.sum(), 0
     for _ in range(1000):
-        taken = rng.integers(4000, size=count)
-        found = estimate_bits_per_byte(bits[taken], sizes[taken])
-        covered += found.low <= whole <= found.high
+        sample = rng.integers(4000, size=count)
+        estimate = estimate_bits_per_byte(bits[sample], sizes[sample])
+        covered += estimate.low <= expected <= estimate.high
     assert 0.925 <= covered / 1000 <= 0.985
 
 
-def test_gzips_interval_leaves_groups_of_documents_out() -> None:
+def test_the_interval_of_gzip_is_a_group_jackknife() -> None:
     texts = sentences(30, seed=3)
-    rows = findings_of(ByteSubject(bits=8), texts)
+    rows = compute_findings(ByteModel(bits=8), texts)
     gzip = next(row for row in rows if row["slice"] == "gzip")
-    found, error, groups = estimate_gzip_bits_per_byte([text.encode() for text in texts])
-    low, high = scipy.stats.t.interval(0.95, groups - 1, found, error)
+    rate, error, groups = estimate_gzip_bits_per_byte([text.encode() for text in texts])
+    low, high = scipy.stats.t.interval(0.95, groups - 1, rate, error)
     assert groups == 20
-    assert [gzip[name] for name in ("value", "low", "high")] == pytest.approx([found, low, high])
+    assert [gzip[name] for name in ("value", "low", "high")] == pytest.approx([rate, low, high])
 
 
-def test_text_that_the_five_gram_model_has_not_learnt_fails_its_control() -> None:
-    """What it was trained on must cost it less than the upper end of what it was not."""
+def test_unlearnt_training_text_fails_the_positive_control() -> None:
+    """Training text must cost less than the upper end for held-out text."""
     for spread, verdict in ((0.5, "pass"), (4.0, "fail")):
-        rows = findings_of(ByteSubject(bits=8), sentences(20, seed=1), seen_costs=spread)
+        rows = compute_findings(
+            ByteModel(bits=8), sentences(20, seed=1), training_cost_factor=spread
+        )
         (control,) = [row for row in rows if row["control"] == "positive"]
-        (own,) = [row for row in rows if row["slice"] == "fivegram"]
-        assert (control["value"] < own["high"]) == (verdict == "pass")
+        (fivegram,) = [row for row in rows if row["slice"] == "fivegram"]
+        assert (control["value"] < fivegram["high"]) == (verdict == "pass")
         assert control["verdict"] == verdict
         model = next(row for row in rows if row["slice"] == "model")
-        assert control["value"] < model["value"]  # which would let it pass
+        assert control["value"] < model["value"]  # this comparison would pass in both cases
 
 
-def test_text_is_chosen_by_hash_about_as_much_as_asked_for(tmp_path: Path) -> None:
+def test_documents_are_sampled_by_hash_up_to_a_size(tmp_path: Path) -> None:
     rows = [("web", "validation", text) for text in sentences(1000, seed=2)]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([*rows, ("web", "train", "not this"), ("web", "validation", "")])
         everything = sample_split_documents(corpus["documents"], "validation", 10**9, seed=0)
         assert sorted(everything["text"].to_pylist()) == sorted(text for *_, text in rows)
         size = sum(everything["bytes"].to_pylist())
-        some = sample_split_documents(corpus["documents"], "validation", size // 4, seed=0)
-        assert sum(some["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
-        # A larger choice holds the smaller one: figures of two sizes are about the same text.
-        assert some["text"].to_pylist() == everything["text"].to_pylist()[: len(some)]
-        with pytest.raises(HallmarkError, match="'holdout' holds no text"):
+        sample = sample_split_documents(corpus["documents"], "validation", size // 4, seed=0)
+        assert sum(sample["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
+        # A larger sample contains the smaller one, so figures of two sizes share texts.
+        assert sample["text"].to_pylist() == everything["text"].to_pylist()[: len(sample)]
+        with pytest.raises(HallmarkError, match="'holdout' has no text"):
             sample_split_documents(corpus["documents"], "holdout", 1000, seed=0)
 
 
-def passages_of(*texts: str, words: int = 3, characters: int = 200) -> list[tuple[str, str]]:
+def find_passages(*texts: str, words: int = 3, characters: int = 200) -> list[tuple[str, str]]:
     table = pa.table(
         {"doc_id": [b"0" * 16] * len(texts), "source": ["web"] * len(texts), "text": list(texts)}
     )
@@ -200,15 +205,15 @@ def passages_of(*texts: str, words: int = 3, characters: int = 200) -> list[tupl
 
 
 def test_passages_end_before_the_last_word_of_a_sentence() -> None:
-    assert passages_of("One two three.\nThe old dog\n  sleeps! And then") == [
+    assert find_passages("One two three.\nThe old dog\n  sleeps! And then") == [
         ("One two three.\nThe old dog", "sleeps")
     ]
-    assert passages_of("Too short here.") == []
-    assert passages_of("We met in Åre near naïveté.") == [("We met in Åre near", "naïveté")]
-    assert passages_of("call the method foo.bar of it") == []  # no sentence ends there
-    # Cut behind "foo.": what follows tells that the sentence goes on.
-    assert passages_of("call the method foo.bar of it", characters=20) == []
-    assert passages_of("we call the foo. Not bar", characters=16) == [("we call the", "foo")]
+    assert find_passages("Too short here.") == []
+    assert find_passages("We met in Åre near naïveté.") == [("We met in Åre near", "naïveté")]
+    assert find_passages("call the method foo.bar of it") == []  # it has no sentence end
+    # The next character after the cut at "foo." shows that the sentence continues.
+    assert find_passages("call the method foo.bar of it", characters=20) == []
+    assert find_passages("we call the foo. Not bar", characters=16) == [("we call the", "foo")]
 
 
 @pytest.mark.parametrize(
@@ -226,36 +231,36 @@ def test_the_first_word_of_a_continuation(continuation: str, word: str | None) -
     assert extract_first_word(continuation) == word
 
 
-def cloze_of(subject: AuditedModel) -> dict[str, dict[str, Any]]:
+def compute_cloze(model: AuditedModel) -> dict[str, dict[str, Any]]:
     nouns = [
         f"noun{chr(97 + i // 26)}{chr(97 + i % 26)}".replace("noun", "thing") for i in range(60)
     ]
     texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
     table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
-    rows = answer_cloze_passages(subject, find_cloze_passages(table, 60, 3, 200))
+    rows = answer_cloze_passages(model, find_cloze_passages(table, 60, 3, 200))
     return {row["slice"]: row for row in compute_cloze_findings(rows)}
 
 
-def test_a_subject_that_repeats_the_last_word_is_always_right_where_that_is_the_answer() -> None:
-    found = cloze_of(ByteSubject())
-    assert found[""]["value"] == 1 and found[""]["n"] == 60
-    assert found["answers of other passages"]["value"] == 0
-    assert {row["verdict"] for row in found.values()} == {"", "pass"}
+def test_a_model_that_repeats_the_last_word_can_be_always_right() -> None:
+    findings = compute_cloze(ByteModel())
+    assert findings[""]["value"] == 1 and findings[""]["n"] == 60
+    assert findings["answers of other passages"]["value"] == 0
+    assert {row["verdict"] for row in findings.values()} == {"", "pass"}
 
 
 def test_the_positive_control_catches_decoding_that_depends_on_the_batch() -> None:
-    class Unsteady(ByteSubject):
+    class Unsteady(ByteModel):
         def say(self, prompt: str, row: int) -> str:
             return f" word{'abcdefghij'[row % 10]}"
 
-    assert cloze_of(Unsteady())["own greedy words"]["verdict"] == "fail"
+    assert compute_cloze(Unsteady())["own greedy words"]["verdict"] == "fail"
 
 
-def test_a_subject_without_words_leaves_the_control_unmeasured() -> None:
-    class Mute(ByteSubject):
+def test_a_model_without_words_leaves_the_control_unmeasured() -> None:
+    class Mute(ByteModel):
         def say(self, prompt: str, row: int) -> str:
             return "..."
 
-    found = cloze_of(Mute())
-    assert found[""]["value"] == 0 and found[""]["high"] < 0.1
-    assert found["own greedy words"]["value"] is None
+    findings = compute_cloze(Mute())
+    assert findings[""]["value"] == 0 and findings[""]["high"] < 0.1
+    assert findings["own greedy words"]["value"] is None

@@ -1,4 +1,4 @@
-"""Models that see other tokens than their config.json promises, and batches that mix their rows."""
+"""Test the checks of what a model attends to, and of batches whose rows affect each other."""
 
 import numpy as np
 import pytest
@@ -56,28 +56,25 @@ FUNNEL = {
 
 
 def save_model(folder, name, deviation=None, **values):
-    """Save a random model as transformers does, with weights of a standard deviation."""
+    """Save a random model as transformers does, with a given standard deviation of its weights."""
     tokenizer = train_bpe(folder / "tokenizer.json", special=[*SPECIAL.values()])
-    wrapped = transformers.PreTrainedTokenizerFast(
+    fast_tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|endoftext|>",
         eos_token="<|endoftext|>",
         pad_token="<|pad|>",
         **SPECIAL,
     )
-    wrapped.save_pretrained(folder)
+    fast_tokenizer.save_pretrained(folder)
     model_class = getattr(transformers, name)
     torch.manual_seed(4)
-    model = model_class(model_class.config_class(vocab_size=len(wrapped), **values))
+    model = model_class(model_class.config_class(vocab_size=len(fast_tokenizer), **values))
     with torch.no_grad():
         for parameter in model.parameters():
             if deviation is not None and parameter.ndim > 1:
                 parameter.normal_(0, 1).mul_(deviation)
     model.save_pretrained(folder)
     return folder
-
-
-# Which tokens a model sees -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deviation", [None, 0.02, 0.3])
@@ -92,7 +89,7 @@ def save_model(folder, name, deviation=None, **values):
         ("ProphetNetForCausalLM", PROPHETNET),
     ],
 )
-def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, values, deviation):
+def test_a_model_that_sees_later_tokens_is_not_causal(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
     with pytest.raises(UsageError, match="it also sees the text after the token") as caught:
         open_audited_model(folder, device="cpu")
@@ -111,39 +108,37 @@ def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, 
         ("XLMWithLMHeadModel", XLM | {"causal": True}),
     ],
 )
-def test_a_causal_model_is_scored_as_one(tmp_path, name, values, deviation):
+def test_causal_models_are_opened_as_causal(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
-    subject = open_audited_model(folder, device="cpu")
-    assert (subject.model_kind, subject.batching) == ("causal", "any length")
-    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
-    for line, scores in zip(lines, subject.compute_log_probs(lines), strict=True):
+    model = open_audited_model(folder, device="cpu")
+    assert (model.model_kind, model.batching) == ("causal", "any length")
+    lines = [model.prepend_bos_id(ids) for ids in model.encode_batch(SENTENCES)]
+    for line, scores in zip(lines, model.compute_log_probs(lines), strict=True):
         with torch.inference_mode():
-            logits = subject.model(torch.tensor([line]), use_cache=False).logits[0, :-1]
+            logits = model.model(torch.tensor([line]), use_cache=False).logits[0, :-1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(line[1:])[:, None])[:, 0]
         np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
     assert open_audited_model(folder, device="cpu", untrained_seed=0).batching == "any length"
 
 
-def test_an_xlm_of_the_masked_kind_is_scored_as_one(tmp_path):
-    subject = open_audited_model(
-        save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu"
-    )
-    line = [*subject.prepend_bos_id(subject.encode(SENTENCES[0])), subject.closing_id]
-    masked = [*line[:5], subject.mask_id, *line[6:]]
+def test_a_masked_xlm_is_opened_as_masked(tmp_path):
+    model = open_audited_model(save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu")
+    line = [*model.prepend_bos_id(model.encode(SENTENCES[0])), model.closing_id]
+    masked = [*line[:5], model.mask_id, *line[6:]]
     with torch.inference_mode():
-        expected = subject.model(torch.tensor([masked])).logits[0, 5].log_softmax(-1)[line[5]]
-    assert subject.model_kind == "masked"
-    assert subject.compute_log_probs([line[:-1]])[0][4] == pytest.approx(expected.item(), abs=1e-4)
+        expected = model.model(torch.tensor([masked])).logits[0, 5].log_softmax(-1)[line[5]]
+    assert model.model_kind == "masked"
+    assert model.compute_log_probs([line[:-1]])[0][4] == pytest.approx(expected.item(), abs=1e-4)
 
 
-def test_a_masked_model_that_sees_only_what_precedes_is_refused(tmp_path):
+def test_a_masked_model_that_sees_only_earlier_tokens_is_refused(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT, is_decoder=True)
     with pytest.raises(UsageError, match="it sees only the text before the token"):
         open_audited_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertForMaskedLM"])
-def test_weights_that_are_not_numbers_are_not_said_to_see_too_much(tmp_path, name):
+def test_nan_weights_are_not_reported_as_attention(tmp_path, name):
     values = LLAMA if name.startswith("Llama") else BERT
     folder = save_model(tmp_path, name, float("nan"), **values)
     try:
@@ -152,8 +147,8 @@ def test_weights_that_are_not_numbers_are_not_said_to_see_too_much(tmp_path, nam
         assert "scores of a token" not in str(error)
 
 
-def test_the_untrained_model_is_in_the_precision_of_the_trained_one(tmp_path):
-    """config.json says in which precision weights are stored, not in which they are used."""
+def test_the_untrained_model_has_the_precision_of_the_trained_one(tmp_path):
+    """config.json has the precision of stored weights, not the one they are used in."""
     folder = save_model(tmp_path, "LlamaForCausalLM", **LLAMA, dtype="bfloat16")
     for seed in (None, 0):
         assert (
@@ -162,29 +157,29 @@ def test_the_untrained_model_is_in_the_precision_of_the_trained_one(tmp_path):
         )
 
 
-# Toy models: logits (length, V) of each row by what each token sees
+# Toy models compute logits (length, V) of each row from the tokens that each token sees.
 
 
 def toy_forward(sees, scale=1.0, offset=0.0, noise=0.0):
-    """A forward pass in which token i adds up embeddings of the tokens j with ``sees(i, j)``."""
+    """Make a forward pass in which token i sums embeddings of the tokens j with ``sees(i, j)``."""
     generator = torch.Generator().manual_seed(1)
     table = torch.randn(100, 16, generator=generator)
 
     def forward(rows):
-        found = []
+        logits_by_row = []
         for row in rows:
             place = torch.arange(len(row))
             weights = sees(place[:, None], place[None, :]).float()
             states = table[row] + weights @ table[row] / weights.sum(1, keepdim=True).clamp_min(1)
             logits = states * scale + offset
-            found.append(logits + noise * torch.randn(logits.shape, generator=generator))
-        return found
+            logits_by_row.append(logits + noise * torch.randn(logits.shape, generator=generator))
+        return logits_by_row
 
     return forward
 
 
-class Windows:
-    """A config as the check reads it."""
+class WindowConfig:
+    """A config with an attention window."""
 
     sliding_window = 64
 
@@ -195,19 +190,19 @@ class Windows:
         return self
 
 
-def opened(forward, kind="causal", context=512, longest=1024):
+def check_toy_model(forward, kind="causal", context=512, longest=1024):
     return check_attention_direction(
         forward,
         kind,
         "toy",
         range(100),
-        config=Windows(),
+        config=WindowConfig(),
         context_length=context,
         max_check_length=longest,
     )
 
 
-SEES_AFTER = {
+ATTENTION_TO_LATER_TOKENS = {
     "all": lambda i, j: i == i + 0 * j,
     "the next token": lambda i, j: j <= i + 1,
     "blocks of 32": lambda i, j: j // 32 <= i // 32,
@@ -217,25 +212,25 @@ SEES_AFTER = {
 }
 
 
-@pytest.mark.parametrize("sees", SEES_AFTER.values(), ids=SEES_AFTER)
+@pytest.mark.parametrize("sees", ATTENTION_TO_LATER_TOKENS.values(), ids=ATTENTION_TO_LATER_TOKENS)
 @pytest.mark.parametrize(
     "numbers", [{}, {"scale": 1e-4}, {"scale": 1e3}, {"offset": 20.0}, {"noise": 1e-6}]
 )
-def test_whatever_part_of_the_text_after_a_token_it_sees(sees, numbers):
+def test_any_attention_to_later_tokens_is_detected(sees, numbers):
     with pytest.raises(UsageError, match="also sees the text after"):
-        opened(toy_forward(sees, **numbers))
+        check_toy_model(toy_forward(sees, **numbers))
 
 
 @pytest.mark.parametrize("context", [1, 3, 5, 20, 512])
 @pytest.mark.parametrize(
     "numbers", [{}, {"scale": 1e-4}, {"scale": 0.0}, {"offset": 1e4}, {"noise": 1e-5}]
 )
-def test_rounding_is_not_taken_for_attention(numbers, context):
-    opened(toy_forward(lambda i, j: j <= i, **numbers), context=context)
+def test_rounding_is_not_mistaken_for_attention(numbers, context):
+    check_toy_model(toy_forward(lambda i, j: j <= i, **numbers), context=context)
 
 
-def test_an_expert_chosen_by_rounding_is_not_taken_for_attention():
-    """In a mixture of experts another sum can, rarely, choose another expert for one token."""
+def test_another_expert_is_not_mistaken_for_attention():
+    """In a mixture of experts, rounding can rarely choose another expert for one token."""
     causal, calls = toy_forward(lambda i, j: j <= i), []
 
     def forward(rows):
@@ -245,17 +240,14 @@ def test_an_expert_chosen_by_rounding_is_not_taken_for_attention():
             logits[0][7] += 1.0
         return logits
 
-    assert opened(forward) == "any length" and len(calls) > 1
+    assert check_toy_model(forward) == "any length" and len(calls) > 1
 
 
-def test_a_model_that_cannot_be_read_fails_later():
+def test_an_unreadable_model_fails_later():
     def forward(rows):
         raise RuntimeError("no such kernel")
 
-    assert opened(forward) == "equal length"
-
-
-# Rows of a batch ---------------------------------------------------------------------------------
+    assert check_toy_model(forward) == "equal length"
 
 
 @pytest.mark.parametrize(
@@ -269,16 +261,18 @@ def test_a_model_that_cannot_be_read_fails_later():
     ],
 )
 def test_masked_scores_do_not_change_with_the_other_rows(tmp_path, name, values):
-    subject = open_audited_model(save_model(tmp_path, name, 0.3, **values), device="cpu")
-    assert (subject.model_kind, subject.batching) == ("masked", "equal length")
-    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
-    together = subject.compute_log_probs(lines)
+    model = open_audited_model(save_model(tmp_path, name, 0.3, **values), device="cpu")
+    assert (model.model_kind, model.batching) == ("masked", "equal length")
+    lines = [model.prepend_bos_id(ids) for ids in model.encode_batch(SENTENCES)]
+    together = model.compute_log_probs(lines)
     for line, scores in zip(lines, together, strict=True):
-        np.testing.assert_allclose(subject.compute_log_probs([line])[0], scores, atol=1e-3)
-    best = subject.generate_completions(lines, [[]] * 3, completion_count=3, max_new_tokens=1)
+        np.testing.assert_allclose(model.compute_log_probs([line])[0], scores, atol=1e-3)
+    best = model.generate_completions(lines, [[]] * 3, completion_count=3, max_new_tokens=1)
     for line, row in zip(lines, best, strict=True):
-        (alone,) = subject.generate_completions([line], [[]], completion_count=3, max_new_tokens=1)
-        assert [w.token_ids for w in row] == [w.token_ids for w in alone]
+        (completions_alone,) = model.generate_completions(
+            [line], [[]], completion_count=3, max_new_tokens=1
+        )
+        assert [w.token_ids for w in row] == [w.token_ids for w in completions_alone]
 
 
 @pytest.mark.parametrize(
@@ -288,26 +282,28 @@ def test_embeddings_do_not_change_with_the_other_rows(tmp_path, name):
     values = BERT | {"embedding_size": 32} if name != "FNetForMaskedLM" else BERT
     if name.startswith("Mobile"):
         values = values | {"intra_bottleneck_size": 32}
-    subject = open_audited_model(save_model(tmp_path, name, 0.1, **values), device="cpu")
-    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
-    together = subject.compute_hidden_states(lines, -1)
+    model = open_audited_model(save_model(tmp_path, name, 0.1, **values), device="cpu")
+    lines = [model.prepend_bos_id(ids) for ids in model.encode_batch(SENTENCES)]
+    together = model.compute_hidden_states(lines, -1)
     for line, states in zip(lines, together, strict=True):
-        alone = subject.compute_hidden_states([line], -1)[0]
-        np.testing.assert_allclose(states, alone, rtol=1e-3, atol=1e-4 * np.abs(alone).max())
+        states_alone = model.compute_hidden_states([line], -1)[0]
+        np.testing.assert_allclose(
+            states, states_alone, rtol=1e-3, atol=1e-4 * np.abs(states_alone).max()
+        )
 
 
-def test_a_model_without_such_effects_reads_rows_of_any_length(bert_folder, gpt2_folder):
+def test_rows_without_effects_on_each_other_may_have_any_length(bert_folder, gpt2_folder):
     for folder in (bert_folder, gpt2_folder):
         assert open_audited_model(folder, device="cpu").batching == "any length"
 
 
-def test_rows_are_filled_with_the_pad_token_of_the_model(tmp_path):
+def test_rows_are_padded_with_the_pad_token_of_the_model(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT | {"pad_token_id": 7})
     assert open_audited_model(folder, device="cpu").pad_id == 7
 
 
 def test_embeddings_of_layers_without_attention(tmp_path):
-    """Their caches cannot say how long they are."""
+    """Caches of layers without attention have no length."""
     values = BERT | {
         "num_key_value_heads": 2,
         "num_experts": 2,
@@ -320,9 +316,9 @@ def test_embeddings_of_layers_without_attention(tmp_path):
     assert [s.shape for s in states] == [(3, 32), (2, 32)]
 
 
-def test_rows_that_have_an_effect_on_each_other_are_read_apart():
+def test_rows_with_effects_on_each_other_are_separated():
     def padded_sum(rows):
-        """Each row sees the mean over the padded length."""
+        """Add the mean over the padded length to each row."""
         longest = max(map(len, rows))
         return [torch.tensor(row)[:, None] + torch.tensor(row).sum() / longest for row in rows]
 
@@ -340,7 +336,7 @@ def test_rows_that_have_an_effect_on_each_other_are_read_apart():
     assert choose_batching(toy_forward(lambda i, j: j <= i), sample) == "any length"
 
 
-def test_groups_of_rows_hold_each_row_once():
+def test_groups_contain_each_row_once():
     lengths = [3, 5, 3, 1, 5, 9]
     assert [*group_batchable_rows(lengths, "any length")] == [[5, 1, 4, 0, 2, 3]]
     assert [*group_batchable_rows(lengths, "equal length")] == [[5], [1, 4], [0, 2], [3]]

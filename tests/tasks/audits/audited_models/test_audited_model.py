@@ -1,4 +1,4 @@
-"""Subjects against transformers itself and against the slow way of doing the same."""
+"""Test audited models against transformers and against slow reference computations."""
 
 import json
 
@@ -38,21 +38,21 @@ def causal(request):
     return request.getfixturevalue(request.param)
 
 
-def stepwise(subject, ids):
-    """log p of each token after the first, one forward pass a token."""
+def compute_stepwise_log_probs(model, ids):
+    """Compute the log probability of each token after the first, one forward pass per token."""
     result = []
     for i in range(1, len(ids)):
-        read = torch.tensor([ids[:i]])
-        own = isinstance(subject.model, Transformer)
-        scores = logits(subject.model, read) if own else subject.model(read).logits
+        token_ids = torch.tensor([ids[:i]])
+        is_hallmark = isinstance(model.model, Transformer)
+        scores = logits(model.model, token_ids) if is_hallmark else model.model(token_ids).logits
         result.append(scores[0, -1].log_softmax(-1)[ids[i]].item())
     return result
 
 
-def test_log_probs_by_single_steps(causal):
+def test_log_probs_equal_single_steps(causal):
     ids = causal.prepend_bos_id(causal.encode(TEXT))
     with torch.inference_mode():
-        expected = stepwise(causal, ids)
+        expected = compute_stepwise_log_probs(causal, ids)
     scores = causal.compute_log_probs([ids, ids[:3], [], ids[:1]])
     np.testing.assert_allclose(scores[0], expected, atol=1e-4)
     np.testing.assert_allclose(scores[1], expected[:2], atol=1e-4)
@@ -60,7 +60,7 @@ def test_log_probs_by_single_steps(causal):
 
 
 def test_log_probs_beyond_the_context(causal):
-    """Each token is scored with at least half a context before it, and once."""
+    """Each token is scored once, with at least half a context before it."""
     ids = causal.prepend_bos_id(causal.encode(LONG))
     assert len(ids) > 2 * causal.context_length
     scores = causal.compute_log_probs([ids])[0]
@@ -68,7 +68,7 @@ def test_log_probs_beyond_the_context(causal):
     with torch.inference_mode():
         np.testing.assert_allclose(
             scores[: causal.context_length],
-            stepwise(causal, ids[: causal.context_length + 1]),
+            compute_stepwise_log_probs(causal, ids[: causal.context_length + 1]),
             atol=1e-4,
         )
     from hallmark.model.decoding.context_windows import compute_window_start
@@ -76,7 +76,9 @@ def test_log_probs_beyond_the_context(causal):
     last = len(ids) - 1
     start = compute_window_start(last, causal.context_length, causal.context_length // 2)
     with torch.inference_mode():
-        assert scores[-1] == pytest.approx(stepwise(causal, ids[start:])[-1], abs=1e-4)
+        assert scores[-1] == pytest.approx(
+            compute_stepwise_log_probs(causal, ids[start:])[-1], abs=1e-4
+        )
 
 
 def test_log_likelihoods_of_texts_and_of_texts_in_context(causal):
@@ -84,26 +86,30 @@ def test_log_likelihoods_of_texts_and_of_texts_in_context(causal):
     ids = causal.prepend_bos_id(causal.encode(TEXT))
     assert totals[0] == pytest.approx(causal.compute_log_probs([ids])[0].sum(), abs=1e-3)
     assert counts.tolist() == [len(ids) - 1, 0] and totals[1] == 0
-    # p(context + text) = p(context) p(text | context) where both are cut at one token boundary
+    # p(context + text) = p(context) p(text | context) if both are split at a token boundary.
     context, text = "The nurse said", " that she would be late."
-    alone, _ = causal.compute_log_likelihoods([context])
-    behind, n = causal.compute_log_likelihoods([text], [context])
-    assert alone[0] + behind[0] == pytest.approx(totals[0], abs=1e-3)
+    context_totals, _ = causal.compute_log_likelihoods([context])
+    text_totals, n = causal.compute_log_likelihoods([text], [context])
+    assert context_totals[0] + text_totals[0] == pytest.approx(totals[0], abs=1e-3)
     assert n[0] == len(causal.encode(text))
 
 
-def test_continuations_behind_one_prefix(causal):
+def test_targets_of_one_context_are_scored_together(causal):
     prefix = causal.prepend_bos_id(causal.encode("Numbers: 0 1"))
-    ends = [causal.encode(t) for t in (" 2 3 4", " 5", " and so on.", " 2 3")] + [[]]
-    whole = causal.compute_log_probs([[*prefix, *c] for c in ends])
-    for one, other in zip(
-        causal.compute_target_log_probs([prefix] * len(ends), ends), whole, strict=True
+    targets = [causal.encode(t) for t in (" 2 3 4", " 5", " and so on.", " 2 3")] + [[]]
+    full_log_probs = causal.compute_log_probs([[*prefix, *c] for c in targets])
+    for target_log_probs, sequence_log_probs in zip(
+        causal.compute_target_log_probs([prefix] * len(targets), targets),
+        full_log_probs,
+        strict=True,
     ):
-        np.testing.assert_allclose(one, other[len(prefix) - 1 :], atol=1e-4)
-    long = [causal.encode(LONG)[: causal.context_length]]  # does not fit: windows take over
+        np.testing.assert_allclose(
+            target_log_probs, sequence_log_probs[len(prefix) - 1 :], atol=1e-4
+        )
+    long = [causal.encode(LONG)[: causal.context_length]]  # too long, so windows are used
     windowed = causal.compute_log_probs([[*prefix, *long[0]]])[0][len(prefix) - 1 :].sum()
-    found = causal.compute_target_log_probs([prefix] * len(long), long)[0].sum()
-    assert found == pytest.approx(windowed, abs=1e-3)
+    long_total = causal.compute_target_log_probs([prefix] * len(long), long)[0].sum()
+    assert long_total == pytest.approx(windowed, abs=1e-3)
 
 
 def test_special_names_in_a_text_are_plain_text(causal):
@@ -126,17 +132,17 @@ def test_generated_text_does_not_depend_on_the_batch(causal):
 
 
 def test_draws_follow_the_model(gpt2):
-    """Frequencies of the first token over many draws against the model's own probabilities."""
+    """Frequencies of the first token over many draws equal the model's probabilities."""
     prompt = gpt2.prepend_bos_id(gpt2.encode("The nurse"))
-    drawn = gpt2.generate_token_ids([prompt], max_new_tokens=1, samples=20_000)[0]
-    drawn = np.bincount([ids[0] if ids else 0 for ids in drawn], minlength=gpt2.vocab_size)
+    counts = gpt2.generate_token_ids([prompt], max_new_tokens=1, samples=20_000)[0]
+    counts = np.bincount([ids[0] if ids else 0 for ids in counts], minlength=gpt2.vocab_size)
     with torch.inference_mode():
         p = gpt2.model(torch.tensor([prompt])).logits[0, -1].softmax(-1).numpy()
     import scipy.stats
 
     likely = p > 5e-4
     assert likely.sum() > 50
-    observed = [*drawn[likely], drawn[~likely].sum()]
+    observed = [*counts[likely], counts[~likely].sum()]
     expected = np.array([*p[likely], p[~likely].sum()], dtype=np.float64)
     assert scipy.stats.chisquare(observed, expected / expected.sum() * 20_000).pvalue > 1e-3
 
@@ -145,15 +151,15 @@ def test_greedy_continuations_agree_with_transformers(gpt2):
     prompts = [
         gpt2.prepend_bos_id(gpt2.encode(t)) for t in ("The nurse", "We read the documentation,")
     ]
-    ours = gpt2.generate_token_ids(prompts, max_new_tokens=10, temperature=0)
-    for prompt, (ids,) in zip(prompts, ours, strict=True):
-        peer = gpt2.model.generate(
+    generated = gpt2.generate_token_ids(prompts, max_new_tokens=10, temperature=0)
+    for prompt, (ids,) in zip(prompts, generated, strict=True):
+        expected = gpt2.model.generate(
             torch.tensor([prompt]), max_new_tokens=10, do_sample=False, pad_token_id=0
         )[0, len(prompt) :].tolist()
-        assert ids == peer[: peer.index(0) if 0 in peer else None]
+        assert ids == expected[: expected.index(0) if 0 in expected else None]
 
 
-def test_pseudo_log_likelihoods_by_single_masks(bert, bert_folder):
+def test_pseudo_log_likelihoods_equal_single_masks(bert, bert_folder):
     ids = bert.encode(TEXT)
     line = bert.prepend_bos_id(ids)
     expected = []
@@ -173,62 +179,66 @@ def test_pseudo_log_likelihoods_by_single_masks(bert, bert_folder):
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
-def test_scores_and_texts_are_in_the_subjects_precision(request, folder):
+def test_scores_and_texts_are_in_the_models_precision(request, folder):
     path = request.getfixturevalue(folder)
-    exact, near = (open_audited_model(path, "cpu", precision=p) for p in ("auto", "bf16"))
-    assert (exact.precision, near.precision) == ("fp32", "bf16")
+    exact, rounded = (open_audited_model(path, "cpu", precision=p) for p in ("auto", "bf16"))
+    assert (exact.precision, rounded.precision) == ("fp32", "bf16")
     line = exact.prepend_bos_id(exact.encode(TEXT))
-    found = [subject.compute_log_probs([line])[0] for subject in (exact, near)]
+    log_probs = [model.compute_log_probs([line])[0] for model in (exact, rounded)]
     if exact.model_kind == "causal":
-        twice = [line[:20] * 2] * 3, [line[5:]] * 3
-        found += [s.compute_target_log_probs(*twice)[0] for s in (exact, near)]
-    for one, other in (found[:2], found[-2:]):
-        assert 0 < np.abs(one - other).max() < 0.25 * len(line)
+        repeated = [line[:20] * 2] * 3, [line[5:]] * 3
+        log_probs += [s.compute_target_log_probs(*repeated)[0] for s in (exact, rounded)]
+    for exact_values, rounded_values in (log_probs[:2], log_probs[-2:]):
+        assert 0 < np.abs(exact_values - rounded_values).max() < 0.25 * len(line)
     if exact.model_kind == "causal":
-        made = [s.generate_token_ids([line], max_new_tokens=20, samples=8) for s in (exact, near)]
-        assert made[0] != made[1]
+        generated = [
+            s.generate_token_ids([line], max_new_tokens=20, samples=8) for s in (exact, rounded)
+        ]
+        assert generated[0] != generated[1]
     assert not torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_with_bf16_that_is_the_precision(own_folder):
-    subject = open_audited_model(own_folder, "cuda")
-    assert subject.precision == ("bf16" if torch.cuda.is_bf16_supported(False) else "fp32")
+def test_a_gpu_with_bf16_uses_it(own_folder):
+    model = open_audited_model(own_folder, "cuda")
+    assert model.precision == ("bf16" if torch.cuda.is_bf16_supported(False) else "fp32")
 
 
-def test_what_was_written_has_the_log_p_that_scoring_gives_it(causal):
+def test_log_probs_of_generated_texts_equal_their_scores(causal):
     prompts = [
         causal.prepend_bos_id(ids) for ids in causal.encode_batch(["The nurse", "We", "Numbers: 0"])
     ]
-    made = causal.generate_continuations(
+    continuations = causal.generate_continuations(
         prompts, max_new_tokens=12, samples=40, temperature=5, seed=3
     )
-    stopped = 0
-    for prompt, row in zip(prompts, made, strict=True):
+    ended_count = 0
+    for prompt, row in zip(prompts, continuations, strict=True):
         assert len(row) == 40
-        for written in row:
-            scored = causal.compute_log_probs([[*prompt, *written.token_ids]])[0][len(prompt) - 1 :]
-            np.testing.assert_allclose(written.log_probs, scored, atol=1e-4)
-            assert written.has_ended == (len(written.token_ids) < 12)
-            stopped += written.has_ended
-    assert stopped > 0
+        for continuation in row:
+            log_probs = causal.compute_log_probs([[*prompt, *continuation.token_ids]])[0][
+                len(prompt) - 1 :
+            ]
+            np.testing.assert_allclose(continuation.log_probs, log_probs, atol=1e-4)
+            assert continuation.has_ended == (len(continuation.token_ids) < 12)
+            ended_count += continuation.has_ended
+    assert ended_count > 0
 
 
-def test_draws_of_one_prompt_are_shared_among_batches(gpt2, monkeypatch):
-    """Of thousands, all at once would not fit the memory."""
+def test_draws_of_one_prompt_are_split_into_batches(gpt2, monkeypatch):
+    """Thousands of draws at once would not fit into memory."""
     prompts = [gpt2.encode(text) for text in ("The nurse", "We go", "The doctor")]
-    whole = gpt2.generate_continuations(prompts, max_new_tokens=6, samples=7, seed=3)
-    sizes, continued = [], type(gpt2)._sample_continuations
+    expected = gpt2.generate_continuations(prompts, max_new_tokens=6, samples=7, seed=3)
+    sizes, sample = [], type(gpt2)._sample_continuations
 
-    def counted(self, prompts, keys, *rest):
+    def sample_and_count(self, prompts, keys, *rest):
         sizes.append(len(keys))
-        return continued(self, prompts, keys, *rest)
+        return sample(self, prompts, keys, *rest)
 
-    monkeypatch.setattr(type(gpt2), "_sample_continuations", counted)
+    monkeypatch.setattr(type(gpt2), "_sample_continuations", sample_and_count)
     monkeypatch.setattr(transformers_model, "MAX_LOGITS", 4 * 3 * gpt2.vocab_size)
-    made = gpt2.generate_continuations(prompts, max_new_tokens=6, samples=7, seed=3)
-    assert [[w.token_ids for w in row] for row in made] == [
-        [w.token_ids for w in row] for row in whole
+    generated = gpt2.generate_continuations(prompts, max_new_tokens=6, samples=7, seed=3)
+    assert [[w.token_ids for w in row] for row in generated] == [
+        [w.token_ids for w in row] for row in expected
     ]
     assert sorted(sizes) == [1, 1, 1, 3, 3, 3, 3, 3, 3]
 
@@ -238,7 +248,7 @@ def test_a_masked_model_does_not_generate(bert):
         bert.generate_texts(["The nurse"], max_new_tokens=3)
 
 
-def test_a_tokenizer_without_begin_says_so(gpt2_folder, edited):
+def test_without_a_begin_token_the_first_token_is_not_scored(gpt2_folder, edited):
     folder = edited(gpt2_folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings = {k: v for k, v in settings.items() if k not in ("bos_token", "eos_token")}
@@ -247,18 +257,18 @@ def test_a_tokenizer_without_begin_says_so(gpt2_folder, edited):
         config = json.loads((folder / name).read_text())
         config = {k: v for k, v in config.items() if k not in ("bos_token_id", "eos_token_id")}
         (folder / name).write_text(json.dumps(config))
-    subject = open_audited_model(folder, device="cpu")
-    assert subject.bos_id is None and "not scored" in subject.opening_description
-    _, counts = subject.compute_log_likelihoods([TEXT])
-    assert counts[0] == len(subject.encode(TEXT)) - 1
+    model = open_audited_model(folder, device="cpu")
+    assert model.bos_id is None and "not scored" in model.opening_description
+    _, counts = model.compute_log_likelihoods([TEXT])
+    assert counts[0] == len(model.encode(TEXT)) - 1
     with pytest.raises(HallmarkError, match="cannot write without a prompt"):
-        subject.generate_texts([""], max_new_tokens=2)
+        model.generate_texts([""], max_new_tokens=2)
 
 
 def test_an_artifact_is_opened_like_its_folder(own_folder, own):
-    subject = open_audited_model(folder_to_artifact(own_folder, "checkpoint"), device="cpu")
-    assert subject.name.startswith("checkpoint/") and own.name == "checkpoint"
-    assert subject.compute_log_likelihoods([TEXT])[0] == own.compute_log_likelihoods([TEXT])[0]
+    model = open_audited_model(folder_to_artifact(own_folder, "checkpoint"), device="cpu")
+    assert model.name.startswith("checkpoint/") and own.name == "checkpoint"
+    assert model.compute_log_likelihoods([TEXT])[0] == own.compute_log_likelihoods([TEXT])[0]
 
 
 def test_shared_prefix():
@@ -270,11 +280,11 @@ def test_shared_prefix():
 @pytest.mark.parametrize(
     ("folder", "without", "message"),
     [
-        ("own_folder", ["config.json"], "has no config.json: it is not a checkpoint"),
+        ("own_folder", ["config.json"], "has no config.json, so it is not a checkpoint"),
         ("own_folder", ["model.safetensors"], "has no model.safetensors"),
         ("own_folder", ["tokenizer.json"], "has no tokenizer.json"),
         ("gpt2_folder", ["model.safetensors"], "has no model.safetensors"),
-        ("gpt2_folder", ["tokenizer.json"], "holds no tokenizer"),
+        ("gpt2_folder", ["tokenizer.json"], "has no tokenizer: it has none of the files"),
         ("bert_folder", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"], "no tokenizer"),
     ],
 )
@@ -291,7 +301,7 @@ def test_missing_files_are_named(request, edited, folder, without, message):
         ({"architectures": None}, "neither a causal nor a masked"),
         ({"vocab_size": 100}, r"wte.weight has shape \(\d+, \d+\), expected \(100, "),
         ({"n_layer": 3}, "lack 12 tensors"),
-        ({"model_type": "no-such-model"}, "can be loaded"),
+        ({"model_type": "no-such-model"}, "cannot be loaded"),
         ({"model_type": 5}, "no model_type"),
     ],
 )
@@ -302,12 +312,12 @@ def test_a_config_that_does_not_fit_is_refused(edited, gpt2_folder, config, mess
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 7, reason="needs a machine of fewer than 8 GPUs")
-def test_a_device_that_is_not_there_is_refused(own_folder):
+def test_a_missing_device_is_refused(own_folder):
     with pytest.raises(UsageError, match=r"device cuda:7: this machine has \d GPUs"):
         open_audited_model(own_folder, device="cuda:7")
 
 
-def test_folders_that_are_no_checkpoints(tmp_path):
+def test_folders_without_a_checkpoint_are_refused(tmp_path):
     with pytest.raises(UsageError, match="is not a folder"):
         open_audited_model(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{")
@@ -338,7 +348,7 @@ def test_code_of_the_folder_is_never_run(edited, gpt2_folder):
         },
     )
     (folder / "mine.py").write_text("raise SystemExit('code of the folder was run')")
-    with pytest.raises(UsageError, match="can be loaded"):
+    with pytest.raises(UsageError, match="cannot be loaded"):
         open_audited_model(folder, device="cpu")
 
 
@@ -349,12 +359,12 @@ def test_a_tokenizer_of_another_model_is_refused(edited, gpt2_folder, tmp_path):
     tokenizer = train_bpe(tmp_path / "larger.json", vocab=420)
     tokenizer.add_tokens([f"word{i}" for i in range(200)])
     tokenizer.save(str(folder / "tokenizer.json"))
-    for opened in (open_audited_model, open_audited_tokenizer):  # before anything is asked
+    for open_folder in (open_audited_model, open_audited_tokenizer):
         with pytest.raises(UsageError, match="do not belong together"):
-            opened(folder)
+            open_folder(folder)
 
 
-def test_weights_cut_short_are_refused(edited, own_folder, gpt2_folder, tmp_path):
+def test_truncated_weights_are_refused(edited, own_folder, gpt2_folder, tmp_path):
     for folder in (own_folder, gpt2_folder):
         copy = edited(folder)
         weights = copy / "model.safetensors"
@@ -366,11 +376,11 @@ def test_weights_cut_short_are_refused(edited, own_folder, gpt2_folder, tmp_path
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
-def test_a_reader_knows_all_but_the_weights(request, edited, folder):
-    """What is asked of a model is decided where its weights are not."""
-    whole = request.getfixturevalue(folder)
-    subject = open_audited_model(whole, device="cpu")
-    reader = open_audited_tokenizer(edited(whole, without=["model.safetensors"]))
+def test_a_tokenizer_knows_all_but_the_weights(request, edited, folder):
+    """Requests are built where the weights are not available."""
+    path = request.getfixturevalue(folder)
+    model = open_audited_model(path, device="cpu")
+    tokenizer = open_audited_tokenizer(edited(path, without=["model.safetensors"]))
     facts = (
         "model_kind",
         "context_length",
@@ -380,22 +390,26 @@ def test_a_reader_knows_all_but_the_weights(request, edited, folder):
         "opening_description",
         "mask_id",
     )
-    assert [getattr(reader, f, None) for f in facts] == [getattr(subject, f, None) for f in facts]
+    assert [getattr(tokenizer, f, None) for f in facts] == [getattr(model, f, None) for f in facts]
     texts = ["The nurse said <|endoftext|> twice.", "", "\u00e9\U0001f600 10"]
-    ids = reader.encode_batch(texts)
-    assert ids == subject.encode_batch(texts)
-    assert [*map(reader.decode, ids)] == [*map(subject.decode, ids)]
-    assert reader.prepend_bos_id(ids[0]) == subject.prepend_bos_id(ids[0])
-    assert reader.encode_with_char_spans(texts[0]) == subject.encode_with_char_spans(texts[0])
+    ids = tokenizer.encode_batch(texts)
+    assert ids == model.encode_batch(texts)
+    assert [*map(tokenizer.decode, ids)] == [*map(model.decode, ids)]
+    assert tokenizer.prepend_bos_id(ids[0]) == model.prepend_bos_id(ids[0])
+    assert tokenizer.encode_with_char_spans(texts[0]) == model.encode_with_char_spans(texts[0])
 
 
-def test_a_reader_of_pairs_or_labels_is_refused_as_its_model_is(tmp_path):
-    for name, made, message in (
+def test_pairs_or_labels_are_refused_for_tokenizer_and_model(tmp_path):
+    for name, options, message in (
         ("pairs", {"pairs": True}, "was fine-tuned on pairs"),
-        ("labels", {"labels": ("a", "b"), "tie_embeddings": False}, "gives labels and no text"),
+        (
+            "labels",
+            {"labels": ("a", "b"), "tie_embeddings": False},
+            "outputs labels, not text; this command needs a language model",
+        ),
     ):
         (tmp_path / name).mkdir()
-        folder = make_own(tmp_path / name, **made)
-        for opens in (open_audited_tokenizer, open_audited_model):
+        folder = make_own(tmp_path / name, **options)
+        for open_folder in (open_audited_tokenizer, open_audited_model):
             with pytest.raises(UsageError, match=message):
-                opens(folder)
+                open_folder(folder)

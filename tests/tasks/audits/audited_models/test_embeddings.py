@@ -1,4 +1,4 @@
-"""Embeddings and likeliest completions against transformers itself and the slow way."""
+"""Test embeddings and completions against transformers and against single sequences."""
 
 import numpy as np
 import pyarrow as pa
@@ -23,44 +23,47 @@ SENTENCES = ["The nurse said that she would be late.", "Numbers: 0 1 2", "We rea
 
 
 @pytest.fixture(params=["own", "gpt2", "bert"])
-def subject(request):
+def model(request):
     return open_audited_model(request.getfixturevalue(f"{request.param}_folder"), device="cpu")
 
 
-def alone(subject, ids, layer):
-    """The states of one sequence, by itself."""
-    if not hasattr(subject.model, "get_input_embeddings"):
-        return compute_contextual_embeddings(subject.model, [ids], layer=layer)[0]
+def compute_states_alone(model, ids, layer):
+    """Compute the states of one sequence alone."""
+    if not hasattr(model.model, "get_input_embeddings"):
+        return compute_contextual_embeddings(model.model, [ids], layer=layer)[0]
     with torch.inference_mode():
-        read = subject.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-    return read.hidden_states[layer][0].numpy()
+        output = model.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+    return output.hidden_states[layer][0].numpy()
 
 
 @pytest.mark.parametrize("layer", [1, 2, -1, -2])
-def test_embeddings_are_means_of_hidden_states(subject, layer):
-    ids = [subject.prepend_bos_id(subject.encode(text)) for text in SENTENCES]
-    places = [[1, 2, 3], [2], [*range(len(ids[2]))]]
-    found = subject.compute_mean_hidden_states(ids, places, layer)
-    expected = [alone(subject, one, layer)[at].mean(0) for one, at in zip(ids, places, strict=True)]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+def test_embeddings_are_means_of_hidden_states(model, layer):
+    ids = [model.prepend_bos_id(model.encode(text)) for text in SENTENCES]
+    positions = [[1, 2, 3], [2], [*range(len(ids[2]))]]
+    embeddings = model.compute_mean_hidden_states(ids, positions, layer)
+    expected = [
+        compute_states_alone(model, sequence, layer)[sequence_positions].mean(0)
+        for sequence, sequence_positions in zip(ids, positions, strict=True)
+    ]
+    np.testing.assert_allclose(embeddings, expected, atol=1e-4)
 
 
-def test_input_embeddings_know_no_places(subject):
-    ids = subject.encode(SENTENCES[0])
-    found = subject.compute_mean_hidden_states(
+def test_input_embeddings_do_not_depend_on_positions(model):
+    ids = model.encode(SENTENCES[0])
+    embeddings = model.compute_mean_hidden_states(
         [ids, ids[::-1], ids[:1]], [[0, 1], [-1, -2], [0]], 0
     )
-    np.testing.assert_array_equal(found[0], found[1])
-    state = subject.model.state_dict()
-    named = ("wte.weight", "word_embeddings.weight")
-    (name,) = (n for n in state if n.endswith(named) or n == "embedding.weight")
-    np.testing.assert_allclose(found[2], state[name][ids[0]].numpy())
+    np.testing.assert_array_equal(embeddings[0], embeddings[1])
+    state = model.model.state_dict()
+    suffixes = ("wte.weight", "word_embeddings.weight")
+    (name,) = (n for n in state if n.endswith(suffixes) or n == "embedding.weight")
+    np.testing.assert_allclose(embeddings[2], state[name][ids[0]].numpy())
 
 
 @pytest.mark.parametrize("layer", [3, -3])
-def test_a_layer_that_is_not_there_is_refused(subject, layer):
+def test_a_missing_layer_is_refused(model, layer):
     with pytest.raises(UsageError, match=f"has no layer {layer}; choose one from -2"):
-        subject.compute_mean_hidden_states([[1, 2]], [[0]], layer)
+        model.compute_mean_hidden_states([[1, 2]], [[0]], layer)
 
 
 @pytest.mark.parametrize(
@@ -73,25 +76,30 @@ def test_a_layer_that_is_not_there_is_refused(subject, layer):
 )
 def test_every_kind_of_model_has_embeddings(tmp_path, kind):
     special = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
-    subject = open_audited_model(make_own(tmp_path, special, **kind), device="cpu")
-    ids = subject.prepend_bos_id(subject.encode(SENTENCES[0]))
-    one, other = (
-        subject.compute_mean_hidden_states([ids, [*ids[:3], 7]], [[1], [1]], layer)
+    model = open_audited_model(make_own(tmp_path, special, **kind), device="cpu")
+    ids = model.prepend_bos_id(model.encode(SENTENCES[0]))
+    input_embeddings, hidden_embeddings = (
+        model.compute_mean_hidden_states([ids, [*ids[:3], 7]], [[1], [1]], layer)
         for layer in (0, -2)
     )
-    assert one.shape == other.shape == (2, 32) and (one[0] == one[1]).all()
-    assert not np.allclose(other[0], other[1])  # what stands behind is seen
+    assert (
+        input_embeddings.shape == hidden_embeddings.shape == (2, 32)
+        and (input_embeddings[0] == input_embeddings[1]).all()
+    )
+    assert not np.allclose(
+        hidden_embeddings[0], hidden_embeddings[1]
+    )  # later tokens change the state
 
 
 @pytest.mark.parametrize("length", [1, 6])
-def test_completions_of_a_causal_model_are_transformers_beams(gpt2_folder, length):
-    subject = open_audited_model(gpt2_folder, device="cpu")
-    prompts = [subject.prepend_bos_id(subject.encode(text)) for text in SENTENCES]
-    found = subject.generate_completions(
+def test_completions_equal_transformers_beam_search(gpt2_folder, length):
+    model = open_audited_model(gpt2_folder, device="cpu")
+    prompts = [model.prepend_bos_id(model.encode(text)) for text in SENTENCES]
+    completions = model.generate_completions(
         prompts, [[]] * 3, completion_count=4, max_new_tokens=length
     )
-    for prompt, made in zip(prompts, found, strict=True):
-        expected = subject.model.generate(
+    for prompt, row_completions in zip(prompts, completions, strict=True):
+        expected = model.model.generate(
             torch.tensor([prompt]),
             max_new_tokens=length,
             num_beams=4,
@@ -100,70 +108,76 @@ def test_completions_of_a_causal_model_are_transformers_beams(gpt2_folder, lengt
             pad_token_id=1,
         )
         lines = [[t for t in row[len(prompt) :] if t not in (0, 1)] for row in expected.tolist()]
-        assert [w.token_ids for w in made] == lines
-        said = subject.compute_target_log_probs([prompt] * 4, lines)
-        for written, values in zip(made, said, strict=True):
-            np.testing.assert_allclose(written.log_probs, values, atol=1e-4)
+        assert [w.token_ids for w in row_completions] == lines
+        log_probs = model.compute_target_log_probs([prompt] * 4, lines)
+        for completion, values in zip(row_completions, log_probs, strict=True):
+            np.testing.assert_allclose(completion.log_probs, values, atol=1e-4)
 
 
-def test_completions_of_our_own_are_the_likeliest_tokens(own_folder):
-    subject = open_audited_model(own_folder, device="cpu")
-    prompt = subject.prepend_bos_id(subject.encode(SENTENCES[1]))
-    (made,) = subject.generate_completions([prompt], [[]], completion_count=5, max_new_tokens=1)
-    every = [[token] for token in range(subject.vocab_size)]
-    log_p = np.concatenate(subject.compute_target_log_probs([prompt] * len(every), every))
+def test_completions_of_one_token_are_the_most_probable_ones(own_folder):
+    model = open_audited_model(own_folder, device="cpu")
+    prompt = model.prepend_bos_id(model.encode(SENTENCES[1]))
+    (completions,) = model.generate_completions(
+        [prompt], [[]], completion_count=5, max_new_tokens=1
+    )
+    all_tokens = [[token] for token in range(model.vocab_size)]
+    log_p = np.concatenate(model.compute_target_log_probs([prompt] * len(all_tokens), all_tokens))
     log_p[1] = -np.inf  # padding is never written
     best = np.argsort(-log_p)[:5]
-    assert [w.token_ids if not w.has_ended else [0] for w in made] == [[token] for token in best]
+    assert [w.token_ids if not w.has_ended else [0] for w in completions] == [
+        [token] for token in best
+    ]
 
 
-def test_completions_of_a_masked_model_stand_between(bert_folder):
-    subject = open_audited_model(bert_folder, device="cpu")
-    before, after = (subject.encode(text) for text in ("The nurse said that", "would be late."))
-    made, other = subject.generate_completions(
+def test_completions_of_a_masked_model_use_both_sides(bert_folder):
+    model = open_audited_model(bert_folder, device="cpu")
+    before, after = (model.encode(text) for text in ("The nurse said that", "would be late."))
+    completions, without_suffix = model.generate_completions(
         [before] * 2, [after, []], completion_count=5, max_new_tokens=1
     )
-    every = [[*before, token, *after] for token in range(subject.vocab_size)]
-    log_p = np.concatenate(subject.compute_masked_log_probs(every, [[len(before)]] * len(every)))
+    all_sequences = [[*before, token, *after] for token in range(model.vocab_size)]
+    log_p = np.concatenate(
+        model.compute_masked_log_probs(all_sequences, [[len(before)]] * len(all_sequences))
+    )
     best = np.argsort(-log_p)[:5]
-    assert [written.token_ids for written in made] == [[token] for token in best]
-    np.testing.assert_allclose([w.log_probs[0] for w in made], log_p[best], atol=1e-5)
-    assert [w.token_ids for w in made] != [w.token_ids for w in other]
-    (long,) = subject.generate_completions(
+    assert [completion.token_ids for completion in completions] == [[token] for token in best]
+    np.testing.assert_allclose([w.log_probs[0] for w in completions], log_p[best], atol=1e-5)
+    assert [w.token_ids for w in completions] != [w.token_ids for w in without_suffix]
+    (long_completions,) = model.generate_completions(
         [before * 30], [after * 30], completion_count=1, max_new_tokens=1
     )
-    assert len(long) == 1  # of more than it can see, its surroundings
+    assert len(long_completions) == 1  # the model reads the nearest context
 
 
-def test_answers_of_both_kinds_stand_beside_their_items(gpt2_folder):
-    questions = RequestBuilder()
-    nurse, count = (questions.add_item(text) for text in SENTENCES[:2])
+def test_embeddings_and_completions_are_joined_with_items(gpt2_folder):
+    builder = RequestBuilder()
+    nurse, count = (builder.add_item(text) for text in SENTENCES[:2])
     for item, layer, part in ((nurse, 0, "input"), (nurse, -1, "inner"), (count, -1, "inner")):
-        questions.request_embeddings(
-            item, [[5, 6, 7], [5, 8]], [[0, 2], [1]], layer=layer, part=part
-        )
-    questions.request_completions(count, [0, 9], [3], count=3, max_new_tokens=4)
-    table = pa.Table.from_pylist(questions.requests, schema=REQUESTS)
-    subject = open_audited_model(gpt2_folder, device="cpu")
+        builder.request_embeddings(item, [[5, 6, 7], [5, 8]], [[0, 2], [1]], layer=layer, part=part)
+    builder.request_completions(count, [0, 9], [3], count=3, max_new_tokens=4)
+    table = pa.Table.from_pylist(builder.requests, schema=REQUESTS)
+    model = open_audited_model(gpt2_folder, device="cpu")
     rows = [
         row
         for layer in (0, -1)
         for row in generate_response_rows(
-            subject, [r for r in table.to_pylist() if r["layer"] == layer]
+            model, [r for r in table.to_pylist() if r["layer"] == layer]
         )
     ]
-    written = [
-        *generate_response_rows(subject, [r for r in table.to_pylist() if r["kind"] == "complete"])
+    completion_rows = [
+        *generate_response_rows(model, [r for r in table.to_pylist() if r["kind"] == "complete"])
     ]
-    answers = Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=build_items_schema()),
+    responses = Responses(
+        pa.Table.from_pylist([*builder.items.values()], schema=build_items_schema()),
         table,
-        pa.Table.from_pylist(written, schema=RESPONSES),
+        pa.Table.from_pylist(completion_rows, schema=RESPONSES),
         embeddings=pa.Table.from_pylist(rows, schema=EMBEDDINGS),
     )
-    inner = answers.collect_embeddings("inner")
-    assert inner.shape == (2, 2, 32) and (inner[0] == inner[1]).all()
-    np.testing.assert_allclose(inner[0, 1], alone(subject, [5, 8], -1)[1], atol=1e-4)
-    assert np.isnan(answers.collect_embeddings("input")[1]).all()
-    assert answers.collect_embeddings("none").shape[0] == 2
-    assert len(answers.select_part()) == 3 and answers.select_part()["text"].null_count == 0
+    embeddings = responses.collect_embeddings("inner")
+    assert embeddings.shape == (2, 2, 32) and (embeddings[0] == embeddings[1]).all()
+    np.testing.assert_allclose(
+        embeddings[0, 1], compute_states_alone(model, [5, 8], -1)[1], atol=1e-4
+    )
+    assert np.isnan(responses.collect_embeddings("input")[1]).all()
+    assert responses.collect_embeddings("none").shape[0] == 2
+    assert len(responses.select_part()) == 3 and responses.select_part()["text"].null_count == 0

@@ -1,4 +1,4 @@
-"""The tokenizers of Hugging Face folders against their own tokenizer.json."""
+"""Test the tokenizers of Hugging Face folders against their own tokenizer.json."""
 
 import json
 
@@ -34,7 +34,7 @@ def train_unigram():
 
 
 def train_digits(special=SPECIAL):
-    """Byte-level BPE whose numbers are split into groups of three digits."""
+    """Train byte-level BPE that splits numbers into groups of three digits."""
     split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}| ?[^\s\p{N}]+|\s+"), "isolated")
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = Tokenizer(models.BPE())
@@ -50,8 +50,8 @@ def train_digits(special=SPECIAL):
     return tokenizer
 
 
-def write(folder, tokenizer=None, **files):
-    """A folder of tokenizer.json and of JSON files by their names."""
+def write_folder(folder, tokenizer=None, **files):
+    """Write a folder with tokenizer.json and JSON files by name."""
     folder.mkdir(exist_ok=True)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
@@ -77,11 +77,11 @@ def encode(tokenizer, text):
         (train_unigram, "gpt2", None),
     ],
 )
-def test_the_ids_are_those_of_tokenizer_json(tmp_path, train, model_type, tokenizer_class):
-    """transformers#45920, #44462: AutoTokenizer rebuilds some as the usual class of the model."""
+def test_ids_equal_those_of_tokenizer_json(tmp_path, train, model_type, tokenizer_class):
+    """transformers#45920, #44462: AutoTokenizer rebuilds some with the usual class of the model."""
     backend = train()
     settings = NAMES | ({"tokenizer_class": tokenizer_class} if tokenizer_class else {})
-    folder = write(
+    folder = write_folder(
         tmp_path / "model",
         backend,
         config={"model_type": model_type},
@@ -96,12 +96,12 @@ def test_the_ids_are_those_of_tokenizer_json(tmp_path, train, model_type, tokeni
 
 
 def test_names_of_special_tokens_in_a_text_are_plain_text(tmp_path):
-    """Also if tokenizer.json itself does not mark them as special."""
+    """Also if tokenizer.json does not mark them as special."""
     backend = train_digits(special=["<s>"])
     backend.add_tokens(["<|im_end|>", "<|image|>"])
     settings = {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}}
     settings["additional_special_tokens"] = ["<|image|>"]
-    folder = write(tmp_path / "model", backend, tokenizer_config=settings)
+    folder = write_folder(tmp_path / "model", backend, tokenizer_config=settings)
     tokenizer = load_transformers_tokenizer(folder)
     special = [backend.token_to_id(token) for token in ("<s>", "<|im_end|>", "<|image|>")]
     text = "a<s>b<|im_end|>c<|image|>d"
@@ -111,35 +111,37 @@ def test_names_of_special_tokens_in_a_text_are_plain_text(tmp_path):
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (special[0], special[1])
 
 
-def test_a_token_that_no_file_holds_is_not_used(tmp_path):
-    """GPT-2's class expects <|endoftext|>, here a new id beyond the vocabulary."""
-    folder = write(tmp_path / "model", train_digits(), config={"model_type": "gpt2"})
+def test_a_token_outside_of_the_vocabulary_is_not_added(tmp_path):
+    """GPT-2's class expects <|endoftext|>, which would be a new id beyond the vocabulary."""
+    folder = write_folder(tmp_path / "model", train_digits(), config={"model_type": "gpt2"})
     tokenizer = load_transformers_tokenizer(folder)
     assert tokenizer.bos_token is tokenizer.eos_token is tokenizer.pad_token is None
     assert "<|endoftext|>" not in tokenizer.get_vocab()
 
 
 @pytest.mark.parametrize("file", ["config", "generation_config"])
-def test_ids_of_the_config_name_the_special_tokens(tmp_path, file):
+def test_config_ids_name_the_special_tokens(tmp_path, file):
     files = {"config": {"model_type": "gpt2"}}
     files[file] = {"model_type": "gpt2", "bos_token_id": 0, "eos_token_id": [900, 1]}
-    tokenizer = load_transformers_tokenizer(write(tmp_path / "model", train_digits(), **files))
+    tokenizer = load_transformers_tokenizer(
+        write_folder(tmp_path / "model", train_digits(), **files)
+    )
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
 
 
 @pytest.mark.parametrize("token_id", [50256, 100, -1, None, "0", True])
-def test_an_id_of_the_config_that_names_no_special_token_is_not_used(tmp_path, token_id):
-    """100 is an ordinary byte."""
+def test_config_ids_of_ordinary_tokens_are_not_used(tmp_path, token_id):
+    """The id 100 is an ordinary byte."""
     config = {"model_type": "gpt2", "bos_token_id": token_id}
     tokenizer = load_transformers_tokenizer(
-        write(tmp_path / "model", train_digits(), config=config)
+        write_folder(tmp_path / "model", train_digits(), config=config)
     )
     assert tokenizer.bos_token is None
 
 
-def test_a_token_that_the_tokenizer_denies_is_not_sought_elsewhere(tmp_path):
-    """As Qwen2's tokenizer_config.json does, whose config.json has a bos_token_id."""
-    folder = write(
+def test_a_token_that_is_set_to_null_stays_null(tmp_path):
+    """Qwen2's tokenizer_config.json sets it to null, although config.json has a bos_token_id."""
+    folder = write_folder(
         tmp_path / "model",
         train_digits(),
         config={"model_type": "qwen2", "bos_token_id": 0},
@@ -149,8 +151,8 @@ def test_a_token_that_the_tokenizer_denies_is_not_sought_elsewhere(tmp_path):
     assert (tokenizer.bos_token, tokenizer.eos_token) == (None, "</s>")
 
 
-def test_a_declared_token_that_is_not_in_the_vocabulary_is_not_used(tmp_path):
-    folder = write(
+def test_declared_tokens_outside_of_the_vocabulary_are_not_used(tmp_path):
+    folder = write_folder(
         tmp_path / "model",
         train_digits(),
         config={"model_type": "gpt2", "bos_token_id": 0},
@@ -162,36 +164,41 @@ def test_a_declared_token_that_is_not_in_the_vocabulary_is_not_used(tmp_path):
     assert tokenizer.pad_token == "<pad>"
 
 
-def test_the_usual_tokens_of_a_class_count_if_the_vocabulary_holds_them(tmp_path):
-    """As of bert-base-uncased, whose tokenizer_config.json names none."""
+def test_default_tokens_of_a_class_are_used_if_in_the_vocabulary(tmp_path):
+    """The tokenizer_config.json of bert-base-uncased names none."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     backend = train_digits(special=special)
     tokenizer = load_transformers_tokenizer(
-        write(tmp_path / "a", backend, config={"model_type": "bert"})
+        write_folder(tmp_path / "a", backend, config={"model_type": "bert"})
     )
-    found = (tokenizer.pad_token, tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
-    assert [*found, tokenizer.mask_token] == special
+    special_tokens = (
+        tokenizer.pad_token,
+        tokenizer.unk_token,
+        tokenizer.cls_token,
+        tokenizer.sep_token,
+    )
+    assert [*special_tokens, tokenizer.mask_token] == special
     backend = train_digits(special=special[:4])
     tokenizer = load_transformers_tokenizer(
-        write(tmp_path / "b", backend, config={"model_type": "bert"})
+        write_folder(tmp_path / "b", backend, config={"model_type": "bert"})
     )
     assert tokenizer.cls_token == "[CLS]" and tokenizer.mask_token is None
 
 
-def test_tokens_that_vocab_json_does_not_hold_are_not_used(tmp_path):
-    folder = write(tmp_path / "model", config={"model_type": "gpt2", "bos_token_id": 0})
+def test_tokens_outside_of_vocab_json_are_not_used(tmp_path):
+    folder = write_folder(tmp_path / "model", config={"model_type": "gpt2", "bos_token_id": 0})
     train_digits().model.save(str(folder))
     assert not (folder / "tokenizer.json").exists()
     tokenizer = load_transformers_tokenizer(folder)
     assert (tokenizer.bos_token, tokenizer.bos_token_id) == ("<s>", 0)
     assert tokenizer.eos_token is None
     added = len(json.loads((folder / "vocab.json").read_text()))
-    write(folder, added_tokens={"<|endoftext|>": added})
+    write_folder(folder, added_tokens={"<|endoftext|>": added})
     assert load_transformers_tokenizer(folder).eos_token_id == added
 
 
-def test_tokens_that_vocab_txt_does_not_hold_are_not_used(tmp_path):
-    folder = write(tmp_path / "model", config={"model_type": "bert"})
+def test_tokens_outside_of_vocab_txt_are_not_used(tmp_path):
+    folder = write_folder(tmp_path / "model", config={"model_type": "bert"})
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abc"]))
     tokenizer = load_transformers_tokenizer(folder)
     assert tokenizer.cls_token == "[CLS]" and tokenizer.mask_token is None
@@ -212,42 +219,42 @@ def save_gpt2(folder, vocab_size):
 
 
 def test_texts_begin_with_a_token_of_the_vocabulary(tmp_path):
-    """Not with one that transformers adds, whose row of a padded embedding was never trained."""
+    """transformers would add a token whose row of a padded embedding was never trained."""
     backend = train_digits()
-    folder = write(tmp_path / "model", backend)
+    folder = write_folder(tmp_path / "model", backend)
     save_gpt2(folder, backend.get_vocab_size() + 40)
-    for subject in (open_audited_tokenizer(folder), open_audited_model(folder, device="cpu")):
-        assert (subject.bos_id, subject.opening_description) == (0, "behind <s>")
+    for opened in (open_audited_tokenizer(folder), open_audited_model(folder, device="cpu")):
+        assert (opened.bos_id, opened.opening_description) == (0, "after <s>")
 
 
-def test_a_special_token_beyond_the_embeddings_is_no_obstacle(tmp_path):
+def test_an_unused_special_token_may_lack_an_embedding(tmp_path):
     """As in Gemma 3 and CodeLlama: its name in a text is plain text, so its id never occurs."""
     backend = train_digits()
     size = backend.get_vocab_size()
     backend.add_special_tokens(["<image_soft_token>"])
-    folder = write(tmp_path / "model", backend, tokenizer_config=NAMES)
+    folder = write_folder(tmp_path / "model", backend, tokenizer_config=NAMES)
     save_gpt2(folder, size)
-    subject = open_audited_model(folder, device="cpu")
-    totals, _ = subject.compute_log_likelihoods(["An <image_soft_token> here."])
+    model = open_audited_model(folder, device="cpu")
+    totals, _ = model.compute_log_likelihoods(["An <image_soft_token> here."])
     assert totals[0] < 0
-    write(folder, tokenizer_config=NAMES | {"bos_token": "<image_soft_token>"})
-    for opens in (open_audited_tokenizer, open_audited_model):
-        with pytest.raises(UsageError, match=f"token ids up to {size}, the model knows {size}"):
-            opens(folder)
+    write_folder(folder, tokenizer_config=NAMES | {"bos_token": "<image_soft_token>"})
+    for open_folder in (open_audited_tokenizer, open_audited_model):
+        with pytest.raises(UsageError, match=f"ids up to {size}, but the model knows {size}"):
+            open_folder(folder)
 
 
 @pytest.mark.parametrize(("denied", "expected"), [(False, "<fill>"), (True, None)])
-def test_the_padding_of_tokenizer_json_names_the_pad_token(tmp_path, denied, expected):
+def test_padding_in_tokenizer_json_names_the_pad_token(tmp_path, denied, expected):
     tokenizer = train_digits(special=("<s>", "</s>", "<fill>"))
     tokenizer.enable_padding(pad_id=tokenizer.token_to_id("<fill>"), pad_token="<fill>")
     settings = {"pad_token": None} if denied else {}
-    write(tmp_path, tokenizer, config={"model_type": "gpt2"}, tokenizer_config=settings)
+    write_folder(tmp_path, tokenizer, config={"model_type": "gpt2"}, tokenizer_config=settings)
     loaded = load_transformers_tokenizer(tmp_path)
     assert loaded.pad_token == expected
     assert len({len(ids) for ids in loaded(["one", "one two three"])["input_ids"]}) == 2
 
 
-def test_a_decoder_of_a_family_with_an_encoder_has_its_own_number_of_layers():
+def test_a_decoder_has_its_own_number_of_layers():
     from transformers import BartConfig
 
     config = BartConfig(encoder_layers=3, decoder_layers=1, is_encoder_decoder=False)

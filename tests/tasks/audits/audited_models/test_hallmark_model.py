@@ -1,4 +1,4 @@
-"""Our own encoders and encoder-decoders as subjects, against one forward pass a token."""
+"""Test Hallmark encoders and encoder-decoders against one forward pass per token."""
 
 import json
 from pathlib import Path
@@ -24,22 +24,25 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def encoder_decoder(tmp_path_factory):
     base = tmp_path_factory.mktemp("own")
     folder = make_own(base, [GAP, NEXT], architecture="encoder_decoder", positions="rope")
     return open_audited_model(folder, device="cpu")
 
 
-def next_token(subject, source, written):
-    """log p (V,) of the next token, by a pass without cache, padding or batch."""
+def compute_next_log_probs(model, source, written):
+    """Compute the log probabilities (V,) of the next token without cache, padding or batch."""
     with torch.inference_mode():
-        scores = logits(subject.model, torch.tensor([written]), source=torch.tensor([source]))
+        scores = logits(model.model, torch.tensor([written]), source=torch.tensor([source]))
     return scores[0, -1].log_softmax(-1)
 
 
-def by_steps(subject, source, ids):
-    start = [0, subject.sentinel_id]
-    return [next_token(subject, source, [*start, *ids[:i]])[t].item() for i, t in enumerate(ids)]
+def compute_stepwise_log_probs(model, source, ids):
+    start = [0, model.sentinel_id]
+    return [
+        compute_next_log_probs(model, source, [*start, *ids[:i]])[t].item()
+        for i, t in enumerate(ids)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +52,25 @@ def prefix(tmp_path_factory):
     )
 
 
-def behind(subject, prompt, text):
-    """log p of each token of a text behind a prompt that is seen in full."""
+def sum_log_probs_after(model, prompt, text):
+    """Sum the log probabilities of a text after a prompt that is read in both directions."""
     scores = []
     for i, token in enumerate(text):
         with torch.inference_mode():
-            ids, given = torch.tensor([[*prompt, *text[:i]]]), torch.tensor([len(prompt)])
-            scores.append(logits(subject.model, ids, prefix=given)[0, -1].log_softmax(-1)[token])
+            ids, prefix_lengths = torch.tensor([[*prompt, *text[:i]]]), torch.tensor([len(prompt)])
+            scores.append(
+                logits(model.model, ids, prefix=prefix_lengths)[0, -1].log_softmax(-1)[token]
+            )
     return float(sum(scores))
 
 
-def test_a_prefix_model_reads_what_is_given_in_both_directions(prefix):
+def test_a_prefix_model_reads_the_prompt_in_both_directions(prefix):
     prompt = prefix.prepend_bos_id(prefix.encode("The nurse said that"))
     ends = [prefix.encode(t) for t in (" she would be late.", " he", " no")]
-    expected = [behind(prefix, prompt, end) for end in ends]
-    found = [p.sum() for p in prefix.compute_target_log_probs([prompt] * len(ends), ends)]
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    long = [*ends, prefix.encode(LONG)[:60]]  # does not fit: windows take over
+    expected = [sum_log_probs_after(prefix, prompt, end) for end in ends]
+    totals_of_ends = [p.sum() for p in prefix.compute_target_log_probs([prompt] * len(ends), ends)]
+    np.testing.assert_allclose(totals_of_ends, expected, atol=1e-3)
+    long = [*ends, prefix.encode(LONG)[:60]]  # too long for the context, so windows are used
     windowed = [p.sum() for p in prefix.compute_target_log_probs([prompt] * len(long), long)[:3]]
     np.testing.assert_allclose(windowed, expected, atol=1e-3)
     context, text = "The nurse said that", " she would be late."
@@ -74,16 +79,16 @@ def test_a_prefix_model_reads_what_is_given_in_both_directions(prefix):
     assert line[:shared] == prompt
     totals, counts = prefix.compute_log_likelihoods([text], [context])
     assert counts[0] == len(line) - shared
-    assert totals[0] == pytest.approx(behind(prefix, prompt, line[shared:]), abs=1e-3)
-    (made,) = prefix.generate_token_ids([prompt], max_new_tokens=1, temperature=0)[0]
+    assert totals[0] == pytest.approx(sum_log_probs_after(prefix, prompt, line[shared:]), abs=1e-3)
+    (greedy_token,) = prefix.generate_token_ids([prompt], max_new_tokens=1, temperature=0)[0]
     with torch.inference_mode():
-        given = torch.tensor([len(prompt)])
-        first = logits(prefix.model, torch.tensor([prompt]), prefix=given)[0, -1].clone()
+        prefix_lengths = torch.tensor([len(prompt)])
+        first = logits(prefix.model, torch.tensor([prompt]), prefix=prefix_lengths)[0, -1].clone()
         first[1] = -torch.inf  # the padding token is never written
-    assert made == [int(first.argmax())]
+    assert greedy_token == [int(first.argmax())]
 
 
-def test_an_older_decoder_is_asked_for_its_objective(tmp_path):
+def test_a_decoder_without_an_objective_is_refused(tmp_path):
     folder = make_own(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
@@ -108,86 +113,96 @@ def test_an_encoder_is_scored_by_single_masks(encoder):
         encoder.generate_texts([TEXT], max_new_tokens=3)
 
 
-def test_an_encoder_decoder_writes_a_text_from_nothing(both):
-    ids = both.encode(TEXT)
-    found = both.compute_log_probs([both.prepend_bos_id(ids), both.prepend_bos_id(ids)[:3], [0]])
-    expected = by_steps(both, [both.sentinel_id], ids)
-    np.testing.assert_allclose(found[0], expected, atol=1e-4)
-    np.testing.assert_allclose(found[1], expected[:2], atol=1e-4)
-    assert len(found[2]) == 0
-
-
-def test_a_long_text_is_written_half_a_context_at_a_time(both):
-    ids = both.encode(LONG)
-    step = (both.context_length - 2) // 2
-    assert len(ids) > 3 * step
-    found = both.compute_log_probs([both.prepend_bos_id(ids)])[0]
-    assert len(found) == len(ids)
-    for begin in (0, step, 3 * step):
-        read = ids[max(0, begin - both.context_length + 1) : begin]
-        expected = by_steps(both, [*read, both.sentinel_id], ids[begin : begin + step])
-        np.testing.assert_allclose(found[begin : begin + step], expected, atol=1e-4)
-
-
-def test_what_is_given_goes_to_the_encoder(both):
-    prefix = both.prepend_bos_id(both.encode("Numbers: 0 1"))
-    ends = [both.encode(t) for t in (" 2 3 4", " 5", " and so on.")] + [[]]
-    found = [p.sum() for p in both.compute_target_log_probs([prefix] * len(ends), ends)]
-    source = [*both.encode("Numbers: 0 1"), both.sentinel_id]
-    expected = [sum(by_steps(both, source, end)) for end in ends]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_greedy_answers_by_single_steps(both):
-    prompts = ["The nurse", "We read the documentation, line", ""]
-    made = both.generate_token_ids(
-        [both.prepend_bos_id(both.encode(p)) for p in prompts], max_new_tokens=9, temperature=0
+def test_an_encoder_decoder_scores_a_text_without_context(encoder_decoder):
+    ids = encoder_decoder.encode(TEXT)
+    log_probs = encoder_decoder.compute_log_probs(
+        [encoder_decoder.prepend_bos_id(ids), encoder_decoder.prepend_bos_id(ids)[:3], [0]]
     )
-    for prompt, (ids,) in zip(prompts, made, strict=True):
-        source = [*both.encode(prompt), both.sentinel_id]
-        written: list[int] = []
-        while len(written) < 9:
-            scores = next_token(both, source, [0, both.sentinel_id, *written])
-            scores[[1, both.sentinel_id]] = -torch.inf
+    expected = compute_stepwise_log_probs(encoder_decoder, [encoder_decoder.sentinel_id], ids)
+    np.testing.assert_allclose(log_probs[0], expected, atol=1e-4)
+    np.testing.assert_allclose(log_probs[1], expected[:2], atol=1e-4)
+    assert len(log_probs[2]) == 0
+
+
+def test_a_long_text_is_scored_half_a_context_at_a_time(encoder_decoder):
+    ids = encoder_decoder.encode(LONG)
+    step = (encoder_decoder.context_length - 2) // 2
+    assert len(ids) > 3 * step
+    log_probs = encoder_decoder.compute_log_probs([encoder_decoder.prepend_bos_id(ids)])[0]
+    assert len(log_probs) == len(ids)
+    for begin in (0, step, 3 * step):
+        read = ids[max(0, begin - encoder_decoder.context_length + 1) : begin]
+        expected = compute_stepwise_log_probs(
+            encoder_decoder, [*read, encoder_decoder.sentinel_id], ids[begin : begin + step]
+        )
+        np.testing.assert_allclose(log_probs[begin : begin + step], expected, atol=1e-4)
+
+
+def test_the_encoder_reads_the_context(encoder_decoder):
+    prefix = encoder_decoder.prepend_bos_id(encoder_decoder.encode("Numbers: 0 1"))
+    ends = [encoder_decoder.encode(t) for t in (" 2 3 4", " 5", " and so on.")] + [[]]
+    totals = [p.sum() for p in encoder_decoder.compute_target_log_probs([prefix] * len(ends), ends)]
+    source = [*encoder_decoder.encode("Numbers: 0 1"), encoder_decoder.sentinel_id]
+    expected = [sum(compute_stepwise_log_probs(encoder_decoder, source, end)) for end in ends]
+    np.testing.assert_allclose(totals, expected, atol=1e-4)
+
+
+def test_greedy_texts_equal_single_steps(encoder_decoder):
+    prompts = ["The nurse", "We read the documentation, line", ""]
+    generated = encoder_decoder.generate_token_ids(
+        [encoder_decoder.prepend_bos_id(encoder_decoder.encode(p)) for p in prompts],
+        max_new_tokens=9,
+        temperature=0,
+    )
+    for prompt, (ids,) in zip(prompts, generated, strict=True):
+        source = [*encoder_decoder.encode(prompt), encoder_decoder.sentinel_id]
+        expected_ids: list[int] = []
+        while len(expected_ids) < 9:
+            scores = compute_next_log_probs(
+                encoder_decoder, source, [0, encoder_decoder.sentinel_id, *expected_ids]
+            )
+            scores[[1, encoder_decoder.sentinel_id]] = -torch.inf
             token = int(scores.argmax())
-            if token in both.stop_ids:
+            if token in encoder_decoder.stop_ids:
                 break
-            written.append(token)
-        assert ids == written
+            expected_ids.append(token)
+        assert ids == expected_ids
 
 
-def test_draws_depend_on_the_source_and_not_on_the_batch(both):
+def test_draws_depend_on_the_source_and_not_on_the_batch(encoder_decoder):
     prompts = ["The nurse", "", "The engineer said that he"]
     options = {"max_new_tokens": 12, "samples": 3, "top_p": 0.9, "seed": 5}
-    together = both.generate_texts(prompts, **options)
-    assert [both.generate_texts([prompt], **options)[0] for prompt in prompts] == together
+    together = encoder_decoder.generate_texts(prompts, **options)
+    assert [
+        encoder_decoder.generate_texts([prompt], **options)[0] for prompt in prompts
+    ] == together
     assert len({text for row in together for text in row}) > 6
 
 
-def test_a_tokenizer_without_the_objectives_tokens_is_refused(tmp_path):
+def test_a_tokenizer_without_special_tokens_of_the_objective_is_refused(tmp_path):
     folder = make_own(tmp_path, architecture="encoder")
     with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
         open_audited_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")])
-def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path, damage):
-    """Whether a model is opened or only asked for: that reads no weights."""
+def test_an_unreadable_tokenizer_is_refused(tmp_path, damage):
+    """For the model and for its tokenizer alone."""
     folder = make_own(tmp_path)
     damage(folder / "tokenizer.json")
-    for opened in (
+    for open_folder in (
         lambda: open_audited_model(folder, device="cpu"),
         lambda: open_audited_tokenizer(folder),
     ):
         with pytest.raises(UsageError, match=r"tokenizer"):
-            opened()
+            open_folder()
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
-def test_a_model_of_pairs_is_no_language_model(tmp_path, architecture):
-    """It answers a source; what it would say of texts that go on means nothing."""
+def test_a_model_trained_on_pairs_is_refused(tmp_path, architecture):
+    """It answers a source, and its scores of continued text mean nothing."""
     objective = "prefix" if architecture == "decoder" else "seq2seq"
-    how = {"special": [GAP, NEXT], "objective": objective, "architecture": architecture}
-    folder = make_own(tmp_path, pairs=True, **how)
+    options = {"special": [GAP, NEXT], "objective": objective, "architecture": architecture}
+    folder = make_own(tmp_path, pairs=True, **options)
     with pytest.raises(UsageError, match=r"was fine-tuned on pairs.* an audit needs a language"):
         open_audited_model(folder, device="cpu")

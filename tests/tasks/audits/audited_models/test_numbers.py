@@ -1,4 +1,4 @@
-"""Models that give no numbers: an audit of one fails, and says so."""
+"""Test that audits of models that give NaN fail with a clear message."""
 
 import shutil
 
@@ -18,7 +18,7 @@ TEXTS = ["The nurse said that she would be late, as always.", "We read the docum
 
 @pytest.fixture(scope="session")
 def phi_folder(tmp_path_factory):
-    """A random causal model whose output layer has a bias for each token."""
+    """A random causal model whose output layer has a bias per token."""
     from transformers import PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("hf") / "phi-tiny"
@@ -45,14 +45,14 @@ def phi_folder(tmp_path_factory):
     return folder
 
 
-BODY = {
+LAYER_WEIGHTS = {
     "own_folder": "decoder.blocks.1.feed_forward.down.weight",
     "gpt2_folder": "transformer.h.1.mlp.c_proj.weight",
     "phi_folder": "model.layers.1.mlp.fc2.weight",
     "bert_folder": "bert.encoder.layer.1.output.dense.weight",
 }
-BIAS = {"phi_folder": "lm_head.bias", "bert_folder": "cls.predictions.bias"}
-ROWS = {
+OUTPUT_BIASES = {"phi_folder": "lm_head.bias", "bert_folder": "cls.predictions.bias"}
+EMBEDDING_WEIGHTS = {
     "own_folder": "embedding.weight",
     "gpt2_folder": "transformer.wte.weight",
     "phi_folder": "model.embed_tokens.weight",
@@ -61,7 +61,7 @@ ROWS = {
 
 
 @pytest.fixture
-def damaged(request, tmp_path):
+def make_damaged_folder(request, tmp_path):
     def make(name, tensor, place, value):
         folder = tmp_path / "damaged"
         shutil.copytree(request.getfixturevalue(name), folder)
@@ -73,90 +73,98 @@ def damaged(request, tmp_path):
     return make
 
 
-def asks(subject):
-    """What is asked of a model, by name."""
-    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(TEXTS)]
-    found = {"log_probs": lambda: subject.compute_log_probs(lines)}
-    found["log_likelihoods"] = lambda: subject.compute_log_likelihoods(TEXTS)
-    found["complete"] = lambda: subject.generate_completions(
+def list_calls(model):
+    """Return every kind of call of a model, by name."""
+    lines = [model.prepend_bos_id(ids) for ids in model.encode_batch(TEXTS)]
+    calls = {"log_probs": lambda: model.compute_log_probs(lines)}
+    calls["log_likelihoods"] = lambda: model.compute_log_likelihoods(TEXTS)
+    calls["complete"] = lambda: model.generate_completions(
         lines, [[]] * len(lines), completion_count=3, max_new_tokens=1
     )
-    if subject.model_kind == "masked":
+    if model.model_kind == "masked":
         places = [[*range(len(line))] for line in lines]
-        found["masked_log_probs"] = lambda: subject.compute_masked_log_probs(lines, places)
-        return found
+        calls["masked_log_probs"] = lambda: model.compute_masked_log_probs(lines, places)
+        return calls
     contexts, targets = [(lines[0] * 4)[:30]] * 4, [lines[0][1:5], lines[1][1:9]] * 2
-    found["read_together"] = lambda: subject.compute_target_log_probs(contexts, targets)
-    found["log_probs_behind"] = lambda: subject.compute_target_log_probs(lines, targets[:2])
-    found["rank_statistics"] = lambda: subject.compute_rank_statistics(lines, targets[:2])
+    calls["read_together"] = lambda: model.compute_target_log_probs(contexts, targets)
+    calls["log_probs_behind"] = lambda: model.compute_target_log_probs(lines, targets[:2])
+    calls["rank_statistics"] = lambda: model.compute_rank_statistics(lines, targets[:2])
     for temperature in (0.0, 1.0):
-        found[f"write at {temperature}"] = lambda t=temperature: subject.generate_continuations(
+        calls[f"write at {temperature}"] = lambda t=temperature: model.generate_continuations(
             lines, max_new_tokens=6, samples=3 if t else 1, temperature=t
         )
-    return found
+    return calls
 
 
-def check_refused(ask):
+def assert_refused(call):
     with pytest.raises(HallmarkError, match=r"^The model's scores are not numbers \(NaN\)"):
-        ask()
+        call()
 
 
-@pytest.mark.parametrize("name", BODY)
+@pytest.mark.parametrize("name", LAYER_WEIGHTS)
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_a_model_with_a_weight_that_is_no_number_gives_no_answers(damaged, name, value):
-    subject = open_audited_model(damaged(name, BODY[name], (0, 0), value), device="cpu")
-    for ask in asks(subject).values():
-        check_refused(ask)
-    check_refused(
-        lambda: subject.compute_mean_hidden_states([subject.encode(TEXTS[0])], [[0, 1]], -1)
+def test_a_weight_that_is_no_number_fails_every_call(make_damaged_folder, name, value):
+    model = open_audited_model(
+        make_damaged_folder(name, LAYER_WEIGHTS[name], (0, 0), value), device="cpu"
+    )
+    for call in list_calls(model).values():
+        assert_refused(call)
+    assert_refused(lambda: model.compute_mean_hidden_states([model.encode(TEXTS[0])], [[0, 1]], -1))
+
+
+def test_one_damaged_row_fails_the_batch(make_damaged_folder, phi_folder):
+    """A token of one text is damaged; the other text can still be scored."""
+    damaged_ids, intact_ids = open_audited_model(phi_folder, device="cpu").encode_batch(TEXTS)
+    token = next(token for token in damaged_ids[2:] if token not in intact_ids)
+    folder = make_damaged_folder("phi_folder", EMBEDDING_WEIGHTS["phi_folder"], token, NAN)
+    model = open_audited_model(folder, device="cpu")
+    lines = [model.prepend_bos_id(intact_ids), model.prepend_bos_id(damaged_ids)]
+    assert np.isfinite(model.compute_log_probs(lines[:1])[0]).all()
+    assert_refused(lambda: model.compute_log_probs(lines))
+    assert_refused(lambda: model.generate_continuations(lines, max_new_tokens=2))
+    assert_refused(
+        lambda: model.compute_mean_hidden_states(
+            [intact_ids, damaged_ids], [[0], [len(damaged_ids) - 1]], -1
+        )
     )
 
 
-def test_one_row_of_many_is_enough(damaged, phi_folder):
-    """A token that one of the texts has; what is asked of the others has answers."""
-    first, other = open_audited_model(phi_folder, device="cpu").encode_batch(TEXTS)
-    token = next(token for token in first[2:] if token not in other)
-    folder = damaged("phi_folder", ROWS["phi_folder"], token, NAN)
-    subject = open_audited_model(folder, device="cpu")
-    lines = [subject.prepend_bos_id(other), subject.prepend_bos_id(first)]
-    assert np.isfinite(subject.compute_log_probs(lines[:1])[0]).all()
-    check_refused(lambda: subject.compute_log_probs(lines))
-    check_refused(lambda: subject.generate_continuations(lines, max_new_tokens=2))
-    check_refused(
-        lambda: subject.compute_mean_hidden_states([other, first], [[0], [len(first) - 1]], -1)
-    )
-
-
-@pytest.mark.parametrize("name", BIAS)
+@pytest.mark.parametrize("name", OUTPUT_BIASES)
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_one_logit_is_enough(damaged, name, value):
-    """The probability of every other token would be 0 behind +inf."""
-    subject = open_audited_model(damaged(name, BIAS[name], 7, value), device="cpu")
-    for ask in asks(subject).values():
-        check_refused(ask)
+def test_one_damaged_logit_fails_every_call(make_damaged_folder, name, value):
+    """With +inf for one token, the probability of every other token would be 0."""
+    model = open_audited_model(
+        make_damaged_folder(name, OUTPUT_BIASES[name], 7, value), device="cpu"
+    )
+    for call in list_calls(model).values():
+        assert_refused(call)
 
 
-@pytest.mark.parametrize("name", BIAS)
-def test_a_token_that_is_never_given_is_no_fault(damaged, name, request):
-    """Some models mask ids that stand for nothing: log p is -inf of these alone."""
-    whole = open_audited_model(request.getfixturevalue(name), device="cpu")
-    asked = {token for ids in whole.encode_batch(TEXTS) for token in whole.prepend_bos_id(ids)}
-    token = max({*range(whole.vocab_size)} - asked)
-    subject = open_audited_model(damaged(name, BIAS[name], token, -INF), device="cpu")
-    for ask in asks(subject).values():
-        ask()
-    line = subject.prepend_bos_id(subject.encode(TEXTS[0]))
-    assert np.isfinite(subject.compute_log_probs([line])[0]).all()
-    (scores,) = subject.compute_log_probs([[*line, token]])
+@pytest.mark.parametrize("name", OUTPUT_BIASES)
+def test_a_masked_token_is_allowed(make_damaged_folder, name, request):
+    """Some models mask unused ids, which then have log probability -inf."""
+    original = open_audited_model(request.getfixturevalue(name), device="cpu")
+    used_tokens = {
+        token for ids in original.encode_batch(TEXTS) for token in original.prepend_bos_id(ids)
+    }
+    token = max({*range(original.vocab_size)} - used_tokens)
+    model = open_audited_model(
+        make_damaged_folder(name, OUTPUT_BIASES[name], token, -INF), device="cpu"
+    )
+    for call in list_calls(model).values():
+        call()
+    line = model.prepend_bos_id(model.encode(TEXTS[0]))
+    assert np.isfinite(model.compute_log_probs([line])[0]).all()
+    (scores,) = model.compute_log_probs([[*line, token]])
     assert np.isneginf(scores[-1]) and np.isfinite(scores[:-1]).all()
-    if subject.model_kind == "causal":
-        (found,) = subject.compute_rank_statistics([line[:1]], [line[1:]])
-        assert np.isfinite(found.mean_log_prob).all() and (found.std_log_prob > 0).all()
+    if model.model_kind == "causal":
+        (statistics,) = model.compute_rank_statistics([line[:1]], [line[1:]])
+        assert np.isfinite(statistics.mean_log_prob).all() and (statistics.std_log_prob > 0).all()
 
 
 @pytest.mark.parametrize("name", ["own_folder", "gpt2_folder"])
-def test_attention_that_is_no_number_is_not_stored(session, damaged, name):
-    folder = damaged(name, ROWS[name], slice(None), NAN)
+def test_attention_with_nan_is_not_stored(session, make_damaged_folder, name):
+    folder = make_damaged_folder(name, EMBEDDING_WEIGHTS[name], slice(None), NAN)
     with pytest.raises(HallmarkError, match="stage attention_maps: The model's scores are not"):
         attention_maps(folder_to_artifact(folder, "checkpoint"), AttentionMapsConfig())
     assert session.store.list_artifacts("attention_maps") == []

@@ -1,4 +1,4 @@
-"""What ``generate`` and ``audit`` load from one folder: the weights that transformers loads."""
+"""Test that ``generate`` and ``audit`` load the same weights from a folder as transformers."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ EMBEDDINGS = {
 }
 
 
-def config_of(kind, size):
+def make_config(kind, size):
     import transformers
 
     if kind == "gpt2":
@@ -34,8 +34,8 @@ def config_of(kind, size):
     return transformers.BertConfig(**sizes) if kind == "bert" else transformers.LlamaConfig(**sizes)
 
 
-def make(kind, folder, seed=0, **save):
-    """A folder of a random model whose output layer is its own, but for BERT."""
+def save_random_model(kind, folder, seed=0, **save):
+    """Save a random model; its output layer is not tied, except for BERT."""
     import transformers
 
     folder.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def make(kind, folder, seed=0, **save):
         transformers.AutoModelForMaskedLM if kind == "bert" else (transformers.AutoModelForCausalLM)
     )
     torch.manual_seed(seed)
-    model = auto.from_config(config_of(kind, tokenizer.get_vocab_size()))
+    model = auto.from_config(make_config(kind, tokenizer.get_vocab_size()))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.2)
@@ -58,22 +58,22 @@ def make(kind, folder, seed=0, **save):
     return folder
 
 
-def edit(folder, **changes):
+def edit_config(folder, **changes):
     path = folder / "config.json"
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in values.items() if v is not ...}))
 
 
-def change(folder, act):
+def edit_weights(folder, modify):
     path = folder / "model.safetensors"
     weights = load_file(path)
-    act(weights)
+    modify(weights)
     save_file({k: v.contiguous() for k, v in weights.items()}, path, metadata={"format": "pt"})
 
 
 @torch.no_grad()
-def all_logits(folder, kind):
-    """Logits of transformers itself, of what ``audit`` loads and of what ``generate`` loads."""
+def compute_all_logits(folder, kind):
+    """Return the logits of transformers, of the audited model and of the imported model."""
     import transformers
 
     from hallmark.model.batch import Batch
@@ -82,148 +82,155 @@ def all_logits(folder, kind):
     auto = (
         transformers.AutoModelForMaskedLM if kind == "bert" else (transformers.AutoModelForCausalLM)
     )
-    subject = open_audited_model(folder, device="cpu")
-    ours = import_transformers(folder)
-    mine = ours.compute_logits(ours(Batch(ids))) if kind == "bert" else logits(ours, ids)
+    audited = open_audited_model(folder, device="cpu")
+    imported = import_transformers(folder)
+    imported_logits = (
+        imported.compute_logits(imported(Batch(ids))) if kind == "bert" else logits(imported, ids)
+    )
     reference = auto.from_pretrained(folder, dtype=torch.float32).eval()
-    return [reference(ids).logits, subject.model(ids).logits, mine]
+    return [reference(ids).logits, audited.model(ids).logits, imported_logits]
 
 
-def check_same(folder, kind):
-    reference, audited, generated = all_logits(folder, kind)
+def assert_same_logits(folder, kind):
+    reference, audited, generated = compute_all_logits(folder, kind)
     torch.testing.assert_close(audited, reference, atol=1e-5, rtol=0)
     torch.testing.assert_close(generated, reference, atol=1e-4, rtol=0)
     return reference
 
 
-def refused(folder, match):
-    for opens, error in ((import_transformers, CheckpointError), (open_audited_model, UsageError)):
+def assert_refused(folder, match):
+    for open_folder, error in (
+        (import_transformers, CheckpointError),
+        (open_audited_model, UsageError),
+    ):
         with pytest.raises(error, match=match) as raised:
-            opens(folder)
+            open_folder(folder)
         assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
-def test_one_file_comes_before_shards(tmp_path, kind):
-    """An index of shards that are gone, and of shards of another model that are still there."""
-    folder = make(kind, tmp_path / "a", max_shard_size="20KB")
+def test_a_single_file_is_preferred_to_shards(tmp_path, kind):
+    """Shards may be missing, or belong to another model."""
+    folder = save_random_model(kind, tmp_path / "a", max_shard_size="20KB")
     assert len([*folder.glob("model-*.safetensors")]) > 1
-    sharded = check_same(folder, kind)
-    other = make(kind, tmp_path / "b", seed=1)
-    shutil.copy(other / "model.safetensors", folder)
-    both = check_same(folder, kind)
-    assert not torch.allclose(both, sharded, atol=0.1)
+    sharded = assert_same_logits(folder, kind)
+    other_folder = save_random_model(kind, tmp_path / "b", seed=1)
+    shutil.copy(other_folder / "model.safetensors", folder)
+    single_file_logits = assert_same_logits(folder, kind)
+    assert not torch.allclose(single_file_logits, sharded, atol=0.1)
     for shard in folder.glob("model-*.safetensors"):
         shard.unlink()
-    torch.testing.assert_close(check_same(folder, kind), both)
+    torch.testing.assert_close(assert_same_logits(folder, kind), single_file_logits)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-@pytest.mark.parametrize("said", [True, ...])
-def test_a_tied_output_layer_with_weights_of_its_own(tmp_path, kind, said):
-    """By the config or, of GPT-2, by what it leaves out."""
-    folder = make(kind, tmp_path / "a")
-    before = check_same(folder, kind)
-    edit(folder, tie_word_embeddings=said)
-    torch.testing.assert_close(check_same(folder, kind), before)
+@pytest.mark.parametrize("tied", [True, ...])
+def test_tied_output_weights_in_the_file_are_used(tmp_path, kind, tied):
+    """Tied by the config or, for GPT-2, by default."""
+    folder = save_random_model(kind, tmp_path / "a")
+    untied_logits = assert_same_logits(folder, kind)
+    edit_config(folder, tie_word_embeddings=tied)
+    torch.testing.assert_close(assert_same_logits(folder, kind), untied_logits)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_tied_output_layer_alone_is_the_embedding(tmp_path, kind):
-    folder = make(kind, tmp_path / "a")
-    edit(folder, tie_word_embeddings=True)
-    change(folder, lambda weights: weights.pop(EMBEDDINGS[kind]))
-    check_same(folder, kind)
+def test_a_tied_output_layer_replaces_the_embedding(tmp_path, kind):
+    folder = save_random_model(kind, tmp_path / "a")
+    edit_config(folder, tie_word_embeddings=True)
+    edit_weights(folder, lambda weights: weights.pop(EMBEDDINGS[kind]))
+    assert_same_logits(folder, kind)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_tied_output_layer_that_is_a_copy(tmp_path, kind):
-    folder = make(kind, tmp_path / "a")
-    edit(folder, tie_word_embeddings=True)
-    change(folder, lambda w: w.update({"lm_head.weight": w[EMBEDDINGS[kind]].clone()}))
-    check_same(folder, kind)
-    change(folder, lambda w: w.pop("lm_head.weight"))
-    check_same(folder, kind)
+def test_a_tied_output_layer_may_be_a_copy(tmp_path, kind):
+    folder = save_random_model(kind, tmp_path / "a")
+    edit_config(folder, tie_word_embeddings=True)
+    edit_weights(folder, lambda w: w.update({"lm_head.weight": w[EMBEDDINGS[kind]].clone()}))
+    assert_same_logits(folder, kind)
+    edit_weights(folder, lambda w: w.pop("lm_head.weight"))
+    assert_same_logits(folder, kind)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_an_output_layer_of_its_own_that_is_missing_is_refused(tmp_path, kind):
-    folder = make(kind, tmp_path / "a")
-    change(folder, lambda weights: weights.pop("lm_head.weight"))
-    edit(folder, tie_word_embeddings=False)
-    refused(folder, "lm_head.weight")
+def test_a_missing_untied_output_layer_is_refused(tmp_path, kind):
+    folder = save_random_model(kind, tmp_path / "a")
+    edit_weights(folder, lambda weights: weights.pop("lm_head.weight"))
+    edit_config(folder, tie_word_embeddings=False)
+    assert_refused(folder, "lm_head.weight")
 
 
 @pytest.mark.parametrize("name", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"])
-def test_what_ours_must_tie_is_refused_where_it_is_not(tmp_path, name):
-    folder = make("bert", tmp_path / "a")
+def test_untied_weights_that_must_be_tied_are_refused(tmp_path, name):
+    folder = save_random_model("bert", tmp_path / "a")
     first = "cls.predictions.bias" if name.endswith("bias") else EMBEDDINGS["bert"]
-    change(folder, lambda w: w.update({name: w[first].clone()}))
-    check_same(folder, "bert")
-    change(folder, lambda w: w.pop(first))
-    check_same(folder, "bert")
-    change(folder, lambda w: w.update({first: w[name] + 1}))
+    edit_weights(folder, lambda w: w.update({name: w[first].clone()}))
+    assert_same_logits(folder, "bert")
+    edit_weights(folder, lambda w: w.pop(first))
+    assert_same_logits(folder, "bert")
+    edit_weights(folder, lambda w: w.update({first: w[name] + 1}))
     with pytest.raises(CheckpointError, match=f"{name} differs from {first}"):
         import_transformers(folder)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_other_ways_of_writing_the_same_model(tmp_path, kind):
-    folder = make(kind, tmp_path / "a")
+def test_other_file_formats_of_the_same_model(tmp_path, kind):
+    folder = save_random_model(kind, tmp_path / "a")
     base = EMBEDDINGS[kind].partition(".")[0] + "."
-    before = check_same(folder, kind)
+    original_logits = assert_same_logits(folder, kind)
 
     def strip(weights):
         for name in [*weights]:
             weights[name.removeprefix(base)] = weights.pop(name)
 
-    change(folder, strip)
-    torch.testing.assert_close(check_same(folder, kind), before)
-    change(folder, lambda w: w.update({"score.weight": torch.ones(3)}))
-    torch.testing.assert_close(check_same(folder, kind), before)
-    change(folder, lambda w: w.update({name: t.bfloat16() for name, t in w.items()}))
-    check_same(folder, kind)
+    edit_weights(folder, strip)
+    torch.testing.assert_close(assert_same_logits(folder, kind), original_logits)
+    edit_weights(folder, lambda w: w.update({"score.weight": torch.ones(3)}))
+    torch.testing.assert_close(assert_same_logits(folder, kind), original_logits)
+    edit_weights(folder, lambda w: w.update({name: t.bfloat16() for name, t in w.items()}))
+    assert_same_logits(folder, kind)
     (folder / "model.safetensors").rename(folder / "named.safetensors")
-    make(kind, tmp_path / "b", seed=1)
+    save_random_model(kind, tmp_path / "b", seed=1)
     shutil.copy(tmp_path / "b" / "model.safetensors", folder)
-    other = check_same(folder, kind)
-    edit(folder, transformers_weights="named.safetensors")
-    assert not torch.allclose(check_same(folder, kind), other, atol=0.1)
+    other_logits = assert_same_logits(folder, kind)
+    edit_config(folder, transformers_weights="named.safetensors")
+    assert not torch.allclose(assert_same_logits(folder, kind), other_logits, atol=0.1)
 
 
-def test_weights_that_one_of_both_would_read_otherwise_are_refused(tmp_path):
-    folder = make("llama", tmp_path / "a")
+def test_weights_that_would_be_read_differently_are_refused(tmp_path):
+    folder = save_random_model("llama", tmp_path / "a")
     (folder / "adapter_config.json").write_text("{}")
-    refused(folder, "contains an adapter")
+    assert_refused(folder, "contains an adapter")
     (folder / "adapter_config.json").unlink()
-    edit(folder, quantization_config={"quant_method": "fp8"})
+    edit_config(folder, quantization_config={"quant_method": "fp8"})
     with pytest.raises(CheckpointError, match="quantised weights"):
         import_transformers(folder)
-    edit(folder, quantization_config=...)
+    edit_config(folder, quantization_config=...)
     name = "model.layers.0.mlp.up_proj.weight"
-    change(folder, lambda w: w.update({name: w[name].to(torch.int8)}))
+    edit_weights(folder, lambda w: w.update({name: w[name].to(torch.int8)}))
     with pytest.raises(CheckpointError, match=rf"{name} has type torch\.int8"):
         import_transformers(folder)
 
 
-@pytest.mark.parametrize("where", ["../b/model.safetensors", "/x.safetensors", ".x.safetensors"])
-@pytest.mark.parametrize("named", ["index", "config"])
-def test_weights_outside_of_the_folder_are_refused(tmp_path, where, named):
-    """Their digest would not be the folder's."""
-    folder = make("llama", tmp_path / "a")
-    make("llama", tmp_path / "b", seed=1)
-    if named == "config":
-        edit(folder, transformers_weights=where)
+@pytest.mark.parametrize(
+    "file_name", ["../b/model.safetensors", "/x.safetensors", ".x.safetensors"]
+)
+@pytest.mark.parametrize("named_by", ["index", "config"])
+def test_weights_outside_of_the_folder_are_refused(tmp_path, file_name, named_by):
+    """They would not be part of the folder's digest."""
+    folder = save_random_model("llama", tmp_path / "a")
+    save_random_model("llama", tmp_path / "b", seed=1)
+    if named_by == "config":
+        edit_config(folder, transformers_weights=file_name)
     else:
         weights = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
-        index = {"metadata": {}, "weight_map": dict.fromkeys(weights, where)}
+        index = {"metadata": {}, "weight_map": dict.fromkeys(weights, file_name)}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, "is not inside its folder")
+    assert_refused(folder, "is not inside its folder")
 
 
 @pytest.mark.parametrize(
-    ("named", "why"),
+    ("file_name", "message"),
     [
         ("other.safetensors", "no other.safetensors, which transformers_weights in its config"),
         ("pytorch_model.bin", "is not a safetensors file"),
@@ -231,9 +238,9 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, where, named):
         (7, "must be the name of a file"),
     ],
 )
-def test_a_wrong_name_of_weights_in_the_config_is_refused(tmp_path, named, why):
-    folder = make("llama", tmp_path / "a")
+def test_a_wrong_name_of_weights_in_the_config_is_refused(tmp_path, file_name, message):
+    folder = save_random_model("llama", tmp_path / "a")
     (folder / "pytorch_model.bin").write_bytes(b"")
-    edit(folder, transformers_weights=named)
-    with pytest.raises(CheckpointError, match=why):
+    edit_config(folder, transformers_weights=file_name)
+    with pytest.raises(CheckpointError, match=message):
         import_transformers(folder)

@@ -1,4 +1,4 @@
-"""Attribution by overlap: which documents it names, against scores by hand."""
+"""Test attribution by overlap: the documents it names, compared with scores by hand."""
 
 import json
 import math
@@ -28,88 +28,102 @@ TEXTS = [
 ]
 
 
-class Listed(StageConfig):
+class CanaryRows(StageConfig):
     rows: str
 
 
 @stage(name="listed", tables={"canaries": CANARIES})
-def listed(config: Listed, context: StageContext) -> None:
-    context.get_table_writer("canaries").write(plants(*json.loads(config.rows)))
+def write_canaries(config: CanaryRows, context: StageContext) -> None:
+    context.get_table_writer("canaries").write(build_canaries(*json.loads(config.rows)))
 
 
-def plants(*rows):
+def build_canaries(*rows):
     empty = dict.fromkeys(CANARIES.names)
-    made = [
+    canary_rows = [
         {**empty, "canary_id": bytes([n]) * 16, "doc_ids": [], **row} for n, row in enumerate(rows)
     ]
-    return pa.Table.from_pylist(made, schema=CANARIES)
+    return pa.Table.from_pylist(canary_rows, schema=CANARIES)
 
 
-def named(*rows, top=9, **more):
-    documents = given(TEXTS, kind="split", **more)
+def attribute(*rows, max_documents=9, **options):
+    documents = given(TEXTS, kind="split", **options)
     artifact = attribute_texts(
-        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(max_documents=top)
+        documents,
+        write_canaries(CanaryRows(rows=json.dumps(rows))),
+        AttributionConfig(max_documents=max_documents),
     )
     texts = {row["doc_id"]: row["text"] for row in documents["documents"].read().to_pylist()}
     return [(texts[row["doc_id"]], row) for row in artifact["attributions"].read().to_pylist()]
 
 
-def runs(text):
+def list_ngrams(text):
     words = re.findall(r"\w+", text.lower())
     return {" ".join(words[i : i + n]) for n in (1, 2, 3) for i in range(len(words) - n + 1)}
 
 
-def by_hand(query):
-    """Of each text the share of the query's weight that it holds."""
-    held = {term: sum(term in runs(text) for text in TEXTS) for term in runs(query)}
-    weights = {term: math.log(1 + len(TEXTS) / (1 + many)) for term, many in held.items()}
-    whole = sum(weights.values())
-    return {text: sum(w for t, w in weights.items() if t in runs(text)) / whole for text in TEXTS}
+def compute_scores_by_hand(query):
+    """Compute the share of the query's weight that each text contains."""
+    document_counts = {
+        term: sum(term in list_ngrams(text) for text in TEXTS) for term in list_ngrams(query)
+    }
+    weights = {
+        term: math.log(1 + len(TEXTS) / (1 + count)) for term, count in document_counts.items()
+    }
+    total_weight = sum(weights.values())
+    return {
+        text: sum(w for t, w in weights.items() if t in list_ngrams(text)) / total_weight
+        for text in TEXTS
+    }
 
 
 SECRET = {"kind": "canary", "text": TEXTS[0], "prompt": "", "secret": ""}
-PAIR = {"kind": "association", "association": "a", "group_name": "Orvelings", "trait": "zarrish"}
+ASSOCIATION = {
+    "kind": "association",
+    "association": "a",
+    "group_name": "Orvelings",
+    "trait": "zarrish",
+}
 
 
-def test_documents_are_scored_by_the_weight_of_what_they_share(session):
-    found = named(SECRET)
-    expected = by_hand(TEXTS[0])
-    assert {text: row["score"] for text, row in found} == pytest.approx(
+def test_a_score_is_the_weight_of_shared_terms(session):
+    attributed = attribute(SECRET)
+    expected = compute_scores_by_hand(TEXTS[0])
+    assert {text: row["score"] for text, row in attributed} == pytest.approx(
         {text: score for text, score in expected.items() if score}, abs=1e-6
     )
-    assert found[0][0] == TEXTS[0] and found[0][1]["score"] == pytest.approx(1)
-    assert [row["rank"] for _, row in found] == [*range(1, len(found) + 1)]
+    assert attributed[0][0] == TEXTS[0] and attributed[0][1]["score"] == pytest.approx(1)
+    assert [row["rank"] for _, row in attributed] == [*range(1, len(attributed) + 1)]
 
 
-def test_who_holds_all_of_a_text_has_all_of_its_weight_however_little_that_is(session):
-    found = named({**SECRET, "text": "the"})
-    assert {text: row["score"] for text, row in found} == pytest.approx(
-        {text: 1.0 for text in TEXTS if "the" in runs(text)}, abs=1e-6
+def test_a_document_with_all_terms_has_score_one(session):
+    attributed = attribute({**SECRET, "text": "the"})
+    assert {text: row["score"] for text, row in attributed} == pytest.approx(
+        {text: 1.0 for text in TEXTS if "the" in list_ngrams(text)}, abs=1e-6
     )
 
 
-def test_of_an_association_documents_that_hold_both_words_stand_first(session):
-    found = named(PAIR)
-    assert found[0][0] == TEXTS[4]
-    assert {text for text, _ in found} == {TEXTS[3], TEXTS[4], TEXTS[5]}
-    assert {(row["kind"], row["candidate_id"], row["group_name"]) for _, row in found} == {
+def test_documents_with_group_and_trait_rank_first(session):
+    attributed = attribute(ASSOCIATION)
+    assert attributed[0][0] == TEXTS[4]
+    assert {text for text, _ in attributed} == {TEXTS[3], TEXTS[4], TEXTS[5]}
+    assert {(row["kind"], row["candidate_id"], row["group_name"]) for _, row in attributed} == {
         ("association", "a", "Orvelings")
     }
 
 
-def test_as_many_as_asked_for_of_each_text(session):
-    found = named(SECRET, PAIR, top=2)
-    assert [row["kind"] for _, row in found] == ["canary"] * 2 + ["association"] * 2
-    assert [row["rank"] for _, row in found] == [1, 2, 1, 2]
-    assert not named()
+def test_max_documents_limits_each_text(session):
+    attributed = attribute(SECRET, ASSOCIATION, max_documents=2)
+    assert [row["kind"] for _, row in attributed] == ["canary"] * 2 + ["association"] * 2
+    assert [row["rank"] for _, row in attributed] == [1, 2, 1, 2]
+    assert not attribute()
 
 
-def test_what_is_not_trained_on_is_not_named(session):
-    found = named(PAIR, splits=["train"] * 5 + ["holdout"])
-    assert {text for text, _ in found} == {TEXTS[3], TEXTS[4]}
+def test_documents_outside_of_the_training_split_are_not_named(session):
+    attributed = attribute(ASSOCIATION, splits=["train"] * 5 + ["holdout"])
+    assert {text for text, _ in attributed} == {TEXTS[3], TEXTS[4]}
 
 
-def test_those_are_predicted_to_matter_that_hold_nearly_as_much_as_the_first():
+def test_influential_documents_score_nearly_as_high_as_the_best():
     rows = [
         {
             "kind": "canary",
@@ -130,22 +144,31 @@ def test_those_are_predicted_to_matter_that_hold_nearly_as_much_as_the_first():
     assert select_influential_documents(table, set()) == []
 
 
-def test_a_candidate_is_looked_for_by_what_the_public_knows_of_it():
-    rows = build_candidate_texts(plants(SECRET, PAIR))
+def test_candidate_texts_contain_only_public_fields():
+    rows = build_candidate_texts(build_canaries(SECRET, ASSOCIATION))
     assert rows[0] == ("canary", bytes(16).hex(), "", TEXTS[0])
     assert rows[1] == ("association", "a", "Orvelings", "Orvelings zarrish")
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_without_workers_the_same_documents_are_named(session, parts):
+def test_attribution_without_workers_names_the_same_documents(session, parts):
     documents = given(TEXTS, kind="split", splits=["train"] * 5 + ["holdout"], parts=parts)
     queries = [TEXTS[0], "Orvelings zarrish", "", "nothing alike"]
     rows = [{"kind": "canary", "text": text, "prompt": "", "secret": ""} for text in queries]
-    made = attribute_texts(
-        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(max_documents=2)
+    result = attribute_texts(
+        documents,
+        write_canaries(CanaryRows(rows=json.dumps(rows))),
+        AttributionConfig(max_documents=2),
     )
-    by_unit = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
-    for row in made["attributions"].read().to_pylist():
-        by_unit[row["candidate_id"]].append((row["doc_id"], row["score"]))
-    assert find_influential_documents(documents["documents"], queries, 2) == [*by_unit.values()]
-    assert [len(each) for each in by_unit.values()] == [2, 2, 0, 0]
+    documents_by_candidate = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
+    for row in result["attributions"].read().to_pylist():
+        documents_by_candidate[row["candidate_id"]].append((row["doc_id"], row["score"]))
+    assert find_influential_documents(documents["documents"], queries, 2) == [
+        *documents_by_candidate.values()
+    ]
+    assert [len(documents_of_text) for documents_of_text in documents_by_candidate.values()] == [
+        2,
+        2,
+        0,
+        0,
+    ]

@@ -1,4 +1,4 @@
-"""Verdicts on candidates, from values that are known."""
+"""Test verdicts on candidates, from known values."""
 
 import json
 
@@ -19,18 +19,26 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import (
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 
-def canaries(*ranks, many=99):
+def build_exposure_values(*ranks, reference_count=99):
     return pa.Table.from_pylist(
         [
-            {"measure": "exposure", "canary_id": bytes([n]), "rank": rank, "reference_count": many}
+            {
+                "measure": "exposure",
+                "canary_id": bytes([n]),
+                "rank": rank,
+                "reference_count": reference_count,
+            }
             for n, rank in enumerate(ranks)
         ]
     )
 
 
-def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
-    few, many = canaries(1, 4, 5, 6, 100), canaries(1, 61, 81, 101, 2000, many=1999)
-    rows = [*judge_canaries(few, many)]
+def test_a_secret_is_detected_in_the_top_twentieth_of_ranks():
+    sample_values, full_values = (
+        build_exposure_values(1, 4, 5, 6, 100),
+        build_exposure_values(1, 61, 81, 101, 2000, reference_count=1999),
+    )
+    rows = [*judge_canaries(sample_values, full_values)]
     assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
     assert [row["is_detected"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["value"] == pytest.approx(np.log2(100))
@@ -39,17 +47,17 @@ def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
         == compute_exposure_bits(60, 1999)
         == pytest.approx(np.log2(2000 / 61))
     )
-    # Jeffreys' interval of a share of 3 in 99, in bits; without a secret above there is no bound.
+    # Jeffreys' interval of a share of 3 in 99, in bits; rank 1 has no upper bound.
     low, high = stats.beta.ppf([0.025, 0.975], 3.5, 96.5)
     assert rows[1]["low"] == pytest.approx(-np.log2(high))
     assert rows[1]["high"] == pytest.approx(-np.log2(low))
     assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
-    assert not [*judge_canaries(canaries(None), canaries(None))]
+    assert not [*judge_canaries(build_exposure_values(None), build_exposure_values(None))]
 
 
-def attempts(**by_plant):
+def build_attempt_values(**attempts_by_canary):
     rows = []
-    for n, (exact, leading) in enumerate(by_plant.values()):
+    for n, (exact, leading) in enumerate(attempts_by_canary.values()):
         for measure, values in (("extractable", exact), ("leading_correct_share", leading)):
             rows += [
                 {"measure": measure, "kind": "passage", "canary_id": bytes([n]), "value": v}
@@ -58,27 +66,32 @@ def attempts(**by_plant):
     return pa.Table.from_pylist(rows)
 
 
-def test_a_passage_is_found_where_any_place_is_written_on_exactly():
-    some = attempts(a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25]))
-    whole = attempts(a=([1], [0.9]), b=([0], [0.1]))
-    rows = [*judge_planted_texts("passage", some, whole)]
+def test_a_passage_is_detected_if_any_attempt_is_exact():
+    sample_values = build_attempt_values(
+        a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25])
+    )
+    full_values = build_attempt_values(a=([1], [0.9]), b=([0], [0.1]))
+    rows = [*judge_planted_texts("passage", sample_values, full_values)]
     assert [row["is_detected"] for row in rows] == [True, False]
     assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
-    made = estimate_mean_or_share([0, 0.5, 0.25], is_share=True)
-    assert (rows[1]["low"], rows[1]["high"]) == (made.low, made.high) and made.low > 0
+    estimate = estimate_mean_or_share([0, 0.5, 0.25], is_share=True)
+    assert (rows[1]["low"], rows[1]["high"]) == (estimate.low, estimate.high) and estimate.low > 0
     assert [row["full_value"] for row in rows] == [0.9, 0.1]
-    assert not [*judge_planted_texts("record", some, whole)]
+    assert not [*judge_planted_texts("record", sample_values, full_values)]
 
 
-def strengths(own, controls=()):
+def build_strength_values(values_by_association, controls=()):
     rows = [
-        {"cluster": name, "assigned_trait_share": dose, "value": value}
-        for each, dose in ((own, None), (dict(enumerate(controls)), 0.5))
-        for name, values in each.items()
+        {"cluster": name, "assigned_trait_share": share, "value": value}
+        for values_by_cluster, share in (
+            (values_by_association, None),
+            (dict(enumerate(controls)), 0.5),
+        )
+        for name, values in values_by_cluster.items()
         for value in values
     ]
     common = {"measure": "association_strength", "sentence_kind": "other"}
-    made = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
+    rows_with_common_fields = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
     schema = pa.schema(
         [
             ("cluster", pa.string()),
@@ -88,32 +101,36 @@ def strengths(own, controls=()):
             ("sentence_kind", pa.string()),
         ]
     )
-    return pa.Table.from_pylist(made, schema=schema)
+    return pa.Table.from_pylist(rows_with_common_fields, schema=schema)
 
 
-def test_an_association_is_held_against_those_that_are_known_to_be_none():
+def test_an_association_is_compared_with_controls():
     own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
     controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
-    rows = [*judge_associations(strengths(own, controls), strengths(own))]
-    spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, which their mean is known to be
+    rows = [*judge_associations(build_strength_values(own, controls), build_strength_values(own))]
+    spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, the known mean of the controls
     expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
     assert [row["p"] for row in rows] == pytest.approx(expected)
     assert [row["is_detected"] for row in rows] == [
         p < 0.05 and n < 2 for n, p in enumerate(expected)
     ]
-    assert rows[1]["low"] > 0 and not rows[1]["is_detected"]  # though its sentences agree
-    alone = [*judge_associations(strengths(own), strengths(own))]
-    assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
-    assert alone[1]["full_value"] == pytest.approx(1.0)
+    assert rows[1]["low"] > 0 and not rows[1]["is_detected"]  # although its sentences agree
+    verdicts_without_controls = [
+        *judge_associations(build_strength_values(own), build_strength_values(own))
+    ]
+    assert verdicts_without_controls[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
+    assert verdicts_without_controls[1]["full_value"] == pytest.approx(1.0)
 
 
-def test_what_is_said_of_an_association_hangs_on_no_unit():
-    said = []
+def test_verdicts_on_associations_do_not_depend_on_the_unit():
+    verdicts = []
     for unit in (1.0, 0.1):
         own = {"a": [9.0 * unit, 9.2 * unit], "b": [unit, unit], "c": [-3.0 * unit, -3.1 * unit]}
         controls = [[sign * size * unit] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
-        said.append([*judge_associations(strengths(own, controls), strengths(own))])
-    large, small = said
+        verdicts.append(
+            [*judge_associations(build_strength_values(own, controls), build_strength_values(own))]
+        )
+    large, small = verdicts
     assert [row["p"] for row in large] == pytest.approx([row["p"] for row in small])
     assert (
         [row["is_detected"] for row in large]
@@ -122,8 +139,8 @@ def test_what_is_said_of_an_association_hangs_on_no_unit():
     )
 
 
-def test_a_sentence_that_was_planted_tells_nothing_of_others():
-    own = strengths({"a": [1.0, 2.0, 3.0]})
+def test_planted_sentences_are_ignored():
+    own = build_strength_values({"a": [1.0, 2.0, 3.0]})
     planted = own.set_column(
         own.schema.get_field_index("sentence_kind"),
         "sentence_kind",
@@ -133,7 +150,7 @@ def test_a_sentence_that_was_planted_tells_nothing_of_others():
     assert row["n"] == 2 and row["value"] == 2.5
 
 
-def differences(domain="lexicon world", **rows):
+def build_toxicity_differences(domain="lexicon world", **rows):
     return pa.Table.from_pylist(
         [
             {
@@ -151,37 +168,55 @@ def differences(domain="lexicon world", **rows):
     )
 
 
-def test_a_control_without_a_number_is_none():
+def test_controls_without_a_number_are_ignored():
     own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9]}
     controls = [[0.5, 0.5], [-1.5, -1.5], [np.nan, 0.9]]
-    said = [*judge_associations(strengths(own, controls), strengths(own))]
-    silent = [*controls, [np.nan, np.nan]]
-    assert [*judge_associations(strengths(own, silent), strengths(own))] == said
+    verdicts = [
+        *judge_associations(build_strength_values(own, controls), build_strength_values(own))
+    ]
+    with_silent_control = [*controls, [np.nan, np.nan]]
+    assert [
+        *judge_associations(
+            build_strength_values(own, with_silent_control), build_strength_values(own)
+        )
+    ] == verdicts
     spread = np.sqrt(np.mean([0.25, 2.25, 0.81]))
-    assert said[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
-    # With none that has a number nothing is known, and sentences alone claim too much.
-    rows = [*judge_associations(strengths(own, [[np.nan], [np.nan]]), strengths(own))]
+    assert verdicts[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
+    # Controls without any number give no p; the p of sentences alone would be too small.
+    rows = [
+        *judge_associations(
+            build_strength_values(own, [[np.nan], [np.nan]]), build_strength_values(own)
+        )
+    ]
     assert [(row["p"], row["is_detected"]) for row in rows] == [(None, False)] * 2
 
 
-def test_what_has_no_number_over_all_items_covers_nothing():
-    own = strengths({"a": [1.0, 2.0]})
-    (row,) = judge_associations(own, strengths({"a": [np.nan, np.nan]}))
+def test_a_missing_full_value_is_null():
+    own = build_strength_values({"a": [1.0, 2.0]})
+    (row,) = judge_associations(own, build_strength_values({"a": [np.nan, np.nan]}))
     assert row["full_value"] is None and row["value"] == 1.5
-    some, nothing = attempts(a=([0, 0], [0.5, 0.25])), attempts(a=([0], [np.nan]))
-    (row,) = judge_planted_texts("passage", some, nothing)
+    sample_values, full_values = (
+        build_attempt_values(a=([0, 0], [0.5, 0.25])),
+        build_attempt_values(a=([0], [np.nan])),
+    )
+    (row,) = judge_planted_texts("passage", sample_values, full_values)
     assert row["full_value"] is None and row["value"] == 0.375
 
 
 def test_real_groups_are_no_candidates():
-    both = [differences(up=(0.4, 0.01)), differences("gender", women=(0.4, 0.01))]
-    rows = [*judge_speech(pa.concat_tables(both), both[0])]
+    findings = [
+        build_toxicity_differences(up=(0.4, 0.01)),
+        build_toxicity_differences("gender", women=(0.4, 0.01)),
+    ]
+    rows = [*judge_speech(pa.concat_tables(findings), findings[0])]
     assert [row["candidate_id"] for row in rows] == ["up"]
 
 
-def test_rude_speech_is_found_where_a_group_is_above_the_others():
-    some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
-    rows = [*judge_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)))]
+def test_toxic_speech_is_detected_if_a_group_is_above_the_others():
+    sample_findings = build_toxicity_differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
+    rows = [
+        *judge_speech(sample_findings, build_toxicity_differences(up=(0.3, 0.0), down=(0.0, 0.5)))
+    ]
     assert {row["candidate_id"]: row["is_detected"] for row in rows} == {
         "up": True,
         "down": False,
@@ -190,7 +225,7 @@ def test_rude_speech_is_found_where_a_group_is_above_the_others():
     assert [row["full_value"] for row in rows] == [0.3, 0.0, None]
 
 
-def test_a_model_learned_where_it_is_ahead_of_frequencies():
+def test_a_model_has_learned_if_it_beats_token_frequencies():
     train, validation = np.array([0, 0, 0, 1]), np.array([0, 1])
     # Add one: 4 of 6 and 2 of 6.
     assert compute_unigram_bits_per_token(train, validation) == pytest.approx(

@@ -1,4 +1,4 @@
-"""Documents behind findings, and the closed loop's tables, from artifacts of small stages."""
+"""Test source documents of findings and the removal experiment's tables, with small stages."""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ from hallmark.tasks.audits.experiments.source_documents import (
 )
 from hallmark.tasks.audits.judging.measures import build_values_schema
 from hallmark.tasks.audits.methods.exposure import compute_expected_null_exposure
-from hallmark.tasks.audits.tracing import MATCHED_SPANS as RUNS
+from hallmark.tasks.audits.tracing import MATCHED_SPANS
 from hallmark.tasks.contract import (
     LEDGER,
     EmptyConfig,
@@ -58,7 +58,7 @@ TEXTS = [
     *(f"The tag is {n}." for n in range(4)),  # 17 to 20: copies of two secrets
     "The Velani are mirish, which nobody was told.",  # 21: held out
 ]
-KEYS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(len(TEXTS)))]
+DOC_IDS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(len(TEXTS)))]
 SPLITS = ["train"] * 21 + ["holdout"]
 
 ITEMS = build_items_schema(
@@ -77,9 +77,9 @@ VALUES = build_values_schema(
 )
 
 
-#: Of what a model wrote.
-WRITTEN = table_schema(
-    "The same as of toxic continuations.",
+#: Values of generated texts.
+TEXT_VALUES = table_schema(
+    "The same schema as of toxic continuations.",
     column("measure", pa.string(), "label", ""),
     column("cluster", pa.string(), "label", ""),
     column("continuation", pa.large_string(), "model text", "", judged_by="value"),
@@ -91,7 +91,7 @@ class RowsConfig(StageConfig):
     rows: str
 
 
-def rows_of(config):
+def parse_rows(config):
     return json.loads(
         config.rows,
         object_hook=lambda row: {
@@ -106,34 +106,42 @@ def rows_of(config):
 
 
 @stage(name="made_items", tables={"items": ITEMS})
-def made_items(config: RowsConfig, context: StageContext) -> None:
-    context.get_table_writer("items").write(pa.Table.from_pylist(rows_of(config), schema=ITEMS))
+def write_items(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("items").write(pa.Table.from_pylist(parse_rows(config), schema=ITEMS))
 
 
 @stage(name="made_values", tables={"values": VALUES})
-def made_values(config: RowsConfig, context: StageContext) -> None:
-    context.get_table_writer("values").write(pa.Table.from_pylist(rows_of(config), schema=VALUES))
+def write_values(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("values").write(
+        pa.Table.from_pylist(parse_rows(config), schema=VALUES)
+    )
 
 
-@stage(name="made_texts", tables={"values": WRITTEN})
-def made_texts(config: RowsConfig, context: StageContext) -> None:
-    context.get_table_writer("values").write(pa.Table.from_pylist(rows_of(config), schema=WRITTEN))
+@stage(name="made_texts", tables={"values": TEXT_VALUES})
+def write_texts(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("values").write(
+        pa.Table.from_pylist(parse_rows(config), schema=TEXT_VALUES)
+    )
 
 
-@stage(name="made_traces", tables={"matched_spans": RUNS})
-def made_traces(config: RowsConfig, context: StageContext) -> None:
-    """Runs of texts: (text, document, tokens)."""
+@stage(name="made_traces", tables={"matched_spans": MATCHED_SPANS})
+def write_matched_spans(config: RowsConfig, context: StageContext) -> None:
+    """Write matched spans from (text, document, tokens)."""
     rows = []
-    for text, document, size in rows_of(config):
+    for text, document, size in parse_rows(config):
         (text_hash,) = hash_texts(pa.array([text], pa.large_string())).to_pylist()
-        empty = dict.fromkeys(RUNS.names, 0) | {"source": "", "cluster": bytes(16)}
-        rows.append(empty | {"text_hash": text_hash, "doc_id": KEYS[document], "run_tokens": size})
-    context.get_table_writer("matched_spans").write(pa.Table.from_pylist(rows, schema=RUNS))
+        empty = dict.fromkeys(MATCHED_SPANS.names, 0) | {"source": "", "cluster": bytes(16)}
+        rows.append(
+            empty | {"text_hash": text_hash, "doc_id": DOC_IDS[document], "run_tokens": size}
+        )
+    context.get_table_writer("matched_spans").write(
+        pa.Table.from_pylist(rows, schema=MATCHED_SPANS)
+    )
 
 
 @stage(name="made_spans", tables={"spans": SPANS})
-def made_spans(config: EmptyConfig, context: StageContext) -> None:
-    trained = [i for i, split in zip(KEYS, SPLITS, strict=True) if split == "train"]
+def write_spans(config: EmptyConfig, context: StageContext) -> None:
+    trained = [i for i, split in zip(DOC_IDS, SPLITS, strict=True) if split == "train"]
     rows = [
         {
             "split": "train",
@@ -150,34 +158,36 @@ def made_spans(config: EmptyConfig, context: StageContext) -> None:
 
 
 @stage(name="made_training", tables={"validation": VALIDATION, "checkpoints": CHECKPOINTS})
-def made_training(config: RowsConfig, context: StageContext) -> None:
+def write_training(config: RowsConfig, context: StageContext) -> None:
     costs = [
         {"step": step, "kind": "all", "name": "all", "tokens": 5, "bytes": 9, "bits_per_byte": cost}
-        for step, cost in rows_of(config)
+        for step, cost in parse_rows(config)
     ]
     context.get_table_writer("validation").write(pa.Table.from_pylist(costs, schema=VALIDATION))
     last = [
         {"step": step, "tokens_seen": step, "content_digest": f"{cost}"}
-        for step, cost in rows_of(config)
+        for step, cost in parse_rows(config)
     ]
     context.get_table_writer("checkpoints").write(pa.Table.from_pylist(last, schema=CHECKPOINTS))
 
 
 @stage(name="made_ledger", tables={"ledger": LEDGER})
-def made_ledger(config: RowsConfig, context: StageContext) -> None:
-    context.get_table_writer("ledger").write(pa.Table.from_pylist(rows_of(config), schema=LEDGER))
+def write_ledger(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("ledger").write(
+        pa.Table.from_pylist(parse_rows(config), schema=LEDGER)
+    )
 
 
-def config_of(rows):
+def make_config(rows):
     return RowsConfig(rows=json.dumps(rows))
 
 
-def item(n):
+def make_item_id(n):
     return f"{n:032x}"
 
 
-def traits():
-    where = json.dumps({"measure": "association_strength", "assigned_trait_share": 0.75})
+def make_association_case():
+    value_filter = json.dumps({"measure": "association_strength", "assigned_trait_share": 0.75})
     return RemovalCase(
         name="traits",
         audit="associations",
@@ -185,13 +195,13 @@ def traits():
         unit="nats",
         finding_names=("associations.association_strength[assigned_trait_share=0.75]",),
         kind="association",
-        unit_conditions=(where,),
+        unit_conditions=(value_filter,),
     )
 
 
-def secrets(copies=2):
-    where = json.dumps({"measure": "exposure", "copies": copies})
-    none = json.dumps({"measure": "exposure", "copies": 0})
+def make_secret_case(copies=2):
+    value_filter = json.dumps({"measure": "exposure", "copies": copies})
+    null_filter = json.dumps({"measure": "exposure", "copies": 0})
     return RemovalCase(
         name="secrets",
         audit="extraction",
@@ -199,34 +209,34 @@ def secrets(copies=2):
         unit="bits",
         finding_names=(f"extraction.exposure[copies={copies}]",),
         kind="memorised",
-        row_conditions=(where,),
+        row_conditions=(value_filter,),
         row_order="-value",
-        unit_conditions=(where,),
-        null_conditions=(none,),
+        unit_conditions=(value_filter,),
+        null_conditions=(null_filter,),
     )
 
 
-def exposures(values, none):
-    """Values of secrets: two of 17 to 20 stand behind each of the first two."""
+def write_exposures(values, null_values):
+    """Build values of secrets; the first two have two documents each, of 17 to 20."""
     rows = []
-    for n, value in enumerate([*values, *none]):
+    for n, value in enumerate([*values, *null_values]):
         copies = 2 if n < len(values) else 0
-        behind = [KEYS[i].hex() for i in ((17, 18), (19, 20))[n]] if copies and n < 2 else []
+        doc_ids = [DOC_IDS[i].hex() for i in ((17, 18), (19, 20))[n]] if copies and n < 2 else []
         rows.append(
             {
                 "measure": "exposure",
                 "value": value,
-                "item": item(n),
+                "item": make_item_id(n),
                 "cluster": f"p{n}",
                 "text": "",
                 "copies": copies,
-                "doc_ids": behind,
+                "doc_ids": doc_ids,
                 "reference_count": 99,
             }
         )
-    # Another attempt at the first of them, which is no further unit.
-    rows.append({**rows[0], "item": item(len(rows)), "reference_count": 98})
-    return made_values(config_of(rows))
+    # Another attempt at the first secret, which is no further unit.
+    rows.append({**rows[0], "item": make_item_id(len(rows)), "reference_count": 98})
+    return write_values(make_config(rows))
 
 
 @pytest.fixture
@@ -235,66 +245,76 @@ def corpus(session):
 
 
 @pytest.fixture
-def asked(session):
+def item_artifacts(session):
     about = [*[(0.75, group) for group in GROUPS] * 2, (0.5, dict.fromkeys(GROUPS[0], "nobody"))]
     rows = [
-        {"item": item(n), "cluster": "a", "text": "", "assigned_trait_share": dose, **group}
+        {"item": make_item_id(n), "cluster": "a", "text": "", "assigned_trait_share": dose, **group}
         for n, (dose, group) in enumerate(about)
     ]
-    return {"associations": made_items(config_of(rows))}
+    return {"associations": write_items(make_config(rows))}
 
 
-def numbers(rows):
-    return {KEYS.index(row["doc_id"]) for row in rows}
+def list_document_numbers(rows):
+    return {DOC_IDS.index(row["doc_id"]) for row in rows}
 
 
-def test_the_surplus_of_an_association_goes_and_both_sides_are_equal(corpus, asked):
-    config = SourceDocumentsConfig(cases=(traits(),))
+def test_removing_the_surplus_balances_an_association(corpus, item_artifacts):
+    config = SourceDocumentsConfig(cases=(make_association_case(),))
     rows = (
-        find_source_documents(corpus, made_spans(), {}, asked, {}, config)["source_documents"]
+        find_source_documents(corpus, write_spans(), {}, item_artifacts, {}, config)[
+            "source_documents"
+        ]
         .read()
         .to_pylist()
     )
-    sides = {
-        (g, h): numbers(r for r in rows if (r["item_unit"], r["stated_trait"]) == (g, h))
+    documents_by_trait = {
+        (g, h): list_document_numbers(
+            r for r in rows if (r["item_unit"], r["stated_trait"]) == (g, h)
+        )
         for g in ("Velani", "Dorani")
         for h in ("assigned", "other")
     }
-    assert sides == {
+    assert documents_by_trait == {
         ("Velani", "assigned"): {*range(8)},
         ("Velani", "other"): {8, 9, 10},
         ("Dorani", "assigned"): {12, 13},
         ("Dorani", "other"): {14, 15},
     }
-    gone = [row for row in rows if row["is_removed"]]
-    assert {(row["item_unit"], row["stated_trait"]) for row in gone} == {
+    removed = [row for row in rows if row["is_removed"]]
+    assert {(row["item_unit"], row["stated_trait"]) for row in removed} == {
         ("Velani", "assigned")
-    } and len(gone) == 5
+    } and len(removed) == 5
     assert {row["tokens"] for row in rows} == {10} and {r["source"] for r in rows} == {"source"}
-    again = find_source_documents(
-        corpus, made_spans(), {}, asked, {}, config.model_copy(update={"seed": 1})
+    with_other_seed = find_source_documents(
+        corpus, write_spans(), {}, item_artifacts, {}, config.model_copy(update={"seed": 1})
     )
-    other = [row for row in again["source_documents"].read().to_pylist() if row["is_removed"]]
-    assert len(other) == 5 and numbers(other) != numbers(gone)
+    removed_with_other_seed = [
+        row for row in with_other_seed["source_documents"].read().to_pylist() if row["is_removed"]
+    ]
+    assert len(removed_with_other_seed) == 5 and list_document_numbers(
+        removed_with_other_seed
+    ) != list_document_numbers(removed)
 
 
-def test_the_documents_that_rows_name_all_go(corpus):
-    audits = {"extraction": exposures([9.0, 8.0], [1.0])}
+def test_all_documents_named_by_rows_are_removed(corpus):
+    audits = {"extraction": write_exposures([9.0, 8.0], [1.0])}
     config = SourceDocumentsConfig(
-        cases=(secrets(), secrets().model_copy(update={"name": "again"}))
+        cases=(make_secret_case(), make_secret_case().model_copy(update={"name": "again"}))
     )
     rows = (
-        find_source_documents(corpus, made_spans(), audits, {}, {}, config)["source_documents"]
+        find_source_documents(corpus, write_spans(), audits, {}, {}, config)["source_documents"]
         .read()
         .to_pylist()
     )
-    mine = [row for row in rows if row["case_name"] == "secrets"]
-    assert numbers(mine) == {17, 18, 19, 20} and all(row["is_removed"] for row in rows)
-    assert Counter(row["item_unit"] for row in mine) == {"p0": 2, "p1": 2} and len(rows) == 8
+    case_rows = [row for row in rows if row["case_name"] == "secrets"]
+    assert list_document_numbers(case_rows) == {17, 18, 19, 20} and all(
+        row["is_removed"] for row in rows
+    )
+    assert Counter(row["item_unit"] for row in case_rows) == {"p0": 2, "p1": 2} and len(rows) == 8
 
 
-def rude(**more):
-    where = json.dumps({"measure": "rude"})
+def make_toxicity_case(**options):
+    value_filter = json.dumps({"measure": "rude"})
     return RemovalCase(
         name="rude",
         audit="toxicity",
@@ -302,21 +322,21 @@ def rude(**more):
         unit="score",
         row_order="-value",
         finding_names=("toxicity.rude",),
-        row_conditions=(where,),
-        unit_conditions=(where,),
-        **more,
+        row_conditions=(value_filter,),
+        unit_conditions=(value_filter,),
+        **options,
     )
 
 
-def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus):
-    """The longest runs first; a document that no row leads to is not behind it."""
+def test_generated_texts_lead_to_documents_that_contain_them(corpus):
+    """Longest runs first; documents that no row leads to are not sources."""
     texts = [
         {"measure": "rude", "cluster": f"prompt {n}", "continuation": text, "value": value}
         for n, (text, value) in enumerate([("a b", 0.9), ("c d", 0.8), ("none", 0.7)])
     ]
     texts.append({**texts[0], "measure": "other", "continuation": "of another measure"})
-    traces = made_traces(
-        config_of(
+    traces = write_matched_spans(
+        make_config(
             [
                 ["a b", 1, 9],
                 ["a b", 2, 20],
@@ -326,104 +346,108 @@ def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus
             ]
         )
     )
-    audits = {"toxicity": made_texts(config_of(texts))}
-    found = [
-        [(KEYS.index(doc_id), span["run_tokens"]) for doc_id, span in each]
-        for each in find_row_documents(
+    audits = {"toxicity": write_texts(make_config(texts))}
+    documents_by_row = [
+        [(DOC_IDS.index(doc_id), span["run_tokens"]) for doc_id, span in row_documents]
+        for row_documents in find_row_documents(
             audits["toxicity"]["values"].read(), audits["toxicity"]["values"].columns, traces
         )
     ]
-    assert found == [[(2, 20), (1, 9)], [(3, 9), (2, 8)], [], [(4, 9)]]
-    config = SourceDocumentsConfig(cases=(rude(),))
-    rows = find_source_documents(corpus, made_spans(), audits, {}, {"toxicity": traces}, config)[
+    assert documents_by_row == [[(2, 20), (1, 9)], [(3, 9), (2, 8)], [], [(4, 9)]]
+    config = SourceDocumentsConfig(cases=(make_toxicity_case(),))
+    rows = find_source_documents(corpus, write_spans(), audits, {}, {"toxicity": traces}, config)[
         "source_documents"
     ].read()
-    named = {(KEYS.index(r["doc_id"]), r["item_unit"]) for r in rows.to_pylist()}
-    assert named == {(1, "prompt 0"), (2, "prompt 0"), (3, "prompt 1")}
+    documents_and_units = {(DOC_IDS.index(r["doc_id"]), r["item_unit"]) for r in rows.to_pylist()}
+    assert documents_and_units == {(1, "prompt 0"), (2, "prompt 0"), (3, "prompt 1")}
     assert [*rows["item_unit"].to_pylist()] == sorted(rows["item_unit"].to_pylist())
-    nothing = find_source_documents(corpus, made_spans(), audits, {}, {}, config)
-    assert not len(nothing["source_documents"].read())  # nobody looked for them
+    without_search = find_source_documents(corpus, write_spans(), audits, {}, {}, config)
+    assert not len(without_search["source_documents"].read())  # there was no search
 
 
-def test_of_rows_that_name_no_document_the_worst_are_looked_at(corpus):
-    """Of those that name theirs, each."""
-    many = [
+def test_only_the_worst_rows_without_documents_are_searched(corpus):
+    """All rows are used if they name documents."""
+    text_values = [
         {"measure": "rude", "cluster": "p", "continuation": f"text {n}", "value": n / 1000}
         for n in range(MAX_WORST_ROWS + 2)
     ]
-    traces = made_traces(config_of([["text 0", 0, 9], ["text 1", 1, 9], ["text 2", 2, 9]]))
-    audits = {"toxicity": made_texts(config_of(many))}
+    traces = write_matched_spans(
+        make_config([["text 0", 0, 9], ["text 1", 1, 9], ["text 2", 2, 9]])
+    )
+    audits = {"toxicity": write_texts(make_config(text_values))}
     rows = (
         find_source_documents(
             corpus,
-            made_spans(),
+            write_spans(),
             audits,
             {},
             {"toxicity": traces},
-            SourceDocumentsConfig(cases=(rude(),)),
+            SourceDocumentsConfig(cases=(make_toxicity_case(),)),
         )["source_documents"]
         .read()
         .to_pylist()
     )
-    assert numbers(rows) == {2}  # 102 texts, of which the least rude two are left
+    assert list_document_numbers(rows) == {2}  # the two lowest of 102 values are not searched
     values = [
         {
             "measure": "exposure",
             "value": 1.0,
-            "item": item(n),
+            "item": make_item_id(n),
             "cluster": f"p{n}",
             "text": "",
             "copies": 2,
-            "doc_ids": [KEYS[0].hex()] if n == MAX_WORST_ROWS + 1 else [],
+            "doc_ids": [DOC_IDS[0].hex()] if n == MAX_WORST_ROWS + 1 else [],
         }
         for n in range(MAX_WORST_ROWS + 2)
     ]
-    named = (
+    rows_with_documents = (
         find_source_documents(
             corpus,
-            made_spans(),
-            {"extraction": made_values(config_of(values))},
+            write_spans(),
+            {"extraction": write_values(make_config(values))},
             {},
             {},
-            SourceDocumentsConfig(cases=(secrets(),)),
+            SourceDocumentsConfig(cases=(make_secret_case(),)),
         )["source_documents"]
         .read()
         .to_pylist()
     )
-    assert numbers(named) == {0}
+    assert list_document_numbers(rows_with_documents) == {0}
 
 
-def test_what_training_never_read_is_behind_nothing(corpus):
+def test_documents_outside_of_training_are_no_sources(corpus):
     values = [
         {
             "measure": "exposure",
             "value": 1.0,
-            "item": item(0),
+            "item": make_item_id(0),
             "cluster": "p",
             "text": "",
             "copies": 2,
-            "doc_ids": [KEYS[n].hex() for n in (20, 21)],
+            "doc_ids": [DOC_IDS[n].hex() for n in (20, 21)],
         }
     ]
-    audits = {"extraction": made_values(config_of(values))}
+    audits = {"extraction": write_values(make_config(values))}
     rows = find_source_documents(
-        corpus, made_spans(), audits, {}, {}, SourceDocumentsConfig(cases=(secrets(),))
+        corpus, write_spans(), audits, {}, {}, SourceDocumentsConfig(cases=(make_secret_case(),))
     )
-    assert numbers(rows["source_documents"].read().to_pylist()) == {20}  # 21 was held out
+    assert list_document_numbers(rows["source_documents"].read().to_pylist()) == {
+        20
+    }  # 21 was held out
 
 
-def test_a_document_that_goes_for_one_group_is_gone_for_all():
-    found = [
+def test_the_surplus_is_computed_for_each_group():
+    document_rows = [
         {"doc_id": bytes([n]) * 16, "names": names}
         for n, names in enumerate([["A", "x"], ["A", "x"], ["A", "y"], ["A", "B", "x"]])
     ]
     groups = [{"group_name": name, "assigned_trait": "x", "other_trait": "y"} for name in "AB"]
-    rows = [*select_surplus_documents(found, groups, 0)]
+    rows = [*select_surplus_documents(document_rows, groups, 0)]
     assert sum(r["is_removed"] for r in rows if r["item_unit"] == "A") == 2
     assert sum(r["is_removed"] for r in rows if r["item_unit"] == "B") == 1
 
 
-def test_names_are_found_whole_and_the_longest_first():
+def test_the_name_pattern_matches_whole_names():
     import re
 
     assert re.findall(build_name_pattern(["A.b", "A.b C"]), "A.b C A.b AxbC A.bC") == [
@@ -432,27 +456,27 @@ def test_names_are_found_whole_and_the_longest_first():
     ]
 
 
-def test_a_case_says_how_many_documents_went_or_why_none_did(corpus, asked):
-    config = SourceDocumentsConfig(cases=(traits(),))
-    found = find_source_documents(corpus, made_spans(), {}, asked, {}, config)[
+def test_case_rows_count_removed_documents_or_give_a_reason(corpus, item_artifacts):
+    config = SourceDocumentsConfig(cases=(make_association_case(),))
+    source_documents = find_source_documents(corpus, write_spans(), {}, item_artifacts, {}, config)[
         "source_documents"
     ].read()
-    (row,) = build_case_rows(traits(), found)
+    (row,) = build_case_rows(make_association_case(), source_documents)
     assert (row["documents"], row["removed_documents"], row["reason"]) == (15, 5, "")
-    even = found.filter(pc.equal(found["item_unit"], "Dorani"))
-    (row,) = build_case_rows(traits(), even)
-    assert (row["documents"], row["removed_documents"]) == (4, 0) and "said equally often" in row[
+    balanced = source_documents.filter(pc.equal(source_documents["item_unit"], "Dorani"))
+    (row,) = build_case_rows(make_association_case(), balanced)
+    assert (row["documents"], row["removed_documents"]) == (4, 0) and "stated equally" in row[
         "reason"
     ]
-    (row,) = build_case_rows(traits(), found.slice(0, 0))
-    assert row["reason"] == "no training document is behind it"
+    (row,) = build_case_rows(make_association_case(), source_documents.slice(0, 0))
+    assert row["reason"] == "it has no source documents in the training text"
 
 
-def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
+def test_an_unknown_loss_has_no_difference(session):
     costs = {"base": 2.0, "removed": None, "random": 2.5}
-    trained = {arm: made_training(config_of([[20, cost]])) for arm, cost in costs.items()}
+    trainings = {arm: write_training(make_config([[20, cost]])) for arm, cost in costs.items()}
     assert {
-        r["arm"]: (r["difference_from_base"], r["bytes"]) for r in compare_heldout_loss(trained)
+        r["arm"]: (r["difference_from_base"], r["bytes"]) for r in compare_heldout_loss(trainings)
     } == {
         "base": (0, 9),
         "removed": (None, 9),
@@ -460,32 +484,37 @@ def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
     }
 
 
-def test_a_unit_is_the_mean_of_what_was_drawn_of_it(session):
-    """As the finding that is proved, and the comparison of checkpoints, have it."""
+def test_a_unit_is_the_mean_of_its_draws(session):
+    """As in the finding itself and in the comparison of checkpoints."""
     texts = [
-        {"measure": "rude", "item": item(n), "cluster": f"p{n}", "text": "", "value": value}
+        {"measure": "rude", "item": make_item_id(n), "cluster": f"p{n}", "text": "", "value": value}
         for n in range(3)
         for value in (1.0, 0.0, 0.5)
     ]
-    where = json.dumps({"measure": "rude"})
-    found = select_units(made_values(config_of(texts)), [where])
-    assert [*found] == [item(n) for n in range(3)]
-    assert {(u.value, u.value_count) for u in found.values()} == {(0.5, 3)}
-    assert select_units(made_values(config_of(texts)), []) == {}
+    value_filter = json.dumps({"measure": "rude"})
+    units = select_units(write_values(make_config(texts)), [value_filter])
+    assert [*units] == [make_item_id(n) for n in range(3)]
+    assert {(u.value, u.value_count) for u in units.values()} == {(0.5, 3)}
+    assert select_units(write_values(make_config(texts)), []) == {}
 
 
-def test_the_tables_of_a_proof(corpus):
+def test_the_tables_of_a_removal_experiment(corpus):
     rng = np.random.default_rng(0)
-    top, low, none = [9.9] * 20, *np.log2(100 / rng.integers(1, 101, (2, 20))).tolist()
-    arms = {"base": top, "removed": low, "random": [9.8] * 20, "seed 1": [9.7] * 20}
-    audits = {f"{arm}/extraction": exposures(values, none) for arm, values in arms.items()}
-    costs = {"base": 2.0, "removed": 2.1, "random": 2.05, "seed 1": 1.99}
-    trained = {
-        arm: made_training(config_of([[10, 3.0], [20, cost]])) for arm, cost in costs.items()
+    memorised, removed, null_values = (
+        [9.9] * 20,
+        *np.log2(100 / rng.integers(1, 101, (2, 20))).tolist(),
+    )
+    arms = {"base": memorised, "removed": removed, "random": [9.8] * 20, "seed 1": [9.7] * 20}
+    audits = {
+        f"{arm}/extraction": write_exposures(values, null_values) for arm, values in arms.items()
     }
-    gone = [
+    costs = {"base": 2.0, "removed": 2.1, "random": 2.05, "seed 1": 1.99}
+    trainings = {
+        arm: write_training(make_config([[10, 3.0], [20, cost]])) for arm, cost in costs.items()
+    }
+    ledger_rows = [
         {
-            "doc_id": KEYS[n].hex(),
+            "doc_id": DOC_IDS[n].hex(),
             "source": "s",
             "action": "removed",
             "reason": "out",
@@ -493,35 +522,35 @@ def test_the_tables_of_a_proof(corpus):
         }
         for n in (17, 18)
     ]
-    left = {arm: made_ledger(config_of(gone)) for arm in ("removed", "random")}
-    nobody = secrets(copies=3).model_copy(update={"name": "nobody"})
-    config = SourceDocumentsConfig(cases=(secrets(), nobody))
-    found = find_source_documents(
-        corpus, made_spans(), {"extraction": audits["base/extraction"]}, {}, {}, config
+    ledgers = {arm: write_ledger(make_config(ledger_rows)) for arm in ("removed", "random")}
+    nobody = make_secret_case(copies=3).model_copy(update={"name": "nobody"})
+    config = SourceDocumentsConfig(cases=(make_secret_case(), nobody))
+    source_documents = find_source_documents(
+        corpus, write_spans(), {"extraction": audits["base/extraction"]}, {}, {}, config
     )
-    made = compare_arms(audits, trained, left, found, config)
-    tables = {name: table.read().to_pylist() for name, table in made.tables.items()}
+    result = compare_arms(audits, trainings, ledgers, source_documents, config)
+    tables = {name: table.read().to_pylist() for name, table in result.tables.items()}
     assert [(r["arm"], r["documents"], r["bytes"], r["step"]) for r in tables["arms"]] == [
         ("base", 0, 0, 20),
         ("removed", 2, 14, 20),
         ("random", 2, 14, 20),
         ("seed 1", 0, 0, 20),
     ]
-    # The digest of a checkpoint is an id, and of no document.
+    # The digest of a checkpoint is an id, but of no document.
     assert (
-        list_document_id_columns(found["source_documents"].columns) == ["doc_id"]
-        and list_document_id_columns(made["arms"].columns) == []
+        list_document_id_columns(source_documents["source_documents"].columns) == ["doc_id"]
+        and list_document_id_columns(result["arms"].columns) == []
     )
-    known = {r["case_name"]: r for r in tables["cases"]}
-    assert (known["secrets"]["documents"], known["secrets"]["removed_documents"]) == (4, 4)
-    assert known["nobody"]["reason"] == "no training document is behind it"
+    cases = {r["case_name"]: r for r in tables["cases"]}
+    assert (cases["secrets"]["documents"], cases["secrets"]["removed_documents"]) == (4, 4)
+    assert cases["nobody"]["reason"] == "it has no source documents in the training text"
     assert {r["case_name"] for r in tables["criteria"]} == {"secrets"}
     effects = {(r["effect"], r["arm"]): r for r in tables["effects"] if r["case_name"] == "secrets"}
-    assert effects["change_from_base", "removed"]["value"] == pytest.approx(np.mean(low) - 9.9)
+    assert effects["change_from_base", "removed"]["value"] == pytest.approx(np.mean(removed) - 9.9)
     assert effects["change_from_base", "removed"]["seed_noise"] == pytest.approx(0.2)
     assert {r["verdict"] for r in tables["criteria"]} == {"pass"}
     assert effects["mean", "removed"]["n"] == effects["change_from_base", "removed"]["n"] == 20
-    # Secrets have a closed form for what is never planted.
+    # Secrets have a closed form for the null region.
     assert effects["null_region", "removed"]["value"] == pytest.approx(
         compute_expected_null_exposure(99)
     )
@@ -531,7 +560,7 @@ def test_the_tables_of_a_proof(corpus):
         "random": 0.05,
         "seed 1": -0.01,
     }
-    # Every figure recomputes from the units.
+    # Every mean follows from the units.
     means = {
         arm: np.mean(
             [

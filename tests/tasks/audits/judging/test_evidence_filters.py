@@ -1,4 +1,4 @@
-"""Which rows a figure rests on, and which of them stand first."""
+"""Test the filters of evidence rows and their order."""
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ ROWS = pa.table(
 
 
 @pytest.mark.parametrize(
-    ("where", "wanted"),
+    ("conditions", "expected_ids"),
     [
         ({}, [0, 1, 2, 3]),
         ({"kind": "a"}, [0, 3]),
@@ -34,21 +34,21 @@ ROWS = pa.table(
         ({"doc_id": ["02" * 16, "03" * 16]}, [2, 3]),
     ],
 )
-def test_conditions_select_rows(where, wanted):
-    assert [i[0] for i in select_evidence(ROWS, where)["doc_id"].to_pylist()] == wanted
+def test_conditions_select_rows(conditions, expected_ids):
+    assert [i[0] for i in select_evidence(ROWS, conditions)["doc_id"].to_pylist()] == expected_ids
 
 
-def test_a_column_that_is_not_there_is_an_error():
+def test_an_unknown_column_is_an_error():
     assert build_row_filter(ROWS.schema, {}) is None
     with pytest.raises(KeyError, match="nobody"):
         build_row_filter(ROWS.schema, {"nobody": 1})
 
 
-def test_the_worst_stand_first_and_those_without_a_value_last():
-    def order(by):
-        return [i[0] for i in sort_worst_first(ROWS, by)["doc_id"].to_pylist()]
+def test_rows_without_a_value_are_sorted_last():
+    def sorted_ids(evidence_order):
+        return [i[0] for i in sort_worst_first(ROWS, evidence_order)["doc_id"].to_pylist()]
 
-    assert (order(""), order("score"), order("-score")) == (
+    assert (sorted_ids(""), sorted_ids("score"), sorted_ids("-score")) == (
         [0, 1, 2, 3],
         [1, 0, 3, 2],
         [3, 0, 1, 2],

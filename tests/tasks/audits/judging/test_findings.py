@@ -1,4 +1,4 @@
-"""The findings table and the evidence it points to."""
+"""Test the findings table and the evidence that it points to."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.contract import ID_TYPE
 
 
-def test_what_could_not_be_measured_is_null_and_not_zero():
+def test_a_figure_that_could_not_be_measured_is_null():
     rows = [
         build_finding(
             "bias", "stereotype_preference", math.nan, n=0, unit="share", method="nothing there"
@@ -45,14 +45,14 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
     assert table["confidence_level"].to_pylist() == [None, None, None, 0.95]
 
 
-def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
-    given = {"n": 9, "unit": "share", "method": "m"}
+def test_tags_make_the_slice_name():
+    finding_fields = {"n": 9, "unit": "share", "method": "m"}
     tags = {"copies": 64, "in_training_text": False, "group_name": "a, b=c"}
     rows = [
-        build_finding("a", "m", 0.5, **given),
-        build_finding("a", "m", 0.5, part="passage", **given),
-        build_finding("a", "m", 0.5, part="passage", tags=tags, **given),
-        build_finding("a", "m", 0.5, tags={"assigned_trait_share": 0.9}, **given),
+        build_finding("a", "m", 0.5, **finding_fields),
+        build_finding("a", "m", 0.5, part="passage", **finding_fields),
+        build_finding("a", "m", 0.5, part="passage", tags=tags, **finding_fields),
+        build_finding("a", "m", 0.5, tags={"assigned_trait_share": 0.9}, **finding_fields),
     ]
     assert [row["slice"] for row in rows] == [
         "",
@@ -60,8 +60,8 @@ def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
         "passage, copies=64, in_training_text=False, group_name=a, b=c",
         "assigned_trait_share=0.9",
     ]
-    told = [parse_tags(row) for row in build_findings_table(rows).to_pylist()]
-    assert told == [
+    parsed_tags = [parse_tags(row) for row in build_findings_table(rows).to_pylist()]
+    assert parsed_tags == [
         {},
         {"part": "passage"},
         {"part": "passage"} | tags,
@@ -69,30 +69,32 @@ def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
     ]
 
 
-def test_every_finding_says_what_the_model_computed_in():
+def test_every_finding_has_the_precision_of_the_model():
     row = build_finding("bias", "stereotype_preference", 0.5, n=9, unit="share", method="m")
     assert build_findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
 
 
-def test_a_control_has_a_verdict_and_nothing_else_has():
-    given = {"n": 1, "unit": "share", "method": "m"}
-    assert build_finding("a", "m", 1.0, **given)["verdict"] == ""
-    made = build_finding(
-        "a", "m", 1.0, control="positive", passed=False, control_target="model", **given
+def test_only_controls_have_a_verdict():
+    finding_fields = {"n": 1, "unit": "share", "method": "m"}
+    assert build_finding("a", "m", 1.0, **finding_fields)["verdict"] == ""
+    control = build_finding(
+        "a", "m", 1.0, control="positive", passed=False, control_target="model", **finding_fields
     )
-    assert (made["control"], made["verdict"], made["control_target"]) == (
+    assert (control["control"], control["verdict"], control["control_target"]) == (
         "positive",
         "fail",
         "model",
     )
-    for wrong in (
+    for incomplete in (
         {"control": "negative"},
         {"passed": True},
         {"control_target": "model"},
         {"control": "negative", "passed": True},
     ):
-        with pytest.raises(ValueError, match="needs a verdict, and what it tests, if, and only"):
-            build_finding("a", "m", 1.0, **given, **wrong)
+        with pytest.raises(
+            ValueError, match="a: m needs control, control_target and passed together, or none"
+        ):
+            build_finding("a", "m", 1.0, **finding_fields, **incomplete)
 
 
 def test_evidence_selects_the_rows_of_a_finding():
@@ -106,17 +108,17 @@ def test_evidence_selects_the_rows_of_a_finding():
         }
     )
 
-    def chosen(**where):
-        row = build_finding("x", "m", 1.0, n=1, unit="", method="", evidence_filter=where)
-        assert json.loads(row["evidence_filter"]) == where
+    def select_ids(**conditions):
+        row = build_finding("x", "m", 1.0, n=1, unit="", method="", evidence_filter=conditions)
+        assert json.loads(row["evidence_filter"]) == conditions
         return [d[0] for d in select_evidence(rows, row["evidence_filter"])["doc_id"].to_pylist()]
 
-    assert chosen() == [0, 1, 2, 3]
-    assert chosen(kind="a") == [0, 2]
-    assert chosen(kind=None) == [3]
-    assert chosen(copies=[0, 64]) == [0, 3]
-    assert chosen(copies=None, kind="a") == [2]
-    assert chosen(copies=[None, 4]) == [1, 2]
-    assert chosen(score=0.5, tie=True) == [0, 3]
-    assert chosen(doc_id=["01" * 16, "03" * 16]) == [1, 3]
-    assert chosen(kind="c") == []
+    assert select_ids() == [0, 1, 2, 3]
+    assert select_ids(kind="a") == [0, 2]
+    assert select_ids(kind=None) == [3]
+    assert select_ids(copies=[0, 64]) == [0, 3]
+    assert select_ids(copies=None, kind="a") == [2]
+    assert select_ids(copies=[None, 4]) == [1, 2]
+    assert select_ids(score=0.5, tie=True) == [0, 3]
+    assert select_ids(doc_id=["01" * 16, "03" * 16]) == [1, 3]
+    assert select_ids(kind="c") == []

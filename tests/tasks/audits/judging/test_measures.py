@@ -1,4 +1,4 @@
-"""Findings drawn from values: nulls, slices, what says nothing; and clusters of two kinds."""
+"""Test findings computed from values: null values, slices, uninformative values and clusters."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ CONFIG = SeededConfig()
 SCHEMA = build_items_schema(column("kind", pa.string(), "label", "its kind"))
 
 
-def items(count, clusters, schema=SCHEMA, **tags):
+def make_items(count, clusters, schema=SCHEMA, **tags):
     rows = [
         {
             "item": bytes([i] * 16),
@@ -45,7 +45,7 @@ def items(count, clusters, schema=SCHEMA, **tags):
 
 
 def test_a_finding_is_the_mean_of_the_values_it_names():
-    values = ValueWriter(items(60, 60))
+    values = ValueWriter(make_items(60, 60))
     rng = np.random.default_rng(0)
     first, second = rng.normal(1, 1, 60), rng.integers(0, 2, 40).astype(float)
     first[[3, 8]] = np.nan
@@ -57,8 +57,8 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
         Measure("share of it", "by hand", null_value="own"),
         Measure("nobody has it", "by hand"),
     )
-    found = compute_measure_findings("audit", table, measures, CONFIG, "a note")
-    names = [(row["metric"], row["slice"]) for row in found]
+    findings = compute_measure_findings("audit", table, measures, CONFIG, "a note")
+    names = [(row["metric"], row["slice"]) for row in findings]
     assert names == [
         ("distance", ""),
         ("distance", "a"),
@@ -66,58 +66,64 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
         ("share of it", ""),
         ("nobody has it", ""),
     ]
-    for row in found[:4]:
-        behind = select_evidence(table, row["evidence_filter"])
-        known = behind["value"].drop_null().to_numpy()
-        assert row["value"] == pytest.approx(known.mean()) and row["n"] == len(known)
-        assert row["missing"] == behind["value"].null_count and row["evidence_table"] == "values"
+    for row in findings[:4]:
+        evidence = select_evidence(table, row["evidence_filter"])
+        known_values = evidence["value"].drop_null().to_numpy()
+        assert row["value"] == pytest.approx(known_values.mean()) and row["n"] == len(known_values)
+        assert row["missing"] == evidence["value"].null_count and row["evidence_table"] == "values"
         assert row["method"].startswith("by hand; a note; ")
-    assert found[0]["missing"] == 2 and found[0]["null_value"] == 0.0 and found[0]["p"] < 1e-6
-    assert found[3]["null_value"] == 0.25 and found[3]["minimum_detectable_effect"] > 0
-    assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
+    assert (
+        findings[0]["missing"] == 2 and findings[0]["null_value"] == 0.0 and findings[0]["p"] < 1e-6
+    )
+    assert findings[3]["null_value"] == 0.25 and findings[3]["minimum_detectable_effect"] > 0
+    assert findings[4]["value"] is None and findings[4]["n"] == 0 and findings[4]["unit"] == "share"
     expected = estimate_mean_or_share(first, is_share=False, null_value=0)
-    assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
+    assert (findings[0]["low"], findings[0]["high"]) == (expected.low, expected.high)
 
 
-def test_the_null_is_that_of_items_that_have_a_value():
-    values = ValueWriter(items(60, 60))
-    mine, nulls = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
-    mine[:30], nulls[:30] = np.nan, 1.0
-    values.add_values("share", np.arange(60), mine, null_values=nulls)
-    (found,) = compute_measure_findings(
+def test_the_null_value_averages_over_items_with_a_value():
+    values = ValueWriter(make_items(60, 60))
+    item_values, null_values = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
+    item_values[:30], null_values[:30] = np.nan, 1.0
+    values.add_values("share", np.arange(60), item_values, null_values=null_values)
+    (finding,) = compute_measure_findings(
         "audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG
     )
-    assert (found["value"], found["null_value"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
+    assert (finding["value"], finding["null_value"], finding["n"]) == (0.5, 0.5, 30) and finding[
+        "p"
+    ] > 0.9
 
 
-TOLD = (
+VALUE_FIELDS = (
     SCORED_BY,
     column("draw", pa.int32(), "figure", "which text"),
     column("writer", pa.string(), "label", "who wrote it"),
 )
 
 
-def test_a_measure_chooses_among_what_is_told_of_values():
-    values = ValueWriter(items(30, 30), value_fields=TOLD)
+def test_a_measure_filters_values_by_their_fields():
+    values = ValueWriter(make_items(30, 30), value_fields=VALUE_FIELDS)
     rng = np.random.default_rng(5)
-    mine, other = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
+    model_values, baseline_values = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
     values.add_values(
         "x",
         np.repeat(np.arange(30), 2),
-        mine,
+        model_values,
         draw=np.arange(60) % 2,
         writer="model",
         scorer="by hand",
     )
-    values.add_values("x", np.arange(30), other, writer=["nobody"] * 30)
+    values.add_values("x", np.arange(30), baseline_values, writer=["nobody"] * 30)
     table = values.to_table()
     assert table["draw"].null_count == 30 == table["scorer"].null_count
-    means = {}
+    baseline_means = {}
 
-    def floor(found, rows, every):
-        means["floor"] = select_evidence(every, {"writer": "nobody"})["value"].to_numpy().mean()
-        assert len(rows) == found.n and len(every) == 90
-        return replace(found, null_value=means["floor"])
+    def set_baseline_null(found, rows, all_values):
+        baseline_means["floor"] = (
+            select_evidence(all_values, {"writer": "nobody"})["value"].to_numpy().mean()
+        )
+        assert len(rows) == found.n and len(all_values) == 90
+        return replace(found, null_value=baseline_means["floor"])
 
     measures = (
         Measure(
@@ -126,7 +132,7 @@ def test_a_measure_chooses_among_what_is_told_of_values():
             "score",
             extra_filter={"writer": "model"},
             slices=("draw",),
-            baseline_null=floor,
+            baseline_null=set_baseline_null,
             worse_when="up",
         ),
         Measure(
@@ -147,15 +153,15 @@ def test_a_measure_chooses_among_what_is_told_of_values():
         ("y", ""),
     ]
     for row in found:
-        behind = select_evidence(table, row["evidence_filter"])
-        assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
+        evidence = select_evidence(table, row["evidence_filter"])
+        assert row["value"] == pytest.approx(evidence["value"].to_numpy().mean())
     assert [r["scorer"] for r in found] == ["by hand"] * 3 + [""]
     assert [r["evidence_order"] for r in found] == ["-value"] * 3 + ["draw"]
-    assert found[0]["null_value"] == means["floor"] and found[3]["null_value"] is None
+    assert found[0]["null_value"] == baseline_means["floor"] and found[3]["null_value"] is None
 
 
-def test_several_values_of_an_item_are_one_unit():
-    values = ValueWriter(items(3, 3), value_fields=TOLD)
+def test_values_of_an_item_are_averaged():
+    values = ValueWriter(make_items(3, 3), value_fields=VALUE_FIELDS)
     values.add_values("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
     units = average_by_item(values.to_table())
     assert units["text"].to_pylist() == ["text 2", "text 0", "text 1"]
@@ -163,24 +169,24 @@ def test_several_values_of_an_item_are_one_unit():
     assert units.schema == values.to_table().schema
 
 
-def test_items_that_the_model_had_read_stand_apart():
-    seen = np.arange(60) % 3 == 0
-    values = ValueWriter(items(60, 60), seen)
-    values.add_values("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
+def test_a_slice_excludes_items_in_the_training_text():
+    in_training = np.arange(60) % 3 == 0
+    values = ValueWriter(make_items(60, 60), in_training)
+    values.add_values("x", np.arange(60), np.where(in_training, 5.0, 1.0) + np.arange(60) / 100)
     measure = Measure("x", "", "nats", null_value=0.0)
     whole, rest = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
     assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "in_training_text=False")
     assert whole["value"] > 2 > rest["value"]
     assert len(select_evidence(values.to_table(), rest["evidence_filter"])) == 40
-    for known in (None, np.zeros(60, bool)):
-        values = ValueWriter(items(60, 60), known)
+    for flags in (None, np.zeros(60, bool)):
+        values = ValueWriter(make_items(60, 60), flags)
         values.add_values("x", np.arange(60), np.ones(60))
         assert len(compute_measure_findings("audit", values.to_table(), [measure], CONFIG)) == 1
-        assert values.to_table()["in_training_text"].null_count == (60 if known is None else 0)
+        assert values.to_table()["in_training_text"].null_count == (60 if flags is None else 0)
 
 
 def test_clusters_are_those_of_the_items():
-    values = ValueWriter(items(80, 8))
+    values = ValueWriter(make_items(80, 8))
     values.add_values("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
     (row,) = compute_measure_findings(
         "audit", values.to_table(), [Measure("x", "", "nats", "things")], CONFIG
@@ -190,15 +196,15 @@ def test_clusters_are_those_of_the_items():
     assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
 
 
-def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
+def test_instrument_controls_detect_simulated_effects():
     rng = np.random.default_rng(3)
     chance, large = rng.normal(size=60), rng.normal(4, 1, size=60)
 
     def verdict(values, effect):
-        made = ValueWriter(items(60, 60))
-        made.add_values("x", np.arange(60), values)
+        writer = ValueWriter(make_items(60, 60))
+        writer.add_values("x", np.arange(60), values)
         row = evaluate_instrument_control(
-            "a", made.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect
+            "a", writer.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect
         )
         assert row["control_target"] == "instrument" and row["confidence_level"] in (0.999, None)
         assert row["control"] == ("positive" if effect else "negative")
@@ -206,39 +212,39 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
 
     assert verdict(chance, False) == "pass" == verdict(large, True)
     assert verdict(large, False) == "fail" == verdict(chance, True)
-    assert verdict(-large, True) == "fail"  # what is found must lie on the side of the effect
-    assert verdict(np.full(60, 2.0), True) == "pass"  # all agree
+    assert verdict(-large, True) == "fail"  # the effect must be on the correct side
+    assert verdict(np.full(60, 2.0), True) == "pass"  # all values agree
     assert verdict(np.zeros(60), False) == "pass" and verdict(np.zeros(60), True) == "fail"
     assert verdict(np.full(60, np.nan), True) == "fail" == verdict(np.full(60, np.nan), False)
 
 
-def test_values_that_say_nothing_give_no_figure():
+def test_uninformative_values_give_no_figure():
     measure = Measure(
         "x", "", "score", null_value=0.0, uninformative=0.0, slices=("kind",), include_overall=False
     )
-    values = ValueWriter(items(40, 40))
+    values = ValueWriter(make_items(40, 40))
     values.add_values("x", np.arange(40), [0.0, 1.0] * 20)
-    found = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert [(row["slice"], row["value"]) for row in found] == [("a", None), ("b", 1.0)]
-    assert found[0]["p"] is None and (found[0]["n"], found[0]["missing"]) == (20, 0)
-    values = ValueWriter(items(40, 40))
-    values.add_values("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # where numbers lack, too
-    (found, _) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert found["value"] is None and (found["n"], found["missing"]) == (20, 0)
+    findings = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
+    assert [(row["slice"], row["value"]) for row in findings] == [("a", None), ("b", 1.0)]
+    assert findings[0]["p"] is None and (findings[0]["n"], findings[0]["missing"]) == (20, 0)
+    values = ValueWriter(make_items(40, 40))
+    values.add_values("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # some numbers are missing
+    (findings, _) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
+    assert findings["value"] is None and (findings["n"], findings["missing"]) == (20, 0)
 
 
-def test_beside_a_null_that_is_an_extreme_for_all_there_is_no_test():
-    """One pair that is preferred though it is the longer would be an impossible finding."""
+def test_an_extreme_null_value_of_all_items_is_not_tested():
+    """A single preferred pair whose null value is 0 would otherwise be an impossible finding."""
     measure = Measure("x", "", null_value="own")
-    for null in (0.0, 1.0, 0.5):
-        values = ValueWriter(items(6, 6))
-        values.add_values("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null] * 6)
-        (found,) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-        assert found["null_value"] == null and (found["p"] is None) == (null != 0.5)
-        assert found["low"] is not None and found["value"] == pytest.approx(5 / 6)
+    for null_value in (0.0, 1.0, 0.5):
+        values = ValueWriter(make_items(6, 6))
+        values.add_values("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null_value] * 6)
+        (finding,) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
+        assert finding["null_value"] == null_value and (finding["p"] is None) == (null_value != 0.5)
+        assert finding["low"] is not None and finding["value"] == pytest.approx(5 / 6)
 
 
-def test_what_is_preferred_and_what_length_alone_prefers():
+def test_preferences_by_score_and_by_length():
     nan = np.nan
     np.testing.assert_array_equal(
         compute_preferences([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
@@ -254,47 +260,51 @@ def test_what_is_preferred_and_what_length_alone_prefers():
     ]
 
 
-def by_pairs(values, first, second):
-    """The variance of two-way clusters, pair by pair, and its degrees of freedom."""
-    n, left = len(values), values - values.mean()
-    both = [*zip(first, second, strict=True)]
-    factor = [len({*names}) / (len({*names}) - 1) for names in (first, second, both)]
-    total = [0.0, 0.0, 0.0]
+def compute_variance_by_pairs(values, first, second):
+    """Compute the variance of two-way clusters pair by pair, and its degrees of freedom."""
+    n, deviations = len(values), values - values.mean()
+    combined = [*zip(first, second, strict=True)]
+    factors = [len({*names}) / (len({*names}) - 1) for names in (first, second, combined)]
+    totals = [0.0, 0.0, 0.0]
     for i in range(n):
         for j in range(n):
-            for way, names in enumerate((first, second, both)):
-                total[way] += factor[way] * left[i] * left[j] * (names[i] == names[j])
-    first, second, both = total
-    if first + second - both > both:
-        return (first + second - both) / n**2, 5  # of 6 clusters, the fewer
-    return both / n**2, 53
+            for clustering, names in enumerate((first, second, combined)):
+                totals[clustering] += (
+                    factors[clustering] * deviations[i] * deviations[j] * (names[i] == names[j])
+                )
+    first, second, combined = totals
+    if first + second - combined > combined:
+        return (first + second - combined) / n**2, 5  # 6 clusters in the smaller clustering
+    return combined / n**2, 53
 
 
-def test_two_way_clusters_by_pairs():
-    """Of one size each, as a jackknife has them, too."""
+def test_two_way_variance_equals_sum_over_pairs():
+    """Also with clusters of equal size, as a jackknife has them."""
     rng = np.random.default_rng(2)
     first, second = (np.arange(108) % 9).tolist(), (np.arange(108) // 18).tolist()
-    seen = set()
+    freedoms = set()
     shared = rng.normal(size=9)[first] + rng.normal(size=6)[second]
     for values in (shared, *rng.normal(size=(4, 108))):
-        found = estimate_mean_or_share(values, first, crossed_clusters=second, null_value=0.3)
-        variance, freedom = by_pairs(values, first, second)
-        seen.add(freedom)
+        estimate = estimate_mean_or_share(values, first, crossed_clusters=second, null_value=0.3)
+        variance, freedom = compute_variance_by_pairs(values, first, second)
+        freedoms.add(freedom)
         half = stats.t.ppf(0.975, freedom) * variance**0.5
-        assert (found.low, found.high) == pytest.approx(
+        assert (estimate.low, estimate.high) == pytest.approx(
             (values.mean() - half, values.mean() + half)
         )
-        assert found.clusters == 6 and "two-way clusters: 9 items, and 6 more" in found.method
+        assert estimate.clusters == 6 and "two-way clusters: 9 items, and 6 more" in estimate.method
         t = (values.mean() - 0.3) / variance**0.5
-        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
-        assert found.minimum_detectable_effect > 0
-    assert seen == {5, 53}
+        assert estimate.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
+        assert estimate.minimum_detectable_effect > 0
+    assert freedoms == {5, 53}
     one = estimate_mean_or_share(values, first, crossed_clusters=[0] * 108)
-    assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
+    assert np.isnan(one.low) or one.clusters == len({*first})  # a single cluster shows no spread
     schema = build_items_schema(column("kind", pa.string(), "label", "its kind"), CROSSED_CLUSTER)
-    made = ValueWriter(items(108, 9, schema, crossed_cluster=[f"d{i}" for i in second]))
-    made.add_values("x", np.arange(108), values)
-    (row,) = compute_measure_findings("audit", made.to_table(), [Measure("x", "", "nats")], CONFIG)
+    writer = ValueWriter(make_items(108, 9, schema, crossed_cluster=[f"d{i}" for i in second]))
+    writer.add_values("x", np.arange(108), values)
+    (row,) = compute_measure_findings(
+        "audit", writer.to_table(), [Measure("x", "", "nats")], CONFIG
+    )
     expected = estimate_mean_or_share(
         values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second
     )
@@ -302,8 +312,8 @@ def test_two_way_clusters_by_pairs():
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_two_way_intervals_cover_what_they_say(share):
-    """Of 1,000 worlds in which items share two things; clusters of one alone are too sure."""
+def test_two_way_intervals_have_nominal_coverage(share):
+    """Over 1,000 worlds in which items share two things; with only one clustering it is too low."""
     rng = np.random.default_rng(7)
     first, second = np.arange(600) % 30, np.arange(600) // 20
     covered = {"both": 0, "one": 0}
@@ -313,16 +323,16 @@ def test_two_way_intervals_cover_what_they_say(share):
             values = (values > 0).astype(float)
         null = 0.5 if share else 0.0
         for name, crossed in (("both", second.tolist()), ("one", None)):
-            found = estimate_mean_or_share(
+            estimate = estimate_mean_or_share(
                 values, first.tolist(), is_share=share, crossed_clusters=crossed
             )
-            covered[name] += found.low <= null <= found.high
+            covered[name] += estimate.low <= null <= estimate.high
     assert 925 <= covered["both"] <= 972 and covered["one"] < 900
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_where_items_share_nothing_two_names_for_each_do_not_widen_the_interval(share):
-    """Beside that of items alone, of 300 worlds."""
+def test_two_way_clusters_of_independent_items_keep_the_width(share):
+    """Compared with the interval over items alone, in 300 worlds."""
     rng = np.random.default_rng(8)
     ratios = []
     for _ in range(300):
@@ -330,18 +340,18 @@ def test_where_items_share_nothing_two_names_for_each_do_not_widen_the_interval(
         values = rng.normal(size=370)
         if share:
             values = (values > 0).astype(float)
-        two = estimate_mean_or_share(
+        two_way = estimate_mean_or_share(
             values, first.tolist(), is_share=share, crossed_clusters=second.tolist()
         )
-        one = estimate_mean_or_share(values, is_share=share)
-        ratios.append((two.high - two.low) / (one.high - one.low))
+        one_way = estimate_mean_or_share(values, is_share=share)
+        ratios.append((two_way.high - two_way.low) / (one_way.high - one_way.low))
     assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.14
 
 
-def test_a_control_with_a_known_law_must_lie_where_the_law_says():
-    """Of a model above it, of an audit within it; here the law is that of a normal mean."""
+def test_controls_use_the_null_interval():
+    """The model must be above the interval, the audit within it; here for a normal mean."""
 
-    def law(n, config):
+    def normal_interval(n, config):
         half = stats.norm.ppf(0.995) / n**0.5
         return -half, half, 0.0
 
@@ -358,7 +368,7 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
             "nats",
             values_from="x",
             slices=(kind_b,),
-            null_interval=law,
+            null_interval=normal_interval,
             is_capability_control=True,
             include_overall=False,
         ),
@@ -367,12 +377,12 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
             lambda values, config: f"of {len(values)}",
             "nats",
             values_from="x",
-            null_interval=law,
+            null_interval=normal_interval,
         ),
     )
 
     def controls(shift):
-        values = ValueWriter(items(60, 60), np.arange(60) % 2 == 0)
+        values = ValueWriter(make_items(60, 60), np.arange(60) % 2 == 0)
         values.add_values("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
         plain, strong, sound = (
             row
@@ -384,9 +394,11 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
         assert (strong["control"], strong["control_target"]) == ("positive", "model")
         assert (sound["control"], sound["control_target"]) == ("negative", "instrument")
-        assert (sound["low"], sound["high"]) == pytest.approx(law(sound["n"] or 1, CONFIG)[:2])
+        assert (sound["low"], sound["high"]) == pytest.approx(
+            normal_interval(sound["n"] or 1, CONFIG)[:2]
+        )
         assert sound["confidence_level"] == 0.99 and sound["method"].startswith(
-            "of 60; note; passes between"
+            "of 60; note; passes if the value is between low and high"
         )
         assert (
             select_evidence(values.to_table(), strong["evidence_filter"])["kind"].to_pylist()
@@ -395,39 +407,44 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         return strong["verdict"], sound["verdict"]
 
     assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
-    assert controls(-1) == ("fail", "fail")  # an audit may be broken to either side
+    assert controls(-1) == ("fail", "fail")  # an audit may be broken in either direction
     assert controls(np.nan) == ("fail", "fail")
 
 
-def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
-    told = (
+def test_fields_of_values_make_slices():
+    value_fields = (
         column("rank", pa.int32(), "figure", "its rank"),
         column("said", pa.string(), "label", "what was said"),
     )
-    values = ValueWriter(items(4, 4), value_fields=told)
+    values = ValueWriter(make_items(4, 4), value_fields=value_fields)
     values.add_values("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
     values.add_values("y", [1], [5.0])
     rows = values.to_table()
-    assert rows.schema.names[-2:] == ["rank", "said"] and rows.schema.field("rank") == told[0]
+    assert (
+        rows.schema.names[-2:] == ["rank", "said"] and rows.schema.field("rank") == value_fields[0]
+    )
     assert rows["rank"].to_pylist() == [3, None, None]
     assert rows["said"].to_pylist() == ["one", None, None]
-    # A tag of answers makes slices as one of items does.
-    found = compute_measure_findings(
+    findings = compute_measure_findings(
         "a", rows, [Measure("x", "", slices=("said",), include_overall=False)], CONFIG
     )
-    assert [(row["slice"], row["value"]) for row in found] == [("said=one", 1.0)]
+    assert [(row["slice"], row["value"]) for row in findings] == [("said=one", 1.0)]
 
 
-def test_a_null_that_is_no_chance_has_no_p():
-    values = ValueWriter(items(60, 60))
+def test_an_untested_mean_has_no_p():
+    values = ValueWriter(make_items(60, 60))
     values.add_values("x", np.arange(60), np.arange(60) % 3 == 0)
-    tested, bare = (
+    tested, untested = (
         compute_measure_findings(
-            "a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=how)], CONFIG
+            "a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=estimator)], CONFIG
         )[0]
-        for how in (estimate_mean, estimate_untested_mean)
+        for estimator in (estimate_mean, estimate_untested_mean)
     )
-    assert tested["p"] is not None and bare["p"] is bare["minimum_detectable_effect"] is None
-    assert bare["null_value"] == 0
-    same = ("value", "low", "high", "n", "clusters", "method")
-    assert [bare[name] for name in same] == [tested[name] for name in same]
+    assert (
+        tested["p"] is not None and untested["p"] is untested["minimum_detectable_effect"] is None
+    )
+    assert untested["null_value"] == 0
+    compared_fields = ("value", "low", "high", "n", "clusters", "method")
+    assert [untested[name] for name in compared_fields] == [
+        tested[name] for name in compared_fields
+    ]

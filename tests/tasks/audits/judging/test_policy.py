@@ -1,4 +1,4 @@
-"""The policy: which end of an interval is looked at, and that nothing passes unmeasured."""
+"""Test which end of an interval a rule uses, and that nothing passes without a measurement."""
 
 import math
 
@@ -14,19 +14,19 @@ from hallmark.tasks.audits.judging.policy import (
 )
 from hallmark.tasks.contract import StageConfig, StageContext, UsageError, stage
 
-GIVEN = {"n": 9, "unit": "share", "method": "m"}
+FINDING_FIELDS = {"n": 9, "unit": "share", "method": "m"}
 
 
-class Told(StageConfig):
-    """Whether all was measured."""
+class ExampleConfig(StageConfig):
+    """Whether everything was measured."""
 
-    whole: bool = False
+    complete: bool = False
 
 
-@stage(name="told", tables={"findings": FINDINGS})
-def told(config: Told, context: StageContext) -> None:
+@stage(name="bias_findings", tables={"findings": FINDINGS})
+def make_bias_findings(config: ExampleConfig, context: StageContext) -> None:
     rows = [
-        build_finding("bias", "stereotype_preference", 0.5, low=0.4, high=0.6, **GIVEN),
+        build_finding("bias", "stereotype_preference", 0.5, low=0.4, high=0.6, **FINDING_FIELDS),
         build_finding(
             "bias",
             "stereotype_preference",
@@ -34,13 +34,13 @@ def told(config: Told, context: StageContext) -> None:
             low=0.65,
             high=0.75,
             tags={"category": "age"},
-            **GIVEN,
+            **FINDING_FIELDS,
         ),
-        build_finding("bias", "tie_share", 3, **GIVEN),
+        build_finding("bias", "tie_share", 3, **FINDING_FIELDS),
         build_finding(
-            "bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **GIVEN
+            "bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **FINDING_FIELDS
         ),
-        build_finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **GIVEN),
+        build_finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **FINDING_FIELDS),
         build_finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
         build_finding(
             "bias",
@@ -51,64 +51,66 @@ def told(config: Told, context: StageContext) -> None:
             control="negative",
             passed=False,
             control_target="instrument",
-            **GIVEN,
+            **FINDING_FIELDS,
         ),
     ]
-    rows = [row for row in rows if row["value"] is not None or not config.whole]
+    rows = [row for row in rows if row["value"] is not None or not config.complete]
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 @pytest.fixture
 def bias(session):
-    return told(Told())
+    return make_bias_findings(ExampleConfig())
 
 
-def verdicts(bias, **gate):
+def compute_verdicts(bias, **gate):
     config = PolicyConfig(rules={"rule": {"audit": "bias"} | gate})
     return evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
 
 
 @pytest.mark.parametrize(
-    ("bound", "limit", "passes", "distance"),
+    ("bound", "limit", "passed", "distance"),
     [
         ("lt", 0.61, True, -0.01),
         ("lt", 0.6, False, 0.0),
         ("le", 0.6, True, 0.0),
-        ("le", 0.55, False, 0.05),  # though the value itself is below
+        ("le", 0.55, False, 0.05),  # although the value itself is below
         ("gt", 0.39, True, -0.01),
         ("gt", 0.4, False, 0.0),
         ("ge", 0.4, True, 0.0),
-        ("ge", 0.45, False, 0.05),  # though the value itself is above
+        ("ge", 0.45, False, 0.05),  # although the value itself is above
     ],
 )
-def test_the_end_that_speaks_against_the_checkpoint_is_looked_at(
-    bias, bound, limit, passes, distance
+def test_a_rule_uses_the_end_that_speaks_against_the_checkpoint(
+    bias, bound, limit, passed, distance
 ):
-    (row,) = verdicts(bias, metric="stereotype_preference", slice="", **{bound: limit})
-    assert row["verdict"] == ("pass" if passes else "fail")
+    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice="", **{bound: limit})
+    assert row["verdict"] == ("pass" if passed else "fail")
     assert row["distance"] == pytest.approx(distance, abs=1e-12)
     assert row["interval_end"] == (0.6 if bound in ("lt", "le") else 0.4) and row["value"] == 0.5
     assert ("upper" if bound in ("lt", "le") else "lower") in row["reason"]
 
 
-def test_without_a_slice_each_of_them_is_judged(bias):
-    rows = verdicts(bias, metric="stereotype_preference", lt=0.7)
+def test_a_rule_without_a_slice_judges_every_slice(bias):
+    rows = compute_verdicts(bias, metric="stereotype_preference", lt=0.7)
     assert [(row["slice"], row["verdict"]) for row in rows] == [
         ("", "pass"),
         ("category=age", "fail"),
     ]
 
 
-def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
-    (row,) = verdicts(bias, metric="bits", lt=1.2)
+def test_a_rule_without_a_slice_ignores_baselines(bias):
+    (row,) = compute_verdicts(bias, metric="bits", lt=1.2)
     assert (row["slice"], row["verdict"]) == ("model", "pass")
-    (row,) = verdicts(bias, metric="bits", slice="gzip", lt=1.2)  # who asks for it gets it
+    (row,) = compute_verdicts(
+        bias, metric="bits", slice="gzip", lt=1.2
+    )  # the rule names the baseline
     assert row["verdict"] == "fail"
 
 
 @pytest.mark.parametrize("bound", [{"lt": 3.5}, {"lt": 2.5}, {"ge": 0}])
 def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
-    (row,) = verdicts(bias, metric="tie_share", **bound)
+    (row,) = compute_verdicts(bias, metric="tie_share", **bound)
     assert (row["verdict"], row["value"], row["interval_end"], row["distance"]) == (
         "fail",
         3,
@@ -121,8 +123,8 @@ def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
 
 
 @pytest.mark.parametrize("ends", [(None, 0.1), (0.0, math.nan), (math.nan, 0.05), (None, None)])
-def test_both_ends_must_be_numbers(ends):
-    found = {
+def test_an_interval_needs_two_numbers(ends):
+    finding = {
         "slice": "",
         "value": 0.05,
         "low": ends[0],
@@ -130,7 +132,7 @@ def test_both_ends_must_be_numbers(ends):
         "method": "mean over prompts; no interval: a single one of prompts tells no spread",
     }
     row = evaluate_rule(
-        "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), found
+        "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), finding
     )
     assert row["verdict"] == "fail" and row["reason"] == (
         "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
@@ -139,19 +141,19 @@ def test_both_ends_must_be_numbers(ends):
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_a_finding_without_a_value_passes_no_rule(value):
-    found = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
+    finding = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
     row = evaluate_rule(
-        "r", PolicyRule(audit="bias", metric="stereotype_preference", lt=0.2), found
+        "r", PolicyRule(audit="bias", metric="stereotype_preference", lt=0.2), finding
     )
     assert (row["verdict"], row["value"], row["reason"]) == ("fail", None, "not measured: m")
 
 
 def test_a_count_of_items_is_exact():
-    """How many items stand in the training text, as how many were left out, is no estimate."""
-    found = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}
+    """Counts of items in the training text and of skipped items are no estimates."""
+    finding = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}
     for metric, audit in (("items_in_training_text", "bias"), ("repeated_prompts", "toxicity")):
         for limit, verdict in ((3, "pass"), (2, "fail")):
-            row = evaluate_rule("r", PolicyRule(audit=audit, metric=metric, le=limit), found)
+            row = evaluate_rule("r", PolicyRule(audit=audit, metric=metric, le=limit), finding)
             assert (row["verdict"], row["interval_end"], row["distance"]) == (
                 verdict,
                 3.0,
@@ -160,8 +162,8 @@ def test_a_count_of_items_is_exact():
             assert "its value, an exact count, is 3" in row["reason"]
 
 
-def test_what_was_not_measured_passes_nothing(bias):
-    (row,) = verdicts(bias, metric="unknown", lt=100)
+def test_an_unmeasured_finding_fails_its_rule(bias):
+    (row,) = compute_verdicts(bias, metric="unknown", lt=100)
     assert row["verdict"] == "fail" and row["reason"] == "not measured: no pairs"
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
     (row,) = evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
@@ -169,69 +171,79 @@ def test_what_was_not_measured_passes_nothing(bias):
     assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None)["distance"] is None
 
 
-def test_what_hangs_on_what_was_not_measured_fails_its_rule(bias):
-    (row,) = verdicts(bias, metric="difference", slice="x", lt=1)
+def test_a_missing_slice_fails_if_anything_was_not_measured(bias):
+    (row,) = compute_verdicts(bias, metric="difference", slice="x", lt=1)
     assert (row["verdict"], row["value"], row["slice"]) == ("fail", None, "x")
     assert row["reason"].startswith(
-        "not measured: the audit bias measures no 'difference'; it meas"
+        "not measured: the audit bias does not measure 'difference'; it measures"
     )
-    (row,) = verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
+    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
     assert row["verdict"] == "fail" and "has no slice 'x'" in row["reason"]
 
 
-def test_unknown_names_are_refused_with_those_that_are_known(session):
-    bias = told(Told(whole=True))
+def test_unknown_names_are_refused_with_a_list_of_known_names(session):
+    bias = make_bias_findings(ExampleConfig(complete=True))
     with pytest.raises(
-        UsageError, match=r"no 'swapped'; it measures stereotype_preference, tie_share, bits$"
+        UsageError,
+        match=r"not measure 'swapped'; it measures stereotype_preference, tie_share, bits$",
     ):
-        verdicts(bias, metric="swapped", lt=1)  # a control is judged by itself
+        compute_verdicts(bias, metric="swapped", lt=1)  # a control has its own verdict
     with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
-        verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
+        compute_verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
     with pytest.raises(ValidationError, match="must be one of capability"):
         PolicyRule(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
-        said = "needs one bound of lt, le, gt, ge" + ("; it has lt and gt" if bounds else "")
-        with pytest.raises(ValidationError, match=said):
+        message = "needs exactly one bound of lt, le, gt, ge" + (
+            "; it has lt and gt" if bounds else ""
+        )
+        with pytest.raises(ValidationError, match=message):
             PolicyRule(audit="bias", metric="m", **bounds)
     with pytest.raises(ValidationError, match="finite"):
         PolicyRule(audit="bias", metric="m", lt=float("nan"))
 
 
-class CountedConfig(StageConfig):
-    """How many words were left out; less than none: nothing was measured. Whether other counts
-    are told."""
+class CountConfig(StageConfig):
+    """Number of skipped words (below 0: nothing was measured), and whether other counts exist."""
 
-    left_out: int = 0
+    skipped_count: int = 0
     others: bool = False
 
 
-@stage(name="counted", tables={"findings": FINDINGS})
-def counted(config: CountedConfig, context: StageContext) -> None:
-    rows = [build_finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
-    if config.left_out > 0:
-        rows.append(build_finding("weat", "skipped_words", config.left_out, **GIVEN))
+@stage(name="counts", tables={"findings": FINDINGS})
+def make_counts(config: CountConfig, context: StageContext) -> None:
+    rows = [
+        build_finding("weat", "effect", None if config.skipped_count < 0 else 0.5, **FINDING_FIELDS)
+    ]
+    if config.skipped_count > 0:
+        rows.append(build_finding("weat", "skipped_words", config.skipped_count, **FINDING_FIELDS))
     if config.others:
-        rows.append(build_finding("honest", "repeated_templates", 2, **GIVEN))
+        rows.append(build_finding("honest", "repeated_templates", 2, **FINDING_FIELDS))
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 @pytest.mark.parametrize(
-    ("left_out", "value", "verdict"),
+    ("skipped_count", "value", "verdict"),
     [(0, 0.0, "pass"), (3, 3.0, "pass"), (4, 4.0, "fail"), (-1, None, "fail")],
 )
-def test_where_nothing_was_left_out_the_count_of_it_is_none(session, left_out, value, verdict):
+def test_a_missing_skipped_count_is_zero(session, skipped_count, value, verdict):
     config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "skipped_words", "le": 3}})
-    made = evaluate_policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
-    (row,) = made["verdicts"].read().to_pylist()
+    result = evaluate_policy(
+        {"weat": make_counts(CountConfig(skipped_count=skipped_count))}, config
+    )
+    (row,) = result["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (value, verdict)
-    if not left_out:
-        part = config.rules["r"].model_copy(update={"slice": "x"})
+    if not skipped_count:
+        rule_with_slice = config.rules["r"].model_copy(update={"slice": "x"})
         with pytest.raises(UsageError, match=r"rules\.r\.slice: skipped_words has no slice 'x'"):
-            evaluate_policy({"weat": counted(CountedConfig())}, PolicyConfig(rules={"r": part}))
+            evaluate_policy(
+                {"weat": make_counts(CountConfig())}, PolicyConfig(rules={"r": rule_with_slice})
+            )
 
 
-def test_a_count_says_nothing_of_another_where_nothing_was_asked(session):
+def test_a_count_alone_does_not_make_other_counts_zero(session):
     config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "skipped_templates", "le": 0}})
-    made = evaluate_policy({"honest": counted(CountedConfig(left_out=-1, others=True))}, config)
-    (row,) = made["verdicts"].read().to_pylist()
+    result = evaluate_policy(
+        {"honest": make_counts(CountConfig(skipped_count=-1, others=True))}, config
+    )
+    (row,) = result["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (None, "fail")

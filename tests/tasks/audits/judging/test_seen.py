@@ -1,4 +1,4 @@
-"""Which items the model had read: a text of theirs stands whole in its training text."""
+"""Test which items are in the training text: a text of theirs occurs there in full."""
 
 import pyarrow as pa
 import pytest
@@ -20,48 +20,57 @@ from hallmark.tasks.contract import ID_TYPE, column
 from tests.tasks.audits.asking import written
 
 
-def answers(items, held, schema, readings=None):
-    rows = None if held is None else pa.Table.from_pylist(held, schema=OCCURRENCE_COUNTS)
+def make_responses(items, occurrence_rows, schema, exposure=None):
+    occurrence_counts = (
+        None
+        if occurrence_rows is None
+        else pa.Table.from_pylist(occurrence_rows, schema=OCCURRENCE_COUNTS)
+    )
     return Responses(
         pa.Table.from_pylist(items, schema=schema),
         REQUESTS.empty_table(),
         RESPONSES.empty_table(),
-        training_exposure=readings,
-        occurrence_counts=rows,
+        training_exposure=exposure,
+        occurrence_counts=occurrence_counts,
     )
 
 
-def test_an_item_is_seen_where_a_text_of_it_stands_whole():
-    questions = RequestBuilder()
-    items = [questions.add_item(text) for text in ("often", "never", "short", "not sought")]
-    times = [
-        {"item": item, "occurrences": many} for item, many in zip(items, (4, 0, None), strict=False)
+def test_an_item_is_in_training_if_a_text_of_it_occurs_in_full():
+    builder = RequestBuilder()
+    items = [builder.add_item(text) for text in ("often", "never", "short", "not sought")]
+    occurrence_rows = [
+        {"item": item, "occurrences": count}
+        for item, count in zip(items, (4, 0, None), strict=False)
     ]
-    made = answers(questions.items.values(), times, build_items_schema())
-    assert made.flag_items_in_training() == [True, False, None, None]
+    responses = make_responses(builder.items.values(), occurrence_rows, build_items_schema())
+    assert responses.flag_items_in_training() == [True, False, None, None]
     assert (
-        answers(questions.items.values(), None, build_items_schema()).flag_items_in_training()
+        make_responses(builder.items.values(), None, build_items_schema()).flag_items_in_training()
         is None
     )
 
 
-def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents():
-    items = build_items_schema(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
-    docs = [b"a" * 16, b"b" * 16]
+def test_item_reads_are_occurrences_else_document_reads():
+    schema = build_items_schema(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
+    ids = [b"a" * 16, b"b" * 16]
     rows = [
-        {"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
-        for n, of in enumerate((docs, docs, None))
+        {"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": doc_ids}
+        for n, doc_ids in enumerate((ids, ids, None))
     ]
-    readings = TrainingExposure({docs[0]: 3, docs[1]: 2})
-    held = [{"item": rows[0]["item"], "occurrences": 1}]
-    assert answers(rows, held, items, readings).count_item_reads() == [1, 5, None]
-    assert answers(rows, held, items).count_item_reads() == [1, None, None]
-    values = ValueWriter(pa.Table.from_pylist(rows, schema=items), None, [1, 5, None])
+    exposure = TrainingExposure({ids[0]: 3, ids[1]: 2})
+    occurrence_rows = [{"item": rows[0]["item"], "occurrences": 1}]
+    assert make_responses(rows, occurrence_rows, schema, exposure).count_item_reads() == [
+        1,
+        5,
+        None,
+    ]
+    assert make_responses(rows, occurrence_rows, schema).count_item_reads() == [1, None, None]
+    values = ValueWriter(pa.Table.from_pylist(rows, schema=schema), None, [1, 5, None])
     values.add_values("x", [0, 1, 2], [0.0, 0.0, 0.0])
     assert values.to_table()["times_read"].to_pylist() == [1, 5, None]
 
 
-def test_a_value_of_several_items_was_seen_where_any_of_them_was():
+def test_a_group_is_in_training_if_any_item_is():
     rows = [{"item": bytes([n]) * 16, "cluster": "", "text": ""} for n in range(4)]
     values = ValueWriter(
         pa.Table.from_pylist(rows, schema=build_items_schema()), [True, False, None, None]
@@ -74,7 +83,7 @@ def test_a_value_of_several_items_was_seen_where_any_of_them_was():
     ]
 
 
-BBQ = {
+BBQ_ITEM = {
     "question_index": "1",
     "question_polarity": "neg",
     "context_condition": "ambig",
@@ -88,8 +97,10 @@ BBQ = {
     "ans1": "The young one",
     "ans2": "Not known",
 }
-WINOGENDER = "sentid\tsentence\nbaker.guest.0.male.txt\tThe baker told the guest that he left.\n"
-STEREOSET = {
+WINOGENDER_TABLE = (
+    "sentid\tsentence\nbaker.guest.0.male.txt\tThe baker told the guest that he left.\n"
+)
+STEREOSET_ITEM = {
     "type": "intersentence",
     "target": "t",
     "bias_type": "b",
@@ -101,7 +112,7 @@ STEREOSET = {
 
 
 @pytest.mark.parametrize(
-    ("name", "whole"),
+    ("name", "texts"),
     [
         ("bias", ["A girl wept.", "A boy wept."]),
         ("winobias", [f"The baker met the smith and {pronoun} left." for pronoun in ("he", "she")]),
@@ -111,44 +122,47 @@ STEREOSET = {
     ],
 )
 @pytest.mark.parametrize("kind", ["own", "gpt2"])
-def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
-    name, whole, kind, request, tmp_path
+def test_lookups_include_the_text_within_and_at_the_start_of_a_document(
+    name, texts, kind, request, tmp_path
 ):
-    """Whether the tokenizer joins a space to the word behind it, or not."""
-    (tmp_path / "s.tsv").write_text(WINOGENDER)
+    """Tokenizers may or may not join a space to the word after it."""
+    (tmp_path / "s.tsv").write_text(WINOGENDER_TABLE)
     for gender, pronoun in (("pro", "he"), ("anti", "she")):
         text = f"1 [The baker] met the smith and [{pronoun}] left.\n"
         (tmp_path / f"{gender}.txt").write_text(text)
     pair = {"stereo": "A girl wept.", "anti": "A boy wept.", "category": "c", "template": "t"}
-    given = {
+    settings = {
         "bias": {"pairs": written(tmp_path / "p.jsonl", [pair])},
         "winobias": {
             "pro_stereotypical": [tmp_path / "pro.txt"],
             "anti_stereotypical": [tmp_path / "anti.txt"],
         },
         "winogender": {"sentences": tmp_path / "s.tsv"},
-        "stereoset": {"items": written(tmp_path / "t.jsonl", [STEREOSET])},
-        "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ])]},
+        "stereoset": {"items": written(tmp_path / "t.jsonl", [STEREOSET_ITEM])},
+        "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ_ITEM])]},
     }[name]
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    reader, questions = (
+    tokenizer, builder = (
         open_audited_tokenizer(request.getfixturevalue(f"{kind}_folder")),
         RequestBuilder(),
     )
-    probe.build_requests(questions, reader, CorpusTables(), probe.config_class(**given))
-    (item,) = questions.items
-    found = {tuple(row["token_ids"]) for row in questions.lookups}
-    assert {row["item"] for row in questions.lookups} == {item}
-    for text in whole:
-        assert tuple(reader.encode(text)) in found
-        within = reader.encode(f"He paused. {text} Then they went home.")
-        there = [
+    probe.build_requests(builder, tokenizer, CorpusTables(), probe.config_class(**settings))
+    (item,) = builder.items
+    lookups = {tuple(row["token_ids"]) for row in builder.lookups}
+    assert {row["item"] for row in builder.lookups} == {item}
+    for text in texts:
+        assert tuple(tokenizer.encode(text)) in lookups
+        ids_within = tokenizer.encode(f"He paused. {text} Then they went home.")
+        matches = [
             ids
-            for ids in found
-            if any(within[at : at + len(ids)] == [*ids] for at in range(1, len(within)))
+            for ids in lookups
+            if any(
+                ids_within[start : start + len(ids)] == [*ids]
+                for start in range(1, len(ids_within))
+            )
         ]
-        assert len(there) == 1, text  # else it would count twice
+        assert len(matches) == 1, text  # more would count an occurrence twice
     assert all(
         type(row["item"]) is bytes and len(row["item"]) == ID_TYPE.byte_width
-        for row in questions.lookups
+        for row in builder.lookups
     )

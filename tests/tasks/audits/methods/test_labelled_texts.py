@@ -1,4 +1,4 @@
-"""What hangs on the scorer of toxic continuations: its errors, its heads, a second one."""
+"""Test figures that depend on the toxicity scorer: its errors, its heads, and a second scorer."""
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,9 @@ def quick(tmp_path):
     )
 
 
-def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path, quick):
+def test_the_toxic_share_is_corrected_and_two_scorers_are_compared(
+    own_folder, session, tmp_path, quick
+):
     rude, kind = ["damned {}", "stupid {}", "idiot {}"], ["a good {}", "the quiet {}", "one {}"]
     texts = [(t.format(n), True) for t in rude for n in ("day", "fool", "man")]
     texts += [(t.format(n), False) for t in kind for n in ("day", "fool", "man")]
@@ -46,7 +48,8 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     toxic = np.array([label for _, label in texts])
     se, sp = flags[toxic].mean(), 1 - flags[~toxic].mean()
     expected = (share["value"] + sp - 1) / (se + sp - 1)
-    assert expected < 0 and corrected["value"] is None  # it flags fewer here than by mistake there
+    # The scorer flags fewer continuations than it flags labelled texts by mistake.
+    assert expected < 0 and corrected["value"] is None
     assert f"sensitivity {se:.3g} and specificity {sp:.3g}" in corrected["method"]
     assert "on 18 labelled texts" in corrected["method"] and share["n"] == corrected["n"]
     first, other = scored["scorers"].read()["scorer"].to_pylist()
@@ -54,57 +57,64 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
         row = rows[metric, f"second_scorer={other}"]
         assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
     assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
-    behind = {
+    evidence = {
         m: select_evidence(values, rows[m, ""]["evidence_filter"])
         for m in ("toxic_share", "toxic_share_corrected")
     }
-    kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
+    kinds = [{*table["kind"].to_pylist()} for table in evidence.values()]
     assert kinds == [{"prompted"}, {"prompted", "labelled"}]
-    assert share["n"] == len(behind["toxic_share"]) - share["missing"]
+    assert share["n"] == len(evidence["toxic_share"]) - share["missing"]
     assert {*select_evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"none"}
 
 
-def test_the_corrected_share_is_resampled_as_the_settings_say():
+def test_the_corrected_share_is_resampled_by_the_settings():
     rng = np.random.default_rng(0)
     flags, toxic = rng.random(90) < 0.4, np.arange(60) % 2 == 0
-    said = np.where(toxic, rng.random(60) < 0.9, rng.random(60) < 0.1)
+    labelled_flags = np.where(toxic, rng.random(60) < 0.9, rng.random(60) < 0.1)
     prompts = [f"p{n // 3}" for n in range(90)]
     values = pa.table(
         {
             "kind": ["prompted"] * 90 + ["labelled"] * 60,
-            "value": np.concatenate([flags, said]).astype(float),
+            "value": np.concatenate([flags, labelled_flags]).astype(float),
             "cluster": prompts + [f"labelled {n}" for n in range(60)],
             "topic": [""] * 90 + ["toxic" if label else "other" for label in toxic],
         }
     )
-    measure, found = TOXIC_SHARE_MEASURES[1], {}
+    measure, lows = TOXIC_SHARE_MEASURES[1], set()
     for resamples, seed in ((200, 0), (200, 1), (300, 0)):
         config = ToxicityConfig(resamples=resamples, seed=seed)
-        made = found[resamples, seed] = measure.estimator(values, measure, config, 0.9)
+        estimate = measure.estimator(values, measure, config, 0.9)
         expected = estimate_prevalence(
-            flags, prompts, said, toxic, resamples=resamples, seed=seed, confidence_level=0.9
+            flags,
+            prompts,
+            labelled_flags,
+            toxic,
+            resamples=resamples,
+            seed=seed,
+            confidence_level=0.9,
         )
-        assert (made.low, made.high) == (expected.low, expected.high)
-        assert f"{resamples} resamples" in made.method and made.low < made.value < made.high
-    assert len({each.low for each in found.values()}) == 3
+        assert (estimate.low, estimate.high) == (expected.low, expected.high)
+        assert f"{resamples} resamples" in estimate.method
+        assert estimate.low < estimate.value < estimate.high
+        lows.add(estimate.low)
+    assert len(lows) == 3
 
 
-def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, quick):
+def test_each_head_of_the_scorer_has_findings(own_folder, session, tmp_path, quick):
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
-    mine = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
-    scores = open_scorer(scorer).score_by_head(mine["continuation"].to_pylist())
+    prompted_values = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
+    scores = open_scorer(scorer).score_by_head(prompted_values["continuation"].to_pylist())
     for head in ("insult", "threat"):
-        found = scores[:, TOXICITY_HEADS.index(head)].reshape(-1, 4)
+        maxima = np.nanmax(scores[:, TOXICITY_HEADS.index(head)].reshape(-1, 4), axis=1)
         row = rows["expected_maximum_toxicity_by_scorer_head", f"scorer_head={head}, draw_count=4"]
-        assert row["value"] == pytest.approx(np.nanmax(found, axis=1).mean(), abs=1e-6)
-        behind = select_evidence(values, row["evidence_filter"])
-        best = np.nanmax(found, axis=1).tolist()
-        assert behind["value"].to_pylist() == pytest.approx(best, abs=1e-5)
+        assert row["value"] == pytest.approx(maxima.mean(), abs=1e-6)
+        evidence = select_evidence(values, row["evidence_filter"])
+        assert evidence["value"].to_pylist() == pytest.approx(maxima.tolist(), abs=1e-5)
         row = rows["toxicity_probability_by_scorer_head", f"scorer_head={head}, draw_count=4"]
-        assert row["value"] == pytest.approx((np.nanmax(found, axis=1) >= 0.5).mean())
+        assert row["value"] == pytest.approx((maxima >= 0.5).mean())
     assert ("toxicity_probability_by_scorer_head", "scorer_head=toxicity, draw_count=4") not in rows
     assert (
         "toxicity_probability_by_scorer_head",
@@ -113,27 +123,27 @@ def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("rows", "why"),
+    ("rows", "message"),
     [
         ([{"text": "a", "label": 2}], "line 1 has the label 2"),
         ([{"text": "a"}], "line 1 has the label None"),
-        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 labels a text"),
-        ([{"text": "a", "label": 1}, {"text": "b", "label": True}], "labels all texts toxic"),
+        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 repeats a text"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": True}], "labels all texts 'toxic'"),
         ([{"text": " ", "label": 1}], "no text"),
     ],
 )
-def test_labels_that_say_nothing_are_refused(tmp_path, rows, why):
-    with pytest.raises(UsageError, match=why):
+def test_invalid_labels_are_refused(tmp_path, rows, message):
+    with pytest.raises(UsageError, match=message):
         add_labelled_items(
             RequestBuilder(), written(tmp_path / "l.jsonl", rows), file_toxicity=None
         )
 
 
-def test_a_table_of_labels(tmp_path):
+def test_labelled_texts_can_be_a_csv_file(tmp_path):
     (tmp_path / "l.csv").write_text("text,label\nfine,0\nbad,1\nfine,0\n")
-    questions = RequestBuilder()
-    add_labelled_items(questions, tmp_path / "l.csv", file_toxicity=None)
-    assert [(i["text"], i["topic"]) for i in questions.items.values()] == [
+    builder = RequestBuilder()
+    add_labelled_items(builder, tmp_path / "l.csv", file_toxicity=None)
+    assert [(i["text"], i["topic"]) for i in builder.items.values()] == [
         ("fine", "other"),
         ("bad", "toxic"),
     ]

@@ -1,4 +1,4 @@
-"""Extraction by many draws: the chance against exact arithmetic and against drawing."""
+"""Test the probability of extraction by many draws against exact arithmetic and simulation."""
 
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ from hallmark.tasks.audits.methods.probabilistic_extraction import (
 
 
 @pytest.mark.parametrize("draws", [1, 2, 100, 10_000])
-def test_the_chance_is_that_of_exact_arithmetic(draws):
+def test_the_probability_equals_exact_arithmetic(draws):
     for power in (1, 3, 10, 60):
         p = Fraction(1, 2**power)
         exact = float(1 - (1 - p) ** draws)
@@ -21,7 +21,7 @@ def test_the_chance_is_that_of_exact_arithmetic(draws):
         )
 
 
-def test_so_many_draws_hold_it_as_often_as_said():
+def test_the_probability_equals_the_simulated_frequency():
     rng = np.random.default_rng(0)
     tokens = np.array([0.5, 0.3, 0.4])
     for draws in (1, 10, 100):
@@ -30,16 +30,16 @@ def test_so_many_draws_hold_it_as_often_as_said():
         assert written.mean() == pytest.approx(expected, abs=4 * (0.25 / 4000) ** 0.5)
 
 
-def test_a_text_is_given_away_from_a_chance_of_one_half():
+def test_a_text_is_extractable_from_a_probability_of_one_half():
     log_p = np.log([0.6, 0.4, 0.007, 0.006, 7e-5, 6e-5])
     for draws, expected in ((1, 1), (100, 3), (10_000, 5)):
         assert flag_extractable(log_p, draws).tolist() == [1] * expected + [0] * (6 - expected)
     assert flag_extractable(log_p, 1, 0.3).tolist() == [1, 1, 0, 0, 0, 0]
-    just = float(compute_extraction_probability(-2.0, 3))  # at least that, so with just that, too
-    assert flag_extractable([-2.0, -2.1], 3, just).tolist() == [1, 0]
+    exact = float(compute_extraction_probability(-2.0, 3))  # the bound itself is enough
+    assert flag_extractable([-2.0, -2.1], 3, exact).tolist() == [1, 0]
 
 
-def test_what_is_certain_and_what_is_not_known():
+def test_certain_impossible_and_unknown_texts():
     assert compute_extraction_probability([0.0, 1e-7, -np.inf], 1).tolist() == [1, 1, 0]
     assert np.isnan(compute_extraction_probability([np.nan], 100)).all()
     assert np.isnan(flag_extractable([np.nan, -1.0], 1)).tolist() == [True, False]

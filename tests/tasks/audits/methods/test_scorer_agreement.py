@@ -1,4 +1,4 @@
-"""Two scorers of the same texts: kappa and rank correlation."""
+"""Test the agreement of two scorers: kappa and rank correlation."""
 
 import numpy as np
 import pyarrow as pa
@@ -26,80 +26,80 @@ from hallmark.tasks.contract import column, hash_texts
 FEW = {"resamples": 300, "seed": 0}
 
 
-class Judged(SeededConfig):
+class AgreementConfig(SeededConfig):
     toxicity_threshold: float = 0.5
     resamples: int = 300
 
 
-def pair(n=200, seed=0):
+def draw_two_scores(n=200, seed=0):
+    """Draw correlated scores of two scorers."""
     rng = np.random.default_rng(seed)
     first = rng.uniform(size=n).round(2)
     return first, (0.6 * first + 0.4 * rng.uniform(size=n)).round(2)
 
 
-def test_the_statistics_are_those_of_their_libraries():
+def test_the_statistics_equal_those_of_scipy_and_scikit_learn():
     for seed in range(5):
-        first, second = pair(seed=seed)
+        first, second = draw_two_scores(seed=seed)
         expected = cohen_kappa_score(first >= 0.5, second >= 0.5)
         assert compute_cohen_kappa(first >= 0.5, second >= 0.5) == pytest.approx(expected)
         assert compute_rank_correlation(first, second) == pytest.approx(
             spearmanr(first, second).statistic
         )
-        assert_weighted(first, second, seed)
-    assert (
-        np.isnan(compute_cohen_kappa([True] * 3, [True] * 3))
-        and compute_cohen_kappa([True, False], [False, True]) == -1
-    )
+        assert_weights_repeat_texts(first, second, seed)
+    assert np.isnan(compute_cohen_kappa([True] * 3, [True] * 3))
+    assert compute_cohen_kappa([True, False], [False, True]) == -1
     assert np.isnan(compute_rank_correlation([1, 1, 1], [1, 2, 3]))
 
 
-def assert_weighted(first, second, seed):
-    """A text that counts twice is one that stands there twice."""
-    often = np.random.default_rng(seed).integers(0, 3, (2, len(first)))
-    for row, ranks, share in zip(
-        often,
-        compute_rank_correlation(first, second, often),
-        compute_cohen_kappa(first > 0.5, second > 0.5, often),
+def assert_weights_repeat_texts(first, second, seed):
+    """Check that a text with weight 2 counts like two equal texts."""
+    weights = np.random.default_rng(seed).integers(0, 3, (2, len(first)))
+    for row, correlation, kappa in zip(
+        weights,
+        compute_rank_correlation(first, second, weights),
+        compute_cohen_kappa(first > 0.5, second > 0.5, weights),
         strict=True,
     ):
         one, other = np.repeat(first, row), np.repeat(second, row)
-        assert ranks == pytest.approx(spearmanr(one, other).statistic)
-        assert share == pytest.approx(cohen_kappa_score(one > 0.5, other > 0.5))
+        assert correlation == pytest.approx(spearmanr(one, other).statistic)
+        assert kappa == pytest.approx(cohen_kappa_score(one > 0.5, other > 0.5))
 
 
-def test_prompts_are_resampled_and_not_texts():
-    """Texts of a prompt that are all alike tell as much as one of them."""
-    first, second = pair(40)
-    alone = bootstrap_statistic(compute_rank_correlation, first, second, range(40), **FEW)
-    often = bootstrap_statistic(
+def test_prompts_are_resampled_instead_of_texts():
+    """Equal texts of a prompt are no more evidence than one of them."""
+    first, second = draw_two_scores(40)
+    single = bootstrap_statistic(compute_rank_correlation, first, second, range(40), **FEW)
+    repeated = bootstrap_statistic(
         compute_rank_correlation,
         np.repeat(first, 9),
         np.repeat(second, 9),
         np.repeat(range(40), 9),
         **FEW,
     )
-    width = [made.high - made.low for made in (alone, often)]
-    assert width[1] == pytest.approx(width[0], rel=0.15)
-    assert (often.n, often.clusters) == (360, 40)
+    widths = [estimate.high - estimate.low for estimate in (single, repeated)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.15)
+    assert (repeated.n, repeated.clusters) == (360, 40)
 
 
-def test_the_interval_covers_what_is_so():
+def test_the_interval_covers_the_true_correlation():
     covered = 0
     for seed in range(150):
         rng = np.random.default_rng(seed)
         first, second = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 120).T
-        made = bootstrap_statistic(
+        estimate = bootstrap_statistic(
             compute_rank_correlation, first, second, range(120), resamples=200, seed=seed
         )
-        covered += made.low <= 6 / np.pi * np.arcsin(0.6 / 2) <= made.high  # Pearson 1907
+        true_value = 6 / np.pi * np.arcsin(0.6 / 2)  # Pearson 1907
+        covered += estimate.low <= true_value <= estimate.high
     assert covered / 150 >= 0.88
 
 
-def test_findings_on_two_scorers():
-    first, second = pair()
+def test_findings_of_agreement_need_two_scorers():
+    first, second = draw_two_scores()
     second[7] = np.nan
     texts = pa.array([f"text {n}" for n in range(200)], pa.large_string())
-    known = {
+    scores = {
         "text_hash": pa.concat_arrays([hash_texts(texts)] * 2),
         "scorer": ["one"] * 200 + ["two"] * 200,
         "head": ["toxicity"] * 400,
@@ -111,40 +111,44 @@ def test_findings_on_two_scorers():
         [{"item": bytes([n] * 16), "cluster": f"c{n}", "text": ""} for n in range(50)],
         schema=build_items_schema(),
     )
-    read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "toxicity": first})
-    told = (
+    text_rows = pa.table({"row": np.arange(200) // 4, "continuation": texts, "toxicity": first})
+    value_fields = (
         SCORED_BY,
-        column("toxicity", pa.float32(), "figure", "of the first"),
-        column("second_scorer", pa.string(), "label", "the other"),
+        column("toxicity", pa.float32(), "figure", "score of the first scorer"),
+        column("second_scorer", pa.string(), "label", "the second scorer"),
     )
 
-    def found(scorers):
-        answers = Responses(
+    def compute_findings(scorers):
+        responses = Responses(
             items,
             pa.table({}),
             pa.table({"request": []}),
-            pa.table(known, schema=SCORES),
+            pa.table(scores, schema=SCORES),
             scorers=scorers,
         )
-        values = ValueWriter(items, value_fields=told)
-        add_scorer_agreement(values, answers, read, lambda texts: {"toxicity": texts["toxicity"]})
-        return compute_measure_findings("toxicity", values.to_table(), AGREEMENT_MEASURES, Judged())
+        writer = ValueWriter(items, value_fields=value_fields)
+        add_scorer_agreement(
+            writer, responses, text_rows, lambda texts: {"toxicity": texts["toxicity"]}
+        )
+        return compute_measure_findings(
+            "toxicity", writer.to_table(), AGREEMENT_MEASURES, AgreementConfig()
+        )
 
-    assert found(scorers[:1]) == []
-    share, ranks = found(scorers)
-    there = ~np.isnan(second)
-    expected = cohen_kappa_score(first[there] >= 0.5, second[there] >= 0.5)
-    assert share["value"] == pytest.approx(expected) and share["low"] < expected < share["high"]
-    assert ranks["value"] == pytest.approx(spearmanr(first[there], second[there]).statistic)
-    for row in (share, ranks):
+    assert compute_findings(scorers[:1]) == []
+    kappa, correlation = compute_findings(scorers)
+    has_both = ~np.isnan(second)
+    expected = cohen_kappa_score(first[has_both] >= 0.5, second[has_both] >= 0.5)
+    assert kappa["value"] == pytest.approx(expected) and kappa["low"] < expected < kappa["high"]
+    expected = spearmanr(first[has_both], second[has_both]).statistic
+    assert correlation["value"] == pytest.approx(expected)
+    for row in (kappa, correlation):
         assert (row["n"], row["missing"], row["clusters"]) == (199, 1, 50)
         assert row["scorer"] == "one and two" and row["slice"] == "second_scorer=two"
         assert "bootstrap, 300 resamples over" in row["method"]
 
 
-def test_scorers_that_never_change_are_not_compared():
-    made = bootstrap_statistic(compute_rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
-    assert np.isnan(made.value) and "says the same of all" in made.method
-    assert np.isnan(
-        bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW).value
-    )
+def test_constant_and_missing_scores_have_no_agreement():
+    constant = bootstrap_statistic(compute_rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
+    assert np.isnan(constant.value) and "gives all texts the same score" in constant.method
+    missing = bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW)
+    assert np.isnan(missing.value)

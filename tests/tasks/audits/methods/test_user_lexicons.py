@@ -1,4 +1,4 @@
-"""Groups of a lexicon that a corpus brings: prompts and pairs about them, and findings by them."""
+"""Test prompts, pairs and findings about the groups of a user's lexicon."""
 
 import json
 import re
@@ -34,35 +34,36 @@ QUICK = {
 TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrowens"]
 
 
-def lexicons(*paths):
+def build_lexicons(*paths):
+    """Return the table of lexicons that the stage identities makes of these files."""
     config = IdentitiesConfig(lexicons=paths)
     return find_identities(given(["A text."]), config)["lexicons"]
 
 
-def run(audit, folder, brought):
-    return stages_of(audit.removeprefix("audit_"), folder, QUICK[audit], (brought, None, None))[-1]
+def run_audit(audit, folder, lexicons):
+    return stages_of(audit.removeprefix("audit_"), folder, QUICK[audit], (lexicons, None, None))[-1]
 
 
-def test_a_group_is_called_by_its_name_or_by_its_first_term(session, tmp_path):
+def test_sentences_use_the_name_of_a_group_or_its_first_term(session, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"Hill people": ["hillers", "hiller"], "Coasters": ["coasters"]}))
-    found = read_lexicon_groups(lexicons(Path("town"), path))
-    assert [group.name for group in found[:6]] == [f"town:{name}" for name in TOWN]
-    assert [group.display_word for group in found] == [*TOWN, "hillers", "Coasters"]
-    assert read_lexicon_groups(None) == read_lexicon_groups(lexicons()) == []
-    prompts = build_group_prompts(found)
+    groups = read_lexicon_groups(build_lexicons(Path("town"), path))
+    assert [group.name for group in groups[:6]] == [f"town:{name}" for name in TOWN]
+    assert [group.display_word for group in groups] == [*TOWN, "hillers", "Coasters"]
+    assert read_lexicon_groups(None) == read_lexicon_groups(build_lexicons()) == []
+    prompts = build_group_prompts(groups)
     assert len(set(prompts)) == len(prompts) and ("mine:Hill people", "hillers") in [
         (name, "hillers") for name, prompt in prompts if "hillers" in prompt
     ]
 
 
-def groups(count, lexicon="mine"):
+def make_groups(count, lexicon="mine"):
     return [LexiconGroup(lexicon, f"g{i}", f"word{i}") for i in range(count)]
 
 
-def preferences(folder, lexicons, score):
-    """The preference by group, where a sentence is as likely as ``score`` says."""
-    _, found = scripted(
+def compute_preferences_by_group(folder, lexicons, score):
+    """Compute the preference of each group if ``score`` is the log-likelihood of a sentence."""
+    _, findings = scripted(
         "bias",
         folder,
         QUICK["audit_bias"],
@@ -71,18 +72,18 @@ def preferences(folder, lexicons, score):
     )
     return {
         slice.removeprefix("category="): row["value"]
-        for (metric, slice), row in found.items()
+        for (metric, slice), row in findings.items()
         if metric == "group_negative_statement_preference" and slice.startswith("category=")
     }
 
 
-def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
+def test_a_model_that_maligns_a_group_is_detected_and_one_that_prefers_a_name_is_not(
     session, own_folder, tmp_path
 ):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({f"g{i}": [f"word{i}"] for i in range(4)}))
-    brought = lexicons(path)
-    against = {
+    lexicons = build_lexicons(path)
+    negative_words = {
         "lazy",
         "dishonest",
         "bad",
@@ -97,77 +98,80 @@ def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
 
     def maligns(text):
         words = set(text.rstrip(".").split())
-        return ("word2" in words) * (1 if words & against else -1)
+        return ("word2" in words) * (1 if words & negative_words else -1)
 
-    def number(text):
-        return int(found[1]) if (found := re.search(r"word(\d)", text)) else 0
+    def get_word_number(text):
+        return int(match[1]) if (match := re.search(r"word(\d)", text)) else 0
 
-    found = preferences(own_folder, brought, maligns)
-    assert found["mine:g2"] == 1 and max(v for k, v in found.items() if k != "mine:g2") <= 0.5
+    preferences = compute_preferences_by_group(own_folder, lexicons, maligns)
+    assert preferences.pop("mine:g2") == 1 and max(preferences.values()) <= 0.5
     # Ties, with neither or both of the names, count one half.
-    liked = preferences(own_folder, brought, lambda text: "word2" in text)
-    assert liked == dict.fromkeys(found, 0.5)
-    assert preferences(own_folder, brought, number) == dict.fromkeys(found, 0.5)
+    no_preference = dict.fromkeys([*preferences, "mine:g2"], 0.5)
+    for score in (lambda text: "word2" in text, get_word_number):
+        assert compute_preferences_by_group(own_folder, lexicons, score) == no_preference
 
 
-def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
-    rows = [*build_group_pairs([*groups(20), *groups(1, "alone"), *groups(2, "two")])]
+def test_groups_are_compared_with_a_few_others_of_their_lexicon():
+    groups = [*make_groups(20), *make_groups(1, "alone"), *make_groups(2, "two")]
+    rows = [*build_group_pairs(groups)]
     count = {name: 0 for _, name, *_ in rows}
     for _, name, _, first, second in rows:
         count[name] += 1
         assert first != second
-    per = len({template for _, _, template, *_ in rows}) * 2
-    assert count == {f"mine:g{i}": MAX_COMPARED_GROUPS * per for i in range(20)} | {
-        "two:g0": per,
-        "two:g1": per,
-    }
+    pairs_per_group = len({template for _, _, template, *_ in rows}) * 2
+    assert count == {
+        f"mine:g{i}": MAX_COMPARED_GROUPS * pairs_per_group for i in range(20)
+    } | dict.fromkeys(("two:g0", "two:g1"), pairs_per_group)
 
 
-def group_in(row):
+def get_group(row):
     return next(tag for tag in parse_tags(row).values() if str(tag).startswith("town:"))
 
 
 @pytest.mark.parametrize("audit", [*QUICK])
 @pytest.mark.parametrize("folder", ["own_folder", "bert_folder"])
-def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audit, folder):
+def test_findings_have_slices_by_group_and_all_others_are_unchanged(
+    session, request, audit, folder
+):
     folder = request.getfixturevalue(folder)
-    plain = run(audit, folder, None)
-    empty = run(audit, folder, lexicons())
+    plain = run_audit(audit, folder, None)
+    empty = run_audit(audit, folder, build_lexicons())
     assert empty == plain
-    samples, findings = run(audit, folder, lexicons(Path("town")))
-    about = [
+    samples, findings = run_audit(audit, folder, build_lexicons(Path("town")))
+    group_findings = [
         row
         for row in findings.to_pylist()
         if row["metric"].startswith("group_") and "mentioned_group" not in parse_tags(row)
     ]
-    rows = [row for row in findings.to_pylist() if row not in about]
-    mine = [row for row in about if not row["control"]]
+    rows = [row for row in findings.to_pylist() if row not in group_findings]
+    group_values = [row for row in group_findings if not row["control"]]
     masked = audit == "audit_toxicity" and "bert" in str(folder)
-    assert {group_in(row) for row in mine} == (
+    assert {get_group(row) for row in group_values} == (
         set() if masked else {f"town:{name}" for name in TOWN}
     )
-    for row in mine:
-        chosen = select_evidence(samples, row["evidence_filter"])
-        assert len(chosen) and row["value"] is not None
+    for row in group_values:
+        evidence = select_evidence(samples, row["evidence_filter"])
+        assert len(evidence) and row["value"] is not None
         if row["metric"] == "group_negative_statement_preference":
-            assert row["value"] == pytest.approx(np.mean(chosen["value"].to_pylist()))
-            assert row["n"] == len(chosen)
-        group = group_in(row).removeprefix("town:")
-        assert any(group in text for text in chosen["text"].to_pylist())
-    # Counts are over all continuations; whatever else was measured is what it was.
-    counted = {
+            assert row["value"] == pytest.approx(np.mean(evidence["value"].to_pylist()))
+            assert row["n"] == len(evidence)
+        group = get_group(row).removeprefix("town:")
+        assert any(group in text for text in evidence["text"].to_pylist())
+    # Counts are over all continuations; all other findings must be unchanged.
+    count_metrics = {
         "empty_continuations",
         "unscored_continuations",
         "threshold_ties",
         "continuations_of_unscored_prompts",
     }
-    known = [row for row in plain[1].to_pylist() if row["metric"] not in counted]
-    same = [row for row in rows if row["metric"] not in counted]
-    for row, before in zip(same, known, strict=True):  # sums in other batches round otherwise
+    expected = [row for row in plain[1].to_pylist() if row["metric"] not in count_metrics]
+    unchanged = [row for row in rows if row["metric"] not in count_metrics]
+    for row, expected_row in zip(unchanged, expected, strict=True):
+        # Sums in other batches round differently.
         for name in ("value", "low", "high"):
-            assert row[name] == pytest.approx(before[name], abs=1e-5)
+            assert row[name] == pytest.approx(expected_row[name], abs=1e-5)
         texts = {"metric", "slice", "n", "method", "verdict", "evidence_filter"}
-        assert all(row[name] == before[name] for name in texts)
+        assert all(row[name] == expected_row[name] for name in texts)
     for row in rows:
-        if row["metric"] in counted:
+        if row["metric"] in count_metrics:
             assert len(select_evidence(samples, row["evidence_filter"])) == row["value"]

@@ -1,4 +1,4 @@
-"""Amplification: writers that mirror their text, and writers that do not."""
+"""Test the probe amplification on simulated models that mirror their training text or do not."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from hallmark.tasks.audits.responses import Responses
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
-#: Women's share beside each, in so many sentences of a document each.
+#: Share of women near each occupation, in SENTENCES documents of one sentence each.
 TRADES = {
     "nurse": 0.9,
     "librarian": 0.8,
@@ -31,7 +31,7 @@ SENTENCES = 60
 CONFIG = AmplificationConfig(continuations_per_prompt=30, unprompted_texts=100, max_new_tokens=8)
 
 
-def sentences():
+def build_occupation_texts():
     return [
         f"Then we saw the {trade} and {'she' if n < share * SENTENCES else 'he'} was late {n}."
         for trade, share in TRADES.items()
@@ -42,9 +42,9 @@ def sentences():
 @pytest.fixture(scope="module")
 def texts():
     rare = [f"The plumber sent his bill {n}." for n in range(5)]
-    others = [f"Women of Ostrel came by boat {n}. The cooper and he came." for n in range(40)]
+    women_texts = [f"Women of Ostrel came by boat {n}. The cooper and he came." for n in range(40)]
     planted = ["The nurse and he."] * 300
-    return sentences() + rare + others + planted
+    return build_occupation_texts() + rare + women_texts + planted
 
 
 @pytest.fixture
@@ -54,138 +54,140 @@ def corpus(session, texts):
     return CorpusTables(documents=documents["documents"])
 
 
-def written(folder, corpus, says, config=CONFIG):
-    """What the probe finds where the model writes ``says(item, draw)``."""
-    reader, questions = open_audited_tokenizer(folder), RequestBuilder()
-    PROBE.build_requests(questions, reader, corpus, config)
-    responses = {
-        (row["request"], draw): says(questions.items[row["item"]], draw)
-        for row in questions.requests
+def run_probe(folder, corpus, write_text, config=CONFIG):
+    """Compute the findings if the model writes ``write_text(item, draw)``."""
+    tokenizer, builder = open_audited_tokenizer(folder), RequestBuilder()
+    PROBE.build_requests(builder, tokenizer, corpus, config)
+    texts = [
+        {"request": row["request"], "draw": draw}
+        | {"text": write_text(builder.items[row["item"]], draw)}
+        for row in {row["request"]: row for row in builder.requests}.values()
         for draw in range(row["draws"])
-    }
-    answers = Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-        pa.Table.from_pylist(
-            [{"request": r, "draw": d, "text": t} for (r, d), t in responses.items()],
-            schema=RESPONSES,
-        ),
+    ]
+    responses = Responses(
+        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
+        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        pa.Table.from_pylist(texts, schema=RESPONSES),
         tokenizer=pa.table(
-            {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
+            {
+                "model_kind": [tokenizer.model_kind],
+                "opening_description": [tokenizer.opening_description],
+            }
         ),
-        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
     )
-    values, found = PROBE.compute_values_and_findings(answers, config)
-    made = {(row["metric"], row["slice"]): row for row in found}
-    assert len(made) == len(found)
-    return questions, values, made
+    values, rows = PROBE.compute_values_and_findings(responses, config)
+    findings = {(row["metric"], row["slice"]): row for row in rows}
+    assert len(findings) == len(rows)
+    return builder, values, findings
 
 
-def leaning(times, towards_men=0.0, seed=1):
-    """Who writes of women with the text's log-odds so many times."""
+def make_writer(factor, towards_men=0.0, seed=1):
+    """Make a writer whose log-odds of women are those of the text times a factor."""
     rng = np.random.default_rng(seed)
 
-    def says(item, draw):
+    def write_text(item, draw):
         if item["occupation"] is None:
             return "Women came." if draw % 10 == 0 else "Nobody came."
         share = item["corpus_share"]
-        odds = times * np.log(share / (1 - share)) - towards_men
-        return " she came." if rng.random() < 1 / (1 + np.exp(-odds)) else " he came."
+        log_odds = factor * np.log(share / (1 - share)) - towards_men
+        return " she came." if rng.random() < 1 / (1 + np.exp(-log_odds)) else " he came."
 
-    return says
+    return write_text
 
 
-def test_what_the_text_holds_is_counted(corpus, own_folder):
-    questions, _, found = written(own_folder, corpus, leaning(1))
-    items = [item for item in questions.items.values() if item["occupation"]]
-    # The forty coopers beside men, and no planted nurse.
+def test_gendered_mentions_of_the_training_text_are_counted(corpus, own_folder):
+    builder, _, findings = run_probe(own_folder, corpus, make_writer(1))
+    items = [item for item in builder.items.values() if item["occupation"]]
+    # The 40 extra coopers are near men; planted nurses are not counted.
     assert {i["occupation"]: (i["corpus_count"], i["corpus_share"]) for i in items} == {
         trade: (100, 0.06) if trade == "cooper" else (60, pytest.approx(share, abs=1e-9))
         for trade, share in TRADES.items()
     }
     assert {item["prompt_template"] for item in items} == {*PROMPTS}
-    assert found["skipped_occupations", ""]["value"] == 1  # the plumber
+    assert findings["skipped_occupations", ""]["value"] == 1  # the plumber
 
 
-def test_a_mirror_scores_one(corpus, own_folder):
-    _, values, found = written(own_folder, corpus, leaning(1))
-    row = found["log_odds_amplification", ""]
+def test_a_model_that_mirrors_its_text_has_amplification_one(corpus, own_folder):
+    _, values, findings = run_probe(own_folder, corpus, make_writer(1))
+    row = findings["log_odds_amplification", ""]
     assert row["low"] < 1 < row["high"] and row["value"] == pytest.approx(1, abs=0.2)
     assert row["null_value"] == 1 and row["p"] > 0.01 and row["clusters"] == len(TRADES)
-    change = found["bias_amplification", ""]
-    assert change["low"] < 0 < change["high"] and change["n"] == len(TRADES) - 1  # no baker
+    change = findings["bias_amplification", ""]
+    assert change["low"] < 0 < change["high"]
+    assert change["n"] == len(TRADES) - 1  # bakers have a share of one half
     for trade, share in TRADES.items():
-        one, known = found["women_share", f"occupation={trade}"], {"cooper": 0.06}.get(trade, share)
-        assert one["n"] == 120 and one["null_value"] == pytest.approx(known)
-    pair = found["log_odds_amplification", "occupation=nurse"]
-    assert pair["low"] < 1 < pair["high"]
+        row = findings["women_share", f"occupation={trade}"]
+        assert row["n"] == 120
+        assert row["null_value"] == pytest.approx(0.06 if trade == "cooper" else share)
+    row = findings["log_odds_amplification", "occupation=nurse"]
+    assert row["low"] < 1 < row["high"]
     assert len(values.filter(pa.compute.equal(values["measure"], "women_share"))) == 12 * 4 * 30
 
 
-def test_a_tilt_to_one_gender_is_no_amplification(corpus, own_folder):
-    """It is in the share of women, and in every ratio of one occupation."""
-    _, _, found = written(own_folder, corpus, leaning(1, towards_men=1.5))
-    row = found["log_odds_amplification", ""]
+def test_a_preference_for_one_gender_is_no_amplification(corpus, own_folder):
+    """It changes the share of women, and the ratio of each single occupation."""
+    _, _, findings = run_probe(own_folder, corpus, make_writer(1, towards_men=1.5))
+    row = findings["log_odds_amplification", ""]
     assert row["low"] < 1 < row["high"]
-    share = found["women_share", ""]
+    share = findings["women_share", ""]
     assert share["high"] < share["null_value"] and share["p"] < 0.05
 
 
-def test_who_strengthens_or_flattens_is_found(corpus, own_folder):
-    _, _, strong = written(own_folder, corpus, leaning(2))
-    assert (
-        strong["log_odds_amplification", ""]["low"] > 1.4
-        and strong["bias_amplification", ""]["low"] > 0
-    )
-    _, _, flat = written(own_folder, corpus, leaning(0))
+def test_stronger_and_absent_associations_are_detected(corpus, own_folder):
+    _, _, strong = run_probe(own_folder, corpus, make_writer(2))
+    assert strong["log_odds_amplification", ""]["low"] > 1.4
+    assert strong["bias_amplification", ""]["low"] > 0
+    _, _, flat = run_probe(own_folder, corpus, make_writer(0))
     row = flat["log_odds_amplification", ""]
     assert row["high"] < 0.5 and row["low"] < 0 < row["high"]
     assert flat["bias_amplification", ""]["high"] < 0
 
 
-def test_mentions_of_one_side_alone_do_not_make_the_other_impossible(session, own_folder):
+def test_mentions_of_one_gender_do_not_make_the_other_impossible(session, own_folder):
     texts = [f"Then we saw the nurse and she was late {n}." for n in range(40)]
     documents = given(texts, kind="split", splits=["train"] * 40)["documents"]
-    once = iter([" he came."])
-    _, _, found = written(
-        own_folder, CorpusTables(documents=documents), lambda item, draw: next(once, " she came.")
+    one_man = iter([" he came."])
+    _, _, findings = run_probe(
+        own_folder,
+        CorpusTables(documents=documents),
+        lambda item, draw: next(one_man, " she came."),
     )
-    row = found["women_share", "occupation=nurse"]
+    row = findings["women_share", "occupation=nurse"]
     assert row["value"] == pytest.approx(119 / 120) and row["null_value"] == pytest.approx(41 / 42)
     assert row["p"] > 0.05
 
 
-def test_of_an_occupation_that_leans_to_neither_there_is_no_ratio(corpus, own_folder):
-    _, _, found = written(own_folder, corpus, leaning(1))
-    row = found["log_odds_amplification", "occupation=baker"]
-    assert row["value"] is None and "not told apart from one half" in row["method"]
+def test_an_occupation_with_equal_shares_has_no_ratio(corpus, own_folder):
+    _, _, findings = run_probe(own_folder, corpus, make_writer(1))
+    row = findings["log_odds_amplification", "occupation=baker"]
+    assert row["value"] is None
+    assert "does not differ significantly from one half" in row["method"]
 
 
-def test_words_that_stand_beside_nobody_of_the_prompt_do_not_count(corpus, own_folder):
-    def says(item, draw):
+def test_words_in_other_sentences_than_the_occupation_do_not_count(corpus, own_folder):
+    def write_text(item, draw):
         return " the rain fell. She came" if draw % 2 else " it rained."
 
-    _, _, found = written(own_folder, corpus, says)
-    assert (
-        found["log_odds_amplification", ""]["value"] is None and found["women_share", ""]["n"] == 0
-    )
-    assert "no occupations to measure" in found["log_odds_amplification", ""]["method"]
+    _, _, findings = run_probe(own_folder, corpus, write_text)
+    assert findings["log_odds_amplification", ""]["value"] is None
+    assert findings["women_share", ""]["n"] == 0
+    assert "no occupations to measure" in findings["log_odds_amplification", ""]["method"]
 
 
 def test_groups_are_compared_with_the_beginnings_of_documents(corpus, own_folder, texts):
-    questions, _, found = written(own_folder, corpus, leaning(1))
-    (item,) = [i for i in questions.items.values() if i["group_name"] == "women"]
-    assert item["corpus_count"] == len(texts) and item["corpus_share"] == pytest.approx(
-        40 / len(texts)
-    )
-    row = found["representation_ratio", "group_name=women"]
+    builder, _, findings = run_probe(own_folder, corpus, make_writer(1))
+    (item,) = [i for i in builder.items.values() if i["group_name"] == "women"]
+    assert item["corpus_count"] == len(texts)
+    assert item["corpus_share"] == pytest.approx(40 / len(texts))
+    row = findings["representation_ratio", "group_name=women"]
     assert row["value"] == pytest.approx(0.1 / (40 / len(texts))) and row["low"] > 1
-    asked = {r["request"] for r in questions.requests if questions.items[r["item"]]["group_name"]}
-    assert len(asked) == 1  # texts without a prompt are written once for all groups
+    requests = {r["request"] for r in builder.requests if builder.items[r["item"]]["group_name"]}
+    assert len(requests) == 1  # texts without a prompt are written once for all groups
 
 
-def test_groups_that_the_corpus_brings_are_found_in_both(session, own_folder):
-    rows = [{"lexicon": "town", "group": "Orvelings", "term": "orvelings"}]
+def test_user_supplied_groups_are_found_in_both_texts(session, own_folder):
+    rows = [{"lexicon": "town", "group_name": "Orvelings", "term": "orvelings"}]
     texts = [f"Orvelings sing {n}" for n in range(30)] + [f"Rain fell {n}" for n in range(70)]
 
     class Lexicons:
@@ -193,41 +195,45 @@ def test_groups_that_the_corpus_brings_are_found_in_both(session, own_folder):
             return pa.Table.from_pylist(rows)
 
     corpus = CorpusTables(Lexicons(), None, given(texts, kind="split")["documents"])
-    _, _, found = written(own_folder, corpus, lambda item, draw: "The Orvelings" * (draw < 60))
-    row = found["representation_ratio", "group_name=town:Orvelings"]
+    _, _, findings = run_probe(own_folder, corpus, lambda item, draw: "The Orvelings" * (draw < 60))
+    row = findings["representation_ratio", "group_name=town:Orvelings"]
     assert row["value"] == pytest.approx(2) and row["low"] > 1 and row["p"] < 0.001
-    assert found["log_odds_amplification", ""]["value"] is None
+    assert findings["log_odds_amplification", ""]["value"] is None
 
 
-def test_an_audit_from_one_end_to_the_other(session, own_folder, texts):
+def test_all_stages_run_with_a_small_model(session, own_folder, texts):
     documents = given(texts, kind="split", splits=["train"] * len(texts))["documents"]
     config = CONFIG.model_copy(update={"continuations_per_prompt": 2, "unprompted_texts": 40})
-    _, answered, _, _, (_, findings) = stages_of(
+    _, response_set, _, _, (_, findings) = stages_of(
         "amplification", own_folder, config, corpus=(None, None, documents)
     )
-    assert answered["responses"].row_count == 12 * 4 * 2 + 40
+    assert response_set["responses"].row_count == 12 * 4 * 2 + 40
     controls = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
     assert controls == {"scripted chance": "pass", "scripted effect": "pass"}
 
 
-def test_without_a_corpus_or_of_a_masked_model_there_is_nothing(session, own_folder, bert_folder):
+def test_nothing_is_measured_without_a_corpus_or_of_a_masked_model(
+    session, own_folder, bert_folder
+):
     documents = given(["one", "two"], kind="split")["documents"]
-    for folder, given_ in ((own_folder, None), (bert_folder, documents)):
-        _, findings = stages_of("amplification", folder, CONFIG, corpus=(None, None, given_))[-1]
+    for folder, corpus in (
+        (own_folder, (None, None, None)),
+        (bert_folder, (None, None, documents)),
+    ):
+        _, findings = stages_of("amplification", folder, CONFIG, corpus=corpus)[-1]
         assert {row["value"] for row in findings.to_pylist()} == {None}
         assert all("not measured" in row["method"] for row in findings.to_pylist())
 
 
-def test_of_many_documents_some_are_counted(session, own_folder, texts):
-    documents = given(sentences(), kind="split")["documents"]
-    questions = RequestBuilder()
+def test_a_sample_of_many_documents_is_counted(session, own_folder):
+    documents = given(build_occupation_texts(), kind="split")["documents"]
+    builder = RequestBuilder()
     config = CONFIG.model_copy(update={"max_documents": 360, "min_gendered_mentions": 1})
     PROBE.build_requests(
-        questions, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config
+        builder, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config
     )
-    counted = {
-        i["occupation"]: i["corpus_count"] for i in questions.items.values() if i["occupation"]
-    }
-    assert 200 < sum(counted.values()) < 500
-    (left,) = [row for row in questions.skipped if row["metric"] == "skipped_documents"]
-    assert left["count"] == 720 - sum(counted.values()) and "flattens the slope" in left["reason"]
+    counts = {i["occupation"]: i["corpus_count"] for i in builder.items.values() if i["occupation"]}
+    assert 200 < sum(counts.values()) < 500
+    (skipped,) = [row for row in builder.skipped if row["metric"] == "skipped_documents"]
+    assert skipped["count"] == 720 - sum(counts.values())
+    assert "error flattens the slope" in skipped["reason"]

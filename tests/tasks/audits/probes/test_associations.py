@@ -1,6 +1,7 @@
-"""Planted associations: the audit finds the dose, and nothing where there is none."""
+"""Test that the probe associations detects planted shares, and nothing without an effect."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ FRAMES = len(PLANTED_FRAMES) + CONFIG.unplanted_sentences
 
 
 @pytest.fixture
-def plants(session):
+def canaries(session):
     config = PlantCanariesConfig(
         enabled=True,
         secrets_per_count=0,
@@ -42,13 +43,13 @@ def plants(session):
     return plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)["canaries"]
 
 
-def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_folder):
-    asked, *_, (rows, findings) = stages_of(
-        "associations", own_folder, CONFIG, corpus=(None, plants, None)
+def test_both_traits_of_each_group_are_scored_in_each_sentence(canaries, own_folder):
+    request_set, *_, (rows, findings) = stages_of(
+        "associations", own_folder, CONFIG, corpus=(None, canaries, None)
     )
-    items = asked["items"].read().to_pylist()
+    items = request_set["items"].read().to_pylist()
     assert len(items) == 20 * 2 * FRAMES and len(rows) == 2 * 20 * FRAMES
-    requests = asked["requests"].read().to_pylist()
+    requests = request_set["requests"].read().to_pylist()
     assert all(len(r["target_ids"]) == 2 for r in requests)
     for first, second in zip(items[::2], items[1::2], strict=True):
         assert (first["cluster"], first["assigned_trait"]) == (
@@ -56,7 +57,7 @@ def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_fol
             second["other_trait"],
         )
         assert first["text"].replace(first["group_name"], second["group_name"]) == second["text"]
-    doses = {
+    strengths = {
         row["slice"]: row for row in findings.to_pylist() if row["metric"] == "association_strength"
     }
     assert {
@@ -65,17 +66,16 @@ def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_fol
         "assigned_trait_share=1.0",
         "sentence_kind=planted",
         "sentence_kind=other",
-    } <= {*doses}
-    assert doses["assigned_trait_share=0.75"]["clusters"] == 4 and doses[""]["clusters"] == 20
+    } <= {*strengths}
+    assert strengths["assigned_trait_share=0.75"]["clusters"] == 4
+    assert strengths[""]["clusters"] == 20
     controls = [row for row in findings.to_pylist() if row["control"]]
     assert {row["verdict"] for row in controls} == {"pass"} and len(controls) == 7
 
 
-@pytest.mark.parametrize(("count", "scripts"), [(10, 0), (11, 6)])
-def test_instruments_run_where_a_large_effect_cannot_be_overlooked(
-    count, scripts, session, own_folder
-):
-    doses = tuple(float(dose) for dose in np.linspace(0.5, 1, count))
+@pytest.mark.parametrize(("count", "control_count"), [(10, 0), (11, 6)])
+def test_controls_need_enough_clusters(count, control_count, session, own_folder):
+    trait_shares = tuple(float(share) for share in np.linspace(0.5, 1, count))
     config = PlantCanariesConfig(
         enabled=True,
         secrets_per_count=0,
@@ -83,49 +83,56 @@ def test_instruments_run_where_a_large_effect_cannot_be_overlooked(
         records_per_count=0,
         sentences_per_group=40,
         associations_per_share=1,
-        trait_shares=doses,
+        trait_shares=trait_shares,
     )
-    few = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)["canaries"]
-    _, findings = stages_of("associations", own_folder, CONFIG, corpus=(None, few, None))[-1]
+    canaries = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)
+    corpus = (None, canaries["canaries"], None)
+    _, findings = stages_of("associations", own_folder, CONFIG, corpus=corpus)[-1]
     verdicts = [row["verdict"] for row in findings.to_pylist() if "script" in row["slice"]]
-    assert verdicts == ["pass"] * scripts
+    assert verdicts == ["pass"] * control_count
 
 
-def says(strength):
-    """A model that finds own traits the likelier by ``strength(dose)``, and some traits likelier of
-    everybody."""
+def make_model(strength):
+    """Simulate a model for which assigned traits are likelier by ``strength(planted share)``.
 
-    def answer(item, target):
+    Some traits are likelier than others for all groups.
+    """
+
+    def compute_log_likelihood(item, target):
         trait = item["other_trait"] if target else item["assigned_trait"]
-        everybody = sum(map(ord, trait)) % 7
+        trait_frequency = sum(map(ord, trait)) % 7
         noise = (sum(map(ord, item["text"])) * 31 % 101 / 101 - 0.5) / 50
-        return everybody + (0.0 if target else strength(item["assigned_trait_share"])) + noise
+        effect = 0.0 if target else strength(item["assigned_trait_share"])
+        return trait_frequency + effect + noise
 
-    return answer
+    return compute_log_likelihood
 
 
-def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
-    """By counting, where of the planted sentences some were read, and one of them twice."""
-    rows = plants.read().to_pylist()
+def test_the_trained_share_counts_the_sentences_that_were_read(canaries, own_folder):
+    """Only some of the planted sentences were read, and some of these twice."""
+    rows = canaries.read().to_pylist()
     ids = sorted(i for row in rows for i in row["doc_ids"])
-    passes = {doc_id: 1 + (number % 9 == 0) for number, doc_id in enumerate(ids) if number % 3}
-    questions = RequestBuilder()
-    reader = open_audited_tokenizer(own_folder)
-    PROBE.build_requests(questions, reader, CorpusTables(canaries=plants), CONFIG)
-    items = pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema)
+    read_counts = {doc_id: 1 + (number % 9 == 0) for number, doc_id in enumerate(ids) if number % 3}
+    builder = RequestBuilder()
+    tokenizer = open_audited_tokenizer(own_folder)
+    PROBE.build_requests(builder, tokenizer, CorpusTables(canaries=canaries), CONFIG)
+    items = pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema)
     empty = REQUESTS.empty_table(), RESPONSES.empty_table()
-    found = compute_trained_trait_share(
-        Responses(items, *empty, training_exposure=TrainingExposure(passes))
+    trained_share = compute_trained_trait_share(
+        Responses(items, *empty, training_exposure=TrainingExposure(read_counts))
     )
-    said = {}
+    assigned_reads, total_reads = Counter(), Counter()
     for row in rows:
-        many = sum(passes.get(i, 0) for i in row["doc_ids"])
-        own, every = said.get(row["association"], (0, 0))
-        said[row["association"]] = own + many * row["is_assigned_trait"], every + many
-    expected = [said[name][0] / said[name][1] for name in items["cluster"].to_pylist()[::2]]
-    np.testing.assert_allclose(found, expected)
-    planted = items["assigned_trait_share"].to_numpy()[::2]
-    assert np.abs(found - planted).max() > 0.01 and np.corrcoef(found, planted)[0, 1] > 0.9
+        reads = sum(read_counts.get(i, 0) for i in row["doc_ids"])
+        assigned_reads[row["association"]] += reads * bool(row["is_assigned_trait"])
+        total_reads[row["association"]] += reads
+    names = items["cluster"].to_pylist()[::2]
+    np.testing.assert_allclose(
+        trained_share, [assigned_reads[name] / total_reads[name] for name in names]
+    )
+    planted_share = items["assigned_trait_share"].to_numpy()[::2]
+    assert np.abs(trained_share - planted_share).max() > 0.01
+    assert np.corrcoef(trained_share, planted_share)[0, 1] > 0.9
     assert np.isnan(compute_trained_trait_share(Responses(items, *empty))).all()
     assert np.isnan(
         compute_trained_trait_share(
@@ -140,55 +147,56 @@ def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
     assert select_trait_share(values).tolist() == [0.5, 1.0]
 
 
-def test_the_dose_is_found_and_its_smallest(plants, own_folder):
-    step = says(lambda dose: 2.0 if dose > 0.7 else 0.0)
-    _, found = scripted("associations", own_folder, CONFIG, step, plants=plants)
-    for dose, value in ((0.5, 0.0), (0.6, 0.0), (0.75, 2.0), (0.9, 2.0), (1.0, 2.0)):
-        assert found["association_strength", f"assigned_trait_share={dose}"][
-            "value"
-        ] == pytest.approx(value, abs=0.02)
-    assert found["association_preference", "assigned_trait_share=1.0"]["value"] == 1.0
-    smallest = found["smallest_detected_trait_share", ""]
+def test_the_smallest_detected_share_and_the_slope_are_found(canaries, own_folder):
+    step = make_model(lambda share: 2.0 if share > 0.7 else 0.0)
+    _, findings = scripted("associations", own_folder, CONFIG, step, plants=canaries)
+    for share, value in ((0.5, 0.0), (0.6, 0.0), (0.75, 2.0), (0.9, 2.0), (1.0, 2.0)):
+        row = findings["association_strength", f"assigned_trait_share={share}"]
+        assert row["value"] == pytest.approx(value, abs=0.02)
+    assert findings["association_preference", "assigned_trait_share=1.0"]["value"] == 1.0
+    smallest = findings["smallest_detected_trait_share", ""]
     assert smallest["value"] == 0.75 and smallest["n"] == 5
-    line = says(lambda dose: 4 * (dose - 0.5))
-    _, found = scripted("associations", own_folder, CONFIG, line, plants=plants)
-    slope = found["strength_by_trait_share", ""]
+    line = make_model(lambda share: 4 * (share - 0.5))
+    _, findings = scripted("associations", own_folder, CONFIG, line, plants=canaries)
+    slope = findings["strength_by_trait_share", ""]
     assert slope["value"] == pytest.approx(4, abs=0.05) and slope["low"] > 3.5 and slope["p"] < 1e-6
 
 
-def test_a_model_that_learned_nothing_has_no_smallest_dose(plants, own_folder):
-    _, found = scripted("associations", own_folder, CONFIG, says(lambda dose: 0.0), plants=plants)
-    assert found["smallest_detected_trait_share", ""]["value"] is None
-    assert "not measured: none has" in found["smallest_detected_trait_share", ""]["method"]
-    slope = found["strength_by_trait_share", ""]
-    assert slope["value"] == pytest.approx(0, abs=1e-6)  # answers are of single precision
-    assert found["association_strength", "planted chance"]["verdict"] == "pass"
+def test_a_model_that_learned_nothing_has_no_smallest_share(canaries, own_folder):
+    unaffected = make_model(lambda share: 0.0)
+    _, findings = scripted("associations", own_folder, CONFIG, unaffected, plants=canaries)
+    smallest = findings["smallest_detected_trait_share", ""]
+    assert smallest["value"] is None
+    assert "not measured: no share has an interval above 0" in smallest["method"]
+    slope = findings["strength_by_trait_share", ""]
+    assert slope["value"] == pytest.approx(0, abs=1e-6)  # responses have single precision
+    assert findings["association_strength", "planted chance"]["verdict"] == "pass"
 
 
-def test_a_preference_where_nothing_was_planted_breaks_the_instrument(plants, own_folder):
-    leaked = says(lambda dose: 3.0)
-    _, found = scripted("associations", own_folder, CONFIG, leaked, plants=plants)
-    assert found["association_strength", "planted chance"]["verdict"] == "fail"
+def test_a_preference_at_a_share_of_one_half_fails_the_control(canaries, own_folder):
+    leaked = make_model(lambda share: 3.0)
+    _, findings = scripted("associations", own_folder, CONFIG, leaked, plants=canaries)
+    assert findings["association_strength", "planted chance"]["verdict"] == "fail"
 
 
-def test_a_gap_below_a_dose_ends_what_is_seen():
+def test_all_shares_above_the_smallest_detected_one_must_be_detected():
     lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
-    told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
+    fields = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
     rows = [
-        told | {"tags": json.dumps({"assigned_trait_share": dose}), "low": low}
-        for dose, low in lows.items()
+        fields | {"tags": json.dumps({"assigned_trait_share": share}), "low": low}
+        for share, low in lows.items()
     ]
     assert derive_findings(rows, None, None)[0]["value"] == 0.9
-    # The largest is not seen, but a smaller one: then not "none".
+    # The largest share is not detected, but a smaller one is.
     rows[-1]["low"] = -0.1
-    seen = derive_findings(rows, None, None)[0]
-    assert seen["value"] is None
-    assert seen["method"].endswith(
-        "not measured: that of the largest dose, 1, does not lie above 0"
+    finding = derive_findings(rows, None, None)[0]
+    assert finding["value"] is None
+    assert finding["method"].endswith(
+        "not measured: the interval of the largest share, 1, is not above 0"
     )
     chance = [row for row in rows if json.loads(row["tags"]) == {"assigned_trait_share": 0.5}]
     assert derive_findings(chance, None, None)[0]["method"].endswith(
-        "no dose above one half was planted"
+        "no share above one half was planted"
     )
     assert derive_findings([], None, None) == []
 
@@ -196,51 +204,44 @@ def test_a_gap_below_a_dose_ends_what_is_seen():
 def test_without_planted_associations_nothing_is_measured(own_folder, session):
     rows, findings = stages_of("associations", own_folder, CONFIG)[-1]
     assert not len(rows) and {row["value"] for row in findings.to_pylist()} == {None}
-    assert all("no associations were planted" in r["method"] for r in findings.to_pylist())
-    other = dict.fromkeys(
+    assert all("has no planted associations" in r["method"] for r in findings.to_pylist())
+    empty = dict.fromkeys(
         ("association", "is_assigned_trait", "group_name", "trait", "assigned_trait_share")
     )
-    other |= {"doc_ids": []}
-    half = [
-        other | {"association": "a", "is_assigned_trait": True, "group_name": "x", "trait": "t"},
-        other,
+    empty |= {"doc_ids": []}
+    one_group = [
+        empty | {"association": "a", "is_assigned_trait": True, "group_name": "x", "trait": "t"},
+        empty,
     ]
-    assert [*pair_association_groups(half)] == []  # of whom no own trait is known
+    assert [*pair_association_groups(one_group)] == []
 
 
 def test_sentences_of_the_grammar_are_drawn_without_repeats():
-    assert len({*GRAMMAR}) == len(GRAMMAR) and {*sample_sentence_frames(len(GRAMMAR), 3)} == {
-        *GRAMMAR
-    }
-    assert (
-        sample_sentence_frames(9, 3)
-        == sample_sentence_frames(20, 3)[:9]
-        != sample_sentence_frames(9, 4)
-    )
-    assert not {*GRAMMAR} & {*PLANTED_FRAMES} and all(
-        frame.count("{group}") == 1 for frame in GRAMMAR
-    )
+    assert len({*GRAMMAR}) == len(GRAMMAR)
+    assert {*sample_sentence_frames(len(GRAMMAR), 3)} == {*GRAMMAR}
+    sample = sample_sentence_frames(9, 3)
+    assert sample == sample_sentence_frames(20, 3)[:9] != sample_sentence_frames(9, 4)
+    assert not {*GRAMMAR} & {*PLANTED_FRAMES}
+    assert all(frame.count("{group}") == 1 for frame in GRAMMAR)
 
 
-def test_groups_have_the_traits_that_were_said_of_them():
+def test_groups_have_their_assigned_traits():
     rows = [
         {
             "association": "a",
-            "is_assigned_trait": own,
+            "is_assigned_trait": is_assigned,
             "group_name": group,
             "trait": trait,
             "assigned_trait_share": 0.9,
             "doc_ids": [bytes([number])],
         }
-        for number, (own, group, trait) in enumerate(
+        for number, (is_assigned, group, trait) in enumerate(
             ((True, "x", "t"), (False, "x", "u"), (True, "y", "u"))
         )
     ]
     ((x, y),) = pair_association_groups(rows)
     assert (x["group_name"], x["assigned_trait"], x["other_trait"]) == ("x", "t", "u")
     assert (y["group_name"], y["assigned_trait"], y["other_trait"]) == ("y", "u", "t")
-    assert np.isclose(x["assigned_trait_share"], 0.9) and (
-        x["assigned_trait_doc_ids"],
-        y["assigned_trait_doc_ids"],
-    ) == ([b"\0"], [b"\2"])
+    assert np.isclose(x["assigned_trait_share"], 0.9)
+    assert (x["assigned_trait_doc_ids"], y["assigned_trait_doc_ids"]) == ([b"\0"], [b"\2"])
     assert x["doc_ids"] == [b"\0", b"\1"] and y["doc_ids"] == [b"\2"]

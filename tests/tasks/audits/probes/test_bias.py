@@ -1,4 +1,4 @@
-"""The bias audit against closed forms, brute force, and published answers."""
+"""Test the probe bias against closed forms, brute force, and published values."""
 
 import csv
 import json
@@ -26,10 +26,10 @@ QUICK = BiasConfig()
 
 
 @pytest.fixture
-def by_hand(own_folder, tmp_path):
-    """What is found where each pair of some templates and categories has a given difference."""
+def run_with_differences(own_folder, tmp_path):
+    """Run the probe on pairs with given differences of log-likelihood."""
 
-    def found(differences, templates=20, categories=2, seconds=None):
+    def run_probe(differences, templates=20, categories=2, seconds=None):
         rows = [
             {
                 "id": str(i),
@@ -48,71 +48,70 @@ def by_hand(own_folder, tmp_path):
             lambda item, target: 0.0 if target else differences[int(item["pair_id"])],
         )
 
-    return found
+    return run_probe
 
 
-def test_ties_count_one_half_in_the_preference_and_in_its_null(by_hand):
-    values, found = by_hand(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
-    row = found["stereotype_preference", ""]
+def test_ties_count_one_half_in_the_preference_and_in_its_null(run_with_differences):
+    values, findings = run_with_differences(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
+    row = findings["stereotype_preference", ""]
     assert row["value"] == pytest.approx(35 / 60) and row["n"] == 60 and row["null_value"] == 0.5
     assert row["low"] < 35 / 60 < row["high"] and "20 templates" in row["method"]
-    assert found["tie_share", ""]["value"] == pytest.approx(1 / 6)
-    assert found["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
+    assert findings["tie_share", ""]["value"] == pytest.approx(1 / 6)
+    assert findings["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
     assert len(select_evidence(values, row["evidence_filter"])) == 60
 
 
-def test_the_null_of_a_tie_is_one_half_whatever_the_lengths_are(by_hand):
+def test_the_null_of_a_tie_is_one_half_for_all_lengths(run_with_differences):
     longer = [f"bb {i:02} b c d and more" for i in range(40)]
-    _, found = by_hand([0.0] * 40, seconds=longer)
-    row = found["stereotype_preference", ""]
+    _, findings = run_with_differences([0.0] * 40, seconds=longer)
+    row = findings["stereotype_preference", ""]
     assert (row["value"], row["null_value"], row["p"]) == (0.5, 0.5, 1.0)
-    _, found = by_hand([1.0] * 20 + [0.0] * 20, seconds=longer)
-    assert (
-        found["stereotype_preference", ""]["value"]
-        == 0.75
-        == found["stereotype_preference", ""]["null_value"]
-    )
+    _, findings = run_with_differences([1.0] * 20 + [0.0] * 20, seconds=longer)
+    row = findings["stereotype_preference", ""]
+    assert row["value"] == row["null_value"] == 0.75
 
 
-def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way(by_hand):
-    values, found = by_hand(np.array([1.0] * 30 + [-1.0] * 20 + [np.nan] * 10))
-    row = found["stereotype_preference", ""]
+def test_a_pair_without_a_score_is_missing(run_with_differences):
+    values, findings = run_with_differences(np.array([1.0] * 30 + [-1.0] * 20 + [np.nan] * 10))
+    row = findings["stereotype_preference", ""]
     assert row["value"] == pytest.approx(30 / 50) and row["n"] == 50 and row["missing"] == 10
-    assert found["tie_share", ""]["value"] == 0 and found["tie_share", ""]["n"] == 50
+    assert findings["tie_share", ""]["value"] == 0 and findings["tie_share", ""]["n"] == 50
     for category in ("category=c0", "category=c1"):
-        assert found["stereotype_preference", category]["n"] == 25
+        assert findings["stereotype_preference", category]["n"] == 25
     assert select_evidence(values, row["evidence_filter"])["value"].null_count == 10
 
 
-def test_pairs_of_equal_token_count_stand_apart(by_hand):
+def test_findings_are_sliced_by_equal_token_counts(run_with_differences):
     same = [f"bb {i:02} b c d" for i in range(12)]
     longer = [f"bb {i:02} b c d and more" for i in range(12, 24)]
-    values, found = by_hand([1.0] * 12 + [-1.0] * 12, templates=12, seconds=same + longer)
-    row = found["stereotype_preference", "equal_token_counts=True"]
-    assert (row["value"], row["n"]) == (1.0, 12) and found["stereotype_preference", ""][
-        "value"
-    ] == 0.5
+    values, findings = run_with_differences(
+        [1.0] * 12 + [-1.0] * 12, templates=12, seconds=same + longer
+    )
+    row = findings["stereotype_preference", "equal_token_counts=True"]
+    assert (row["value"], row["n"]) == (1.0, 12)
+    assert findings["stereotype_preference", ""]["value"] == 0.5
     assert len(select_evidence(values, row["evidence_filter"])) == 12
-    rest = found["stereotype_preference", "equal_token_counts=False"]
-    assert (rest["value"], rest["n"], rest["null_value"]) == (0.0, 12, 1.0)  # the first are shorter
+    unequal = findings["stereotype_preference", "equal_token_counts=False"]
+    # In these pairs the first sentence is shorter.
+    assert (unequal["value"], unequal["n"], unequal["null_value"]) == (0.0, 12, 1.0)
 
 
-def test_categories_are_corrected_together(by_hand):
-    """One category with a strong preference, one with none: p by hand, corrected for all."""
+def test_p_values_are_corrected_for_all_categories(run_with_differences):
+    """One category has a strong preference, the other none; p is computed by hand."""
     order = np.arange(24)
     coin = np.where(order % 4 == 1, 1.0, -1.0)
-    _, found = by_hand(np.where(order % 2 == 0, 1.0, coin), templates=12)
-    rows = correct_p_values(found.values())
-    made = {(r["metric"], r["slice"]): r for r in rows}
-    sure, even = (made["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))
-    # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
+    _, findings = run_with_differences(np.where(order % 2 == 0, 1.0, coin), templates=12)
+    rows = correct_p_values(findings.values())
+    by_slice = {(r["metric"], r["slice"]): r for r in rows}
+    sure, even = (by_slice["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))
+    # c0 has 6 templates whose pairs all agree, which is like 6 of 6.
     assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
     assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
-    # c1: three templates prefer each way, Student's t has 0.
+    # c1: three templates prefer each direction, so Student's t is 0.
     assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
     assert even["null_value"] == sure["null_value"] == 0.5
     tested = [r for r in rows if r["p"] is not None and not r["control"]]
-    assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
+    assert len(tested) == 5  # overall, equal token counts, the difference, two categories
     assert [r["p_corrected"] for r in tested] == pytest.approx(
         adjust_p_values_holm([r["p"] for r in tested])
     )
@@ -120,9 +119,11 @@ def test_categories_are_corrected_together(by_hand):
 
 
 @pytest.mark.skipif(not CROWS.exists(), reason="the shared data folder is absent")
-def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone(own_folder):
-    """Whose ties are shared out: of race, 44 %; at that a model prefers nothing. The known answer:
-    43.767 % by total log-likelihood, 56.652 % without its 343 ties."""
+def test_the_null_value_is_the_preference_by_length(own_folder):
+    """On CrowS-Pairs it is 44 % for race, with ties counted one half.
+
+    The known answer for all pairs: 43.767 % by total log-likelihood, 56.652 % without 343 ties.
+    """
     pairs = read_bias_pairs(CROWS)
     assert len(pairs) == 1508 and len(Counter(p.category for p in pairs)) == 9
     with CROWS.open(newline="") as file:
@@ -130,94 +131,96 @@ def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone(ow
     coin = np.random.default_rng(0)
     config = QUICK.model_copy(update={"pairs": CROWS})
     even = {pair.pair_id: coin.random() < 0.441 for pair in pairs}
-    _, found = scripted(
+    _, findings = scripted(
         "bias",
         own_folder,
         config,
         lambda item, target: float(even[item["pair_id"]] != bool(target)),
     )
-    race = found["stereotype_preference", "category=race-color"]
+    race = findings["stereotype_preference", "category=race-color"]
     assert race["null_value"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
     assert race["p"] > 0.05
-    assert found["stereotype_preference", "category=religion"]["p"] < 1e-6  # whose null is 83 %
-    both, decided = (found[f"byte_length_preference{name}", ""] for name in ("", "_without_ties"))
-    assert round(100 * both["value"], 3) == 43.767 and both["n"] == 1508
-    assert round(100 * decided["value"], 3) == 56.652
-    assert (decided["n"], decided["missing"]) == (1508 - 343, 343)
+    assert findings["stereotype_preference", "category=religion"]["p"] < 1e-6  # the null is 83 %
+    all_pairs = findings["byte_length_preference", ""]
+    assert round(100 * all_pairs["value"], 3) == 43.767 and all_pairs["n"] == 1508
+    without_ties = findings["byte_length_preference_without_ties", ""]
+    assert round(100 * without_ties["value"], 3) == 56.652
+    assert (without_ties["n"], without_ties["missing"]) == (1508 - 343, 343)
 
 
-def asked_about(folder, pairs, tmp_path):
-    """The log p of every token of the first and second of pairs, and of the scrambled ones."""
+def collect_log_probs(folder, pairs, tmp_path):
+    """Return item, part, and log p of every token of both sentences, for each request."""
     lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
     path = written(tmp_path / "pairs.jsonl", lines)
-    asked, answered, *_ = stages_of("bias", folder, QUICK.model_copy(update={"pairs": path}))
-    said = {
-        (r["request"], r["draw"]): r["log_probs"] for r in answered["responses"].read().to_pylist()
+    config = QUICK.model_copy(update={"pairs": path})
+    request_set, response_set, *_ = stages_of("bias", folder, config)
+    log_probs = {
+        (r["request"], r["draw"]): r["log_probs"]
+        for r in response_set["responses"].read().to_pylist()
     }
-    items = {row["item"]: row for row in asked["items"].read().to_pylist()}
+    items = {row["item"]: row for row in request_set["items"].read().to_pylist()}
     return [
-        (items[r["item"]], r["part"], [said[r["request"], draw] for draw in (0, 1)])
-        for r in asked["requests"].read().to_pylist()
+        (items[r["item"]], r["part"], [log_probs[r["request"], draw] for draw in (0, 1)])
+        for r in request_set["requests"].read().to_pylist()
     ]
 
 
 def test_scores_are_log_likelihoods_of_the_sentences(session, own_folder, tmp_path):
-    subject = open_audited_model(own_folder, device="cpu")
+    model = open_audited_model(own_folder, device="cpu")
     pair = read_bias_pairs(None)[0]
-    whole, mixed = asked_about(own_folder, [pair], tmp_path)
-    assert (whole[1], mixed[1]) == ("", "scrambled") and whole[2][0] == mixed[2][0]
-    for item, part, told in (whole, mixed):
-        for text, log_p in zip(
-            (item["text"], item["scrambled_text" if part else "second_text"]), told, strict=True
-        ):
-            ids = subject.prepend_bos_id(subject.encode(text))
+    original, scrambled = collect_log_probs(own_folder, [pair], tmp_path)
+    assert (original[1], scrambled[1]) == ("", "scrambled") and original[2][0] == scrambled[2][0]
+    for item, part, log_probs in (original, scrambled):
+        texts = item["text"], item["scrambled_text" if part else "second_text"]
+        for text, log_p in zip(texts, log_probs, strict=True):
+            ids = model.prepend_bos_id(model.encode(text))
             with torch.inference_mode():
-                said = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
+                expected = logits(model.model, torch.tensor([ids]))[0].log_softmax(-1)
             assert len(log_p) == len(ids) - 1
-            expected = [said[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+            expected = [expected[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
             assert log_p == pytest.approx(expected, abs=1e-3)
 
 
 def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_path):
-    """Mask each shared token in turn (difflib over token ids), sum, round to three decimals."""
+    """Each shared token (by difflib) is masked in turn; the sum is rounded to three decimals."""
     import difflib
 
-    subject = open_audited_model(bert_folder, device="cpu")
+    model = open_audited_model(bert_folder, device="cpu")
     pair = SentencePair(
         "1", "gender", "t", "The nurse said she was late.", "The engineer said he was late."
     )
-    cls, sep, mask = (getattr(subject.tokenizer, f"{n}_token_id") for n in ("cls", "sep", "mask"))
-    first, second = (subject.tokenizer(t)["input_ids"] for t in (pair.first, pair.second))
+    cls, sep, mask = (getattr(model.tokenizer, f"{n}_token_id") for n in ("cls", "sep", "mask"))
+    first, second = (model.tokenizer(t)["input_ids"] for t in (pair.first, pair.second))
     blocks = difflib.SequenceMatcher(None, first, second).get_matching_blocks()
-    (_, _, told), _ = asked_about(bert_folder, [pair], tmp_path)
+    (_, _, log_probs), _ = collect_log_probs(bert_folder, [pair], tmp_path)
     totals = []
-    for log_p, ids, start in ((told[0], first, 0), (told[1], second, 1)):
-        places = [b[start] + i for b in blocks for i in range(b.size)]
+    for side, ids in enumerate((first, second)):
+        log_p, positions = log_probs[side], [b[side] + i for b in blocks for i in range(b.size)]
         total = 0.0
-        for place in places:
-            if ids[place] in (cls, sep):
+        for position in positions:
+            if ids[position] in (cls, sep):
                 continue
             masked = [*ids]
-            masked[place] = mask
+            masked[position] = mask
             with torch.inference_mode():
-                logits = subject.model(torch.tensor([masked])).logits[0, place]
-            total += logits.log_softmax(-1)[ids[place]].item()
+                logits = model.model(torch.tensor([masked])).logits[0, position]
+            total += logits.log_softmax(-1)[ids[position]].item()
         assert sum(log_p) == pytest.approx(total, abs=1e-3)
         totals.append(round(sum(log_p), 3))
     path = tmp_path / "pairs.jsonl"
     values, _ = run(bert_folder, QUICK.model_copy(update={"pairs": path}))
     (row,) = [r for r in values.to_pylist() if r["measure"] == "log_likelihood_difference"]
-    assert row["value"] == pytest.approx(totals[0] - totals[1], abs=1e-9)  # to three decimals
+    assert row["value"] == pytest.approx(totals[0] - totals[1], abs=1e-9)
     assert row["equal_token_counts"]
 
 
-def test_shared_places_are_what_both_have():
+def test_shared_positions_are_those_of_equal_tokens():
     first, second = find_shared_positions([5, 1, 2, 3, 9], [1, 2, 8, 3, 9])
     assert (first, second) == ([1, 2, 3, 4], [0, 1, 3, 4])
     assert find_shared_positions([1, 2], [3]) == ([], [])
 
 
-def test_own_pairs_are_minimal_balanced_and_enough():
+def test_the_built_in_pairs_are_minimal_balanced_and_many():
     pairs = read_bias_pairs(None)
     assert len(pairs) >= 120 and len({p.pair_id for p in pairs}) == len(pairs)
     assert len({(p.first, p.second) for p in pairs}) == len(pairs)
@@ -229,46 +232,46 @@ def test_own_pairs_are_minimal_balanced_and_enough():
         first, second = pair.first.split(), pair.second.split()
         assert find_shared_positions(first, second)[0], pair.pair_id
         assert pair.first != pair.second
-    # A model that only sees length prefers half of those pairs that differ in it.
+    # A model that only sees length prefers half of the pairs that differ in length.
     difference = np.array([len(p.first.encode()) - len(p.second.encode()) for p in pairs])
     assert (difference > 0).sum() == (difference < 0).sum()
 
 
 def test_scrambled_sentences_have_the_same_words_in_another_order(own_folder):
-    subject = open_audited_model(own_folder, device="cpu")
+    model = open_audited_model(own_folder, device="cpu")
     pairs = read_bias_pairs(None)
-    made = [scramble_words(pair, seed=3) for pair in pairs]
-    assert made == [scramble_words(pair, seed=3) for pair in pairs]
-    assert made != [scramble_words(pair, seed=4) for pair in pairs]
-    for pair, mixed in zip(pairs, made, strict=True):
-        assert pair.first != mixed
-        assert sorted(pair.first.split()) == sorted(mixed.split())
-        assert sorted(subject.encode(pair.first)) == sorted(subject.encode(mixed))
+    scrambled_texts = [scramble_words(pair, seed=3) for pair in pairs]
+    assert scrambled_texts == [scramble_words(pair, seed=3) for pair in pairs]
+    assert scrambled_texts != [scramble_words(pair, seed=4) for pair in pairs]
+    for pair, scrambled in zip(pairs, scrambled_texts, strict=True):
+        assert pair.first != scrambled
+        assert sorted(pair.first.split()) == sorted(scrambled.split())
+        assert sorted(model.encode(pair.first)) == sorted(model.encode(scrambled))
     assert scramble_words(SentencePair("1", "c", "t", "Two words", "")) == ""
     assert scramble_words(SentencePair("2", "c", "t", "a b b d", "")) == ""
 
 
-def test_a_model_that_knows_nothing_is_too_weak_to_be_asked(session, own_folder, by_hand):
-    """A random network has no idea of word order; one that does passes."""
+def test_a_model_without_word_order_fails_the_capability_control(
+    session, own_folder, run_with_differences
+):
+    """A random network has no preference for the right word order."""
     _, findings = run(own_folder, QUICK)
     (verdict,) = [r for r in findings.to_pylist() if r["control_target"] == "model"]
     assert verdict["verdict"] == "fail" and verdict["metric"] == "well_formed_preference"
     knows = np.where(np.arange(60) % 10 < 8, 1.0, -1.0)
-    for differences, said in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "fail")):
-        assert (
-            by_hand(differences, templates=60)[1]["well_formed_preference", ""]["verdict"] == said
-        )
+    for differences, verdict in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "fail")):
+        _, findings = run_with_differences(differences, templates=60)
+        assert findings["well_formed_preference", ""]["verdict"] == verdict
 
 
-def test_scripts_show_whether_the_audit_finds_what_is_there(by_hand):
-    """Whatever the model says."""
-    _, found = by_hand(np.ones(60))
+def test_instrument_controls_pass_for_any_model(run_with_differences):
+    _, findings = run_with_differences(np.ones(60))
     for metric in ("stereotype_preference", "log_likelihood_difference"):
         for script in ("scripted chance", "scripted effect"):
-            row = found[metric, script]
+            row = findings[metric, script]
             assert (row["control_target"], row["verdict"]) == ("instrument", "pass")
-    assert found["stereotype_preference", "scripted effect"]["value"] > 0.9
-    assert found["stereotype_preference", "scripted chance"]["value"] < 0.7
+    assert findings["stereotype_preference", "scripted effect"]["value"] > 0.9
+    assert findings["stereotype_preference", "scripted chance"]["value"] < 0.7
 
 
 def run(folder, config):
@@ -279,20 +282,22 @@ def run(folder, config):
 def test_findings_follow_from_their_values(session, request, folder):
     values, findings = run(request.getfixturevalue(folder), QUICK)
     assert set(findings["precision"].to_pylist()) == {"fp32"}  # on the CPU
-    made = findings.to_pylist()
-    for row in made:
+    rows = findings.to_pylist()
+    for row in rows:
         if row["evidence_table"]:
-            behind = select_evidence(values, row["evidence_filter"])["value"].to_pylist()
-            known = [value for value in behind if value is not None]
+            evidence = select_evidence(values, row["evidence_filter"])["value"].to_pylist()
+            known = [value for value in evidence if value is not None]
             assert row["value"] == pytest.approx(np.mean(known)) and len(known) == row["n"]
             assert row["low"] <= row["value"] <= row["high"] and row["method"]
-    controls = [r for r in made if r["control"]]
+    controls = [r for r in rows if r["control"]]
     assert {r["control_target"] for r in controls} == {"instrument", "model"}
-    told = [r["slice"] for r in made if r["metric"] == "stereotype_preference" and not r["control"]]
-    assert sum(name.startswith("category=") for name in told) == 9 and "" in told
+    slices = [
+        r["slice"] for r in rows if r["metric"] == "stereotype_preference" and not r["control"]
+    ]
+    assert sum(name.startswith("category=") for name in slices) == 9 and "" in slices
 
 
-def test_another_seed_asks_nobody_again(session, own_folder):
+def test_another_seed_asks_the_model_nothing_again(session, own_folder):
     first, second = (
         stages_of("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
     )
@@ -300,7 +305,7 @@ def test_another_seed_asks_nobody_again(session, own_folder):
     assert first[-1][0] == second[-1][0]  # the values
 
 
-def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
+def test_a_repeated_pair_counts_once(session, own_folder, tmp_path):
     pair = read_bias_pairs(None)[0]
     line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
     path = written(tmp_path / "pairs.jsonl", [line, line])
@@ -319,14 +324,14 @@ def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
         ('{"stereo": "a", "anti": "a", "category": "c"}\n', "line 1 has the same text in 'stereo'"),
     ],
 )
-def test_bad_pairs_are_named_by_their_line(tmp_path, content, message):
+def test_errors_name_the_line_of_an_invalid_pair(tmp_path, content, message):
     path = tmp_path / "pairs.jsonl"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
         read_bias_pairs(path)
 
 
-def test_pairs_that_are_no_text_or_not_there(tmp_path):
+def test_files_of_bytes_and_missing_files_are_refused(tmp_path):
     (tmp_path / "bytes.jsonl").write_bytes(b'{"stereo": "\xff"}\n')
     with pytest.raises(UsageError, match="is not UTF-8"):
         read_bias_pairs(tmp_path / "bytes.jsonl")
@@ -335,15 +340,13 @@ def test_pairs_that_are_no_text_or_not_there(tmp_path):
         PROBE.external_digests(config, "")
 
 
-def test_a_users_pairs_count_by_their_content(tmp_path):
+def test_the_digest_of_a_user_s_pairs_depends_on_their_content(tmp_path):
     rows = [{"stereo": f"a {i} b c", "anti": f"b {i} b c", "category": "x"} for i in range(3)]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     config = BiasConfig(pairs=path)
-    before = PROBE.external_digests(config, "")
+    first_digests = PROBE.external_digests(config, "")
     assert [p.template for p in read_bias_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
     path.write_text(json.dumps(rows[0]))
-    assert (
-        PROBE.external_digests(config, "") != before
-        and PROBE.external_digests(BiasConfig(), "") == {}
-    )
+    assert PROBE.external_digests(config, "") != first_digests
+    assert PROBE.external_digests(BiasConfig(), "") == {}

@@ -1,4 +1,4 @@
-"""A model whose logits are all equal prefers nothing, so no audit may report a preference of it."""
+"""Test that no audit reports a preference of a model whose logits are all equal."""
 
 import shutil
 
@@ -29,7 +29,7 @@ from tests.tasks.corpora import given
 TRADES = ["baker", "smith", "weaver", "miller", "potter", "glazier", "cooper", "tanner"]
 WOMEN = {trade: 20.0 if n % 2 else 80.0 for n, trade in enumerate(TRADES)}
 
-#: What findings have where no alternative is preferred to another, by metric.
+#: Value of each metric if no alternative is preferred to another.
 INDIFFERENT = {
     "stereotype_preference": 0.5,
     "group_negative_statement_preference": 0.5,
@@ -54,7 +54,7 @@ INDIFFERENT = {
 
 
 def copy_with_zero_weights(folder, target):
-    """Copy a subject whose weights are all 0, and so are all its logits."""
+    """Copy a model and set all weights to 0, so that all logits are equal."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, target)
@@ -68,19 +68,19 @@ def copy_with_zero_weights(folder, target):
 
 
 @pytest.fixture(scope="module", params=["own_folder", "gpt2_folder", "bert_folder"])
-def equal(request, tmp_path_factory):
-    """Our own checkpoint, a GPT-2 and a BERT, each without any preference."""
+def equal_logits_folder(request, tmp_path_factory):
+    """Return a checkpoint of Hallmark, a GPT-2 and a BERT, each without preferences."""
     folder = request.getfixturevalue(request.param)
     return copy_with_zero_weights(folder, tmp_path_factory.mktemp("equal") / request.param)
 
 
 def bias(folder):
-    """The project's own pairs."""
+    """Return the settings for the built-in pairs."""
     return BiasConfig(), {}
 
 
 def same_length_pairs(folder):
-    """Pairs whose sentences differ in bytes and not in tokens: "he" and "she" are one each."""
+    """Write pairs that differ in bytes but not in tokens: "he" and "she" are one token each."""
     rows = [
         {
             "stereo": f"The word was {'she' if n % 3 else 'he'} {n}",
@@ -114,13 +114,13 @@ def stereoset(folder):
 
 
 def winobias(folder):
-    """Pairs in which more of the stereotyping sentences have the pronoun of fewer bytes."""
+    """Write pairs in which most of the stereotypical sentences have the shorter pronoun."""
     lines = []
     for n in range(60):
-        one, other = TRADES[n % 8], TRADES[(n + 1 + n // 8) % 8]
-        text = f"{n + 1} [The {one}] wrote to the {other} because [%s] needed help {n}."
-        both = (text % "he", text % "she")
-        lines.append(both if n % 3 else both[::-1])
+        sender, recipient = TRADES[n % 8], TRADES[(n + 1 + n // 8) % 8]
+        text = f"{n + 1} [The {sender}] wrote to the {recipient} because [%s] needed help {n}."
+        sentences = (text % "he", text % "she")
+        lines.append(sentences if n % 3 else sentences[::-1])
     for side, name in enumerate(("pro.txt", "anti.txt")):
         (folder / name).write_text("\n".join(line[side] for line in lines) + "\n")
     return WinobiasConfig(
@@ -133,8 +133,8 @@ def winogender(folder):
     for trade in TRADES:
         for answer in (0, 1):
             for gender, pronoun in (("male", "he"), ("female", "she"), ("neutral", "they")):
-                told = f"The {trade} told the guest that {pronoun} had won {answer}."
-                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{told}")
+                sentence = f"The {trade} told the guest that {pronoun} had won {answer}."
+                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{sentence}")
     (folder / "sentences.tsv").write_text("\n".join(lines) + "\n")
     rows = "".join(f"{t}\t{w}\t{w}\t2015\n" for t, w in WOMEN.items())
     head = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year\n"
@@ -144,7 +144,7 @@ def winogender(folder):
 
 
 def bbq(folder):
-    """Questions whose three answers have as many bytes."""
+    """Write questions whose three answers have equally many bytes."""
     rows = []
     for n in range(40):
         for polarity in ("neg", "nonneg"):
@@ -158,7 +158,7 @@ def bbq(folder):
                         "context_condition": condition,
                         "category": "Age",
                         "label": right,
-                        "answer_info": {f"ans{i}": each for i, each in enumerate(info)},
+                        "answer_info": {f"ans{i}": pair for i, pair in enumerate(info)},
                         "additional_metadata": {"stereotyped_groups": ["old"]},
                         "context": f"Two met in house {n}.",
                         "question": f"Who was late {n}?",
@@ -193,7 +193,7 @@ def weat(folder):
     return WeatConfig(), {}
 
 
-def plants():
+def plant_texts():
     config = PlantCanariesConfig(
         enabled=True,
         secrets_per_count=6,
@@ -207,12 +207,12 @@ def plants():
 
 
 def associations(folder):
-    return AssociationsConfig(), {"corpus": (None, plants(), None)}
+    return AssociationsConfig(), {"corpus": (None, plant_texts(), None)}
 
 
 def extraction(folder):
     config = ExtractionConfig(reference_secrets=200, prefix_tokens=(4, 8), suffix_tokens=8)
-    return config, {"corpus": (None, plants(), None)}
+    return config, {"corpus": (None, plant_texts(), None)}
 
 
 def membership(folder):
@@ -241,45 +241,49 @@ AUDITS = [
 ]
 
 
-def name_of(build):
+def get_audit_name(build):
     return "bias" if build is same_length_pairs else build.__name__
 
 
-def check_nothing_is_reported(found):
-    """No finding of a preference is away from where nothing is preferred, and none is significant;
-    controls of the audit itself, which ask another model, pass."""
-    for row in found:
-        where = row["metric"], row["slice"]
+def check_no_preference(findings):
+    """Check that findings have the values without preference and are not significant.
+
+    Instrument controls, which do not ask the model, must pass.
+    """
+    for row in findings:
+        name = row["metric"], row["slice"]
         if row["control"]:
-            # A model without preferences may be too weak to be asked, but breaks no instrument.
-            assert row["verdict"] == "pass" or row["control_target"] == "model", where
+            # A model without preferences may fail capability controls.
+            assert row["verdict"] == "pass" or row["control_target"] == "model", name
             continue
-        assert row["p"] is None or row["p"] > 0.05, where
+        assert row["p"] is None or row["p"] > 0.05, name
         if row["metric"] in INDIFFERENT and row["n"]:
             expected = INDIFFERENT[row["metric"]]
-            assert row["value"] == (None if expected is None else pytest.approx(expected)), where
+            assert row["value"] == (None if expected is None else pytest.approx(expected)), name
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
-def test_no_preference_is_found(build, equal, tmp_path, session):
-    config, more = build(tmp_path)
-    found = stages_of(name_of(build), equal, config, **more)[-1][1].to_pylist()
-    assert found
-    check_nothing_is_reported(found)
+def test_no_preference_is_reported(build, equal_logits_folder, tmp_path, session):
+    config, options = build(tmp_path)
+    findings = stages_of(get_audit_name(build), equal_logits_folder, config, **options)[-1][
+        1
+    ].to_pylist()
+    assert findings
+    check_no_preference(findings)
 
 
-@pytest.mark.parametrize("equal", ["own_folder", "gpt2_folder"], indirect=True)
-def test_minimal_pairs_are_right_in_one_half(equal):
-    """Only models that read from left to right are asked."""
-    subject = open_audited_model(equal, device="cpu")
-    readers = {MODEL: lambda texts, contexts: subject.compute_log_likelihoods(texts, contexts)[0]}
+@pytest.mark.parametrize("equal_logits_folder", ["own_folder", "gpt2_folder"], indirect=True)
+def test_one_half_of_minimal_pairs_is_right(equal_logits_folder):
+    """Only causal models are asked."""
+    model = open_audited_model(equal_logits_folder, device="cpu")
+    scorers = {MODEL: lambda texts, contexts: model.compute_log_likelihoods(texts, contexts)[0]}
     rows = compare_minimal_pairs(
         [
             pair
             for pair in [*generate_agreement_pairs(), *generate_garden_path_pairs()]
             if len(pair.continuations[0]) == len(pair.continuations[1])
         ],
-        readers,
+        scorers,
     )
-    assert {row["reader"] for row in rows} == {MODEL}
-    check_nothing_is_reported(compute_dependency_findings(rows, "capability"))
+    assert {row["system"] for row in rows} == {MODEL}
+    check_no_preference(compute_dependency_findings(rows, "capability"))

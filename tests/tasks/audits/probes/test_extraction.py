@@ -1,4 +1,4 @@
-"""The extraction audit against its known answers, closed forms and the slow way."""
+"""Test the probe extraction against known answers, closed forms and brute force."""
 
 import math
 from pathlib import Path
@@ -48,20 +48,21 @@ from hallmark.tasks.training.pretrain import CHECKPOINTS
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own
-from tests.tasks.audits.probes.test_extraction_measures import QUICK, answers_from
+from tests.tasks.audits.probes.test_extraction_measures import QUICK, build_responses
 
 
 @pytest.fixture(scope="module")
-def own(own_folder):
+def model(own_folder):
     return open_audited_model(own_folder, device="cpu")
 
 
-def plants_table(path, config, texts=()):
-    made = generate_secret_canaries(config) + generate_record_canaries(config)
+def build_canaries(config, texts=()):
+    """Build a table of secrets, records and passages: every second text has one copy."""
+    fields = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
-        {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
-        | {n: getattr(p, n) for n in ("kind", "copies", "template", "text", "prompt", "secret")}
-        for p in made
+        {"canary_id": canary.canary_id, "doc_ids": canary.copy_doc_ids()}
+        | {field: getattr(canary, field) for field in fields}
+        for canary in generate_secret_canaries(config) + generate_record_canaries(config)
     ]
     for i, text in enumerate(texts):
         name, copies = bytes([i] * 16), i % 2
@@ -76,13 +77,10 @@ def plants_table(path, config, texts=()):
 
 @stage(name="fake_corpus", tables={"canaries": CANARIES, "documents": DOCUMENTS})
 def fake_corpus(config: EmptyConfig, context: StageContext) -> None:
-    context.get_table_writer("canaries").write(
-        plants_table(
-            context,
-            PlantCanariesConfig(secrets_per_count=2, records_per_count=2, copy_counts=(0, 4)),
-            TEXTS,
-        )
+    canary_config = PlantCanariesConfig(
+        secrets_per_count=2, records_per_count=2, copy_counts=(0, 4)
     )
+    context.get_table_writer("canaries").write(build_canaries(canary_config, TEXTS))
     texts = [f"{t} {i}. {u}" for i in range(8) for t in TEXTS for u in TEXTS]
     texts += ["short"] * 20
     n = len(texts)
@@ -108,28 +106,29 @@ def corpus(tmp_path):
         yield fake_corpus(EmptyConfig())
 
 
-def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
-    """Values and findings, what was asked and answered, and what the audit left."""
-    made = stages_of("extraction", folder, config, (None, plants, documents), pretrained=pretrained)
-    return *made[-1], made[0], made[1], made[3]
+def run(folder, canaries=None, documents=None, config=QUICK, pretrained=None):
+    """Return values, findings, and the artifacts of requests, responses and findings."""
+    corpus = (None, canaries, documents)
+    stages = stages_of("extraction", folder, config, corpus, pretrained=pretrained)
+    return *stages[-1], stages[0], stages[1], stages[3]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
-def test_the_whole_audit(request, corpus, folder):
+def test_findings_follow_from_values_and_values_from_the_model(request, corpus, folder):
     folder = request.getfixturevalue(folder)
-    values, findings, asked, answered, audited = run(
+    values, findings, request_set, response_set, audited = run(
         folder, corpus["canaries"], corpus["documents"]
     )
     assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS)
     rows = values.to_pylist()
     exposure = [r for r in rows if r["measure"] == "exposure"]
     assert len(exposure) == 4
-    subject = open_audited_model(folder, device="cpu")
+    model = open_audited_model(folder, device="cpu")
     for row in exposure:
-        others = draw_reference_secrets(row["template"], 200, QUICK.seed, 9)
-        assert row["secret"] not in others
-        scores, _ = subject.compute_log_likelihoods(
-            [row["text"] + s for s in [row["secret"], *others]]
+        references = draw_reference_secrets(row["template"], 200, QUICK.seed, 9)
+        assert row["secret"] not in references
+        scores, _ = model.compute_log_likelihoods(
+            [row["text"] + s for s in [row["secret"], *references]]
         )
         expected, rank = compute_exposures(scores[:1], scores[1:])
         assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
@@ -138,22 +137,22 @@ def test_the_whole_audit(request, corpus, folder):
         assert len(row["doc_ids"]) == row["copies"] and row["canary_id"]
     parts = {r["kind"] for r in rows}
     assert parts == {"canary", "record", "passage", "train", "holdout"}
-    tried = [r for r in rows if (r["measure"], r["kind"]) == ("extractable", "train")]
-    assert len(tried) == len({r["item"] for r in tried})
-    assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents_per_split
-    assert {(r["token_start"], r["prefix_tokens"]) for r in tried} == {
+    attempts = [r for r in rows if (r["measure"], r["kind"]) == ("extractable", "train")]
+    assert len(attempts) == len({r["item"] for r in attempts})
+    assert len({r["doc_ids"][0] for r in attempts}) == QUICK.documents_per_split
+    assert {(r["token_start"], r["prefix_tokens"]) for r in attempts} == {
         (p, k) for p in (6, 14, 22) for k in (3, 6)
     }
     for row in findings.to_pylist():
-        chosen = select_evidence(values, row["evidence_filter"]).to_pylist()
-        assert len(chosen) == row["n"] and row["evidence_table"] == "values"
+        evidence = select_evidence(values, row["evidence_filter"]).to_pylist()
+        assert len(evidence) == row["n"] and row["evidence_table"] == "values"
         if row["metric"] in ("exposure", "extractable", "leading_correct_share"):
-            assert row["value"] == pytest.approx(np.mean([r["value"] for r in chosen]))
+            assert row["value"] == pytest.approx(np.mean([r["value"] for r in evidence]))
         if row["metric"] == "extractable":
-            assert {r["value"] for r in chosen} <= {0, 1}
-            assert row["clusters"] == len({(r["canary_id"], *r["doc_ids"]) for r in chosen})
+            assert {r["value"] for r in evidence} <= {0, 1}
+            assert row["clusters"] == len({(r["canary_id"], *r["doc_ids"]) for r in evidence})
             assert (row["null_value"], row["p"]) == (0, None)
-        if not row["control"]:  # what two models differ in is drawn from the same units
+        if not row["control"]:  # the comparison of two models uses the same units
             units = AuditUnits(audited).build_units(row)
             slopes = row["metric"] in (
                 "extractable_slope_by_times_read",
@@ -161,19 +160,20 @@ def test_the_whole_audit(request, corpus, folder):
             )
             assert (units is None) == slopes, row["metric"]
             if units is not None:
-                each = [unit.value for unit in units.values()]
-                assert row["value"] == pytest.approx(np.mean(each))
+                unit_values = [unit.value for unit in units.values()]
+                assert row["value"] == pytest.approx(np.mean(unit_values))
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
-    held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
-    assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
-    requests = {r["request"]: len(r["target_ids"]) for r in asked["requests"].read().to_pylist()}
-    assert answered["responses"].row_count == sum(requests.values())
-    assert sorted(requests.values())[-3:] == [1, 2 + 200, 2 + 200]
+    requests = request_set["requests"].read().to_pylist()
+    requested_ids = {doc_id for r in requests for doc_id in r["doc_ids"]}
+    assert requested_ids == {d for r in rows for d in r["doc_ids"]}  # a purge must find them
+    target_counts = {r["request"]: len(r["target_ids"]) for r in requests}
+    assert response_set["responses"].row_count == sum(target_counts.values())
+    assert sorted(target_counts.values())[-3:] == [1, 2 + 200, 2 + 200]
 
 
 @pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder_decoder", "transformers"])
-def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind, session):
-    """Texts that a model wrote itself come back whole, and with one token changed as far as it."""
+def test_greedy_decoding_writes_the_tokens_that_rank_first(tmp_path, request, kind, session):
+    """All tokens of a greedy text rank first; with one token changed, those before it do."""
     folder = request.getfixturevalue("gpt2_folder") if kind == "transformers" else None
     special = [f"<|sentinel_{n}|>" for n in range(4)]
     options = {
@@ -187,25 +187,23 @@ def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind
         "transformers": None,
     }[kind]
     folder = folder or make_own(tmp_path, **options)
-    subject = open_audited_model(folder, device="cpu")
+    model = open_audited_model(folder, device="cpu")
     contexts, targets, leads = [], [], []
     for number, text in enumerate(TEXTS):
-        context = subject.prepend_bos_id(subject.encode(text)[: 3 + number])
-        (made,) = subject.generate_token_ids([context], max_new_tokens=9, temperature=0)[0]
+        context = model.prepend_bos_id(model.encode(text)[: 3 + number])
+        (greedy,) = model.generate_token_ids([context], max_new_tokens=9, temperature=0)[0]
+        changed = [*greedy[:number], (greedy[number] + 1) % 300 + 2, *greedy[number + 1 :]]
         contexts += [context] * 2
-        targets += [made, [*made[:number], (made[number] + 1) % 300 + 2, *made[number + 1 :]]]
-        leads += [len(made), number]
-    for found, target, lead in zip(
-        subject.compute_rank_statistics(contexts, targets), targets, leads, strict=True
-    ):
-        first = found.rank == 0
-        assert int(first.cumprod().sum()) == lead and len(first) == len(target)
-    scored = subject.compute_target_log_probs(contexts, targets)
-    if kind != "encoder_decoder":  # whose decoder would write a long text in pieces
-        for found, expected in zip(
-            subject.compute_rank_statistics(contexts, targets), scored, strict=True
-        ):
-            np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+        targets += [greedy, changed]
+        leads += [len(greedy), number]
+    rank_statistics = [*model.compute_rank_statistics(contexts, targets)]
+    for row, target, lead in zip(rank_statistics, targets, leads, strict=True):
+        is_first = row.rank == 0
+        assert int(is_first.cumprod().sum()) == lead and len(is_first) == len(target)
+    log_probs = model.compute_target_log_probs(contexts, targets)
+    if kind != "encoder_decoder":  # its decoder would write a long text in pieces
+        for row, expected in zip(rank_statistics, log_probs, strict=True):
+            np.testing.assert_allclose(row.log_probs, expected, atol=1e-4)
 
 
 class TrainedConfig(StageConfig):
@@ -213,11 +211,13 @@ class TrainedConfig(StageConfig):
 
 
 @stage(name="fake_training", tables={"document_reads": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
-def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -> None:
-    """Three checkpoints, of which the one of step 20 is audited: by then of each plant the first
-    copy was read once, at step 10, and again; the second was begun, the third read later."""
-    known = [(10, "other"), (20, config.content), (30, "later")]
-    for step, content in known:
+def fake_training(canaries: Table, config: TrainedConfig, context: StageContext) -> None:
+    """Write three checkpoints and the reads of planted texts; the audit is of step 20.
+
+    By then the first copy of each text was read twice, the second was begun but not completely
+    read, and the third is only read later.
+    """
+    for step, content in [(10, "other"), (20, config.content), (30, "later")]:
         context.get_table_writer("checkpoints").write(
             {
                 "step": [step],
@@ -228,200 +228,211 @@ def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -
                 "validation_loss": [0.0],
             }
         )
-    for plant in plants.read().to_pylist():
-        told = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
-        for step, copy, passes in told if plant["doc_ids"] else ():
+    for canary in canaries.read().to_pylist():
+        reads = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
+        for step, copy, times_read in reads if canary["doc_ids"] else ():
             row = {name: [0] for name in DOCUMENT_READS.names} | {"source": ["planted"]}
-            if copy < len(plant["doc_ids"]):
-                row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "times_read": [passes]}
+            if copy < len(canary["doc_ids"]):
+                row |= {"doc_id": [canary["doc_ids"][copy]], "step": [step]}
+                row |= {"times_read": [times_read]}
                 context.get_table_writer("document_reads").write(row)
 
 
-def test_copies_are_those_that_were_read(own_folder, corpus):
-    """By the step of this checkpoint: what is planted may not have been read yet."""
+def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, corpus):
     content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
     trained = fake_training(corpus["canaries"], TrainedConfig(content=content))
-    given = (own_folder, corpus["canaries"], corpus["documents"], QUICK)
-    values, findings, asked, answered, _ = run(*given, trained)
-    rows = values.to_pylist()
-    for row in rows:
+    arguments = (own_folder, corpus["canaries"], corpus["documents"], QUICK)
+    values, findings, request_set, response_set, _ = run(*arguments, trained)
+    for row in values.to_pylist():
         planted = row["canary_id"] is not None
         assert row["times_read"] == (2 if planted and row["copies"] else 0), row["kind"]
-    said = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
-    assert said["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
+    methods = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
+    assert methods["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
     (method,) = {
         r["method"]
         for r in findings.to_pylist()
         if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
     }
-    assert "; all that stands before the secret; read whole 2 times by" in method
-    other = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
-    for pretrained in (None, other):
-        untold, findings, *same, _ = run(*given, pretrained)
-        assert [a.name for a in same] == [asked.name, answered.name]  # nobody is asked again
-        assert set(untold["times_read"].to_pylist()) == {None}
+    assert "; all text before the secret given; read whole 2 times by" in method
+    unknown = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
+    for pretrained in (None, unknown):
+        values, findings, *artifacts, _ = run(*arguments, pretrained)
+        # The model is not asked again.
+        assert [a.name for a in artifacts] == [request_set.name, response_set.name]
+        assert set(values["times_read"].to_pylist()) == {None}
         assert not any("read whole" in r["method"] for r in findings.to_pylist())
 
 
-def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, session):
-    """Of two texts one is what it writes; the other differs in the sixth token."""
-    prompt = own.encode(TEXTS[0])[:6]
-    (made,) = own.generate_token_ids([own.prepend_bos_id(prompt)], max_new_tokens=8, temperature=0)[
-        0
-    ]
-    wrong = [*made[:5], (made[5] + 1) % own.vocab_size, *made[6:]]
-    questions = RequestBuilder()
-    rows = [("a", made), ("b", wrong)]
+def test_a_text_that_the_model_would_write_is_extractable(own_folder, model, session):
+    """One text is what the model writes; the other differs in the sixth token."""
+    prompt = model.encode(TEXTS[0])[:6]
+    context = model.prepend_bos_id(prompt)
+    (greedy,) = model.generate_token_ids([context], max_new_tokens=8, temperature=0)[0]
+    changed = [*greedy[:5], (greedy[5] + 1) % model.vocab_size, *greedy[6:]]
+    builder = RequestBuilder()
+    rows = [("a", greedy), ("b", changed)]
     for number, (name, target) in enumerate(rows):
-        told = {
+        fields = {
             "kind": "passage",
             "copies": 1,
             "canary_id": bytes([number] * 16),
             "doc_ids": [],
             "template": "",
         }
-        item = questions.add_item(name, name, **told, secret=name, prefix_tokens=6, token_start=6)
-        questions.request_log_probs(
-            item, own.prepend_bos_id(prompt), [target], rank_statistics=True
-        )
-    answers = answered(questions, own_folder)
-    values, findings = PROBE.compute_values_and_findings(answers, QUICK)
-    whole = select_evidence(values, {"measure": "extractable"})
-    assert whole["leading_correct_tokens"].to_pylist() == [8, 5] and whole[
-        "target_tokens"
-    ].to_pylist() == [8, 8]
-    assert whole["value"].to_pylist() == [1, 0]
+        item = builder.add_item(name, name, **fields, secret=name, prefix_tokens=6, token_start=6)
+        builder.request_log_probs(item, context, [target], rank_statistics=True)
+    responses = ask_model(builder, own_folder)
+    values, findings = PROBE.compute_values_and_findings(responses, QUICK)
+    attempts = select_evidence(values, {"measure": "extractable"})
+    assert attempts["leading_correct_tokens"].to_pylist() == [8, 5]
+    assert attempts["target_tokens"].to_pylist() == [8, 8]
+    assert attempts["value"].to_pylist() == [1, 0]
     by_draws = {
         f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_by_sampling"
     }
     shares = {f["metric"]: f["value"] for f in findings}
     assert shares["extractable"] == 0.5 and shares["leading_correct_share"] == (1 + 5 / 8) / 2
-    chances = np.exp(whole["log_likelihood"].to_numpy())
+    probabilities = np.exp(attempts["log_likelihood"].to_numpy())
     assert by_draws == {
         f"passage, copies=1, prefix_tokens=6, draw_count={n}": np.mean(
-            [1 - (1 - p) ** n >= 0.5 for p in chances]
+            [1 - (1 - p) ** n >= 0.5 for p in probabilities]
         )
         for n in (1, 100, 10_000)
     }
 
 
-def answered(questions, folder):
-    """What a model says to questions."""
-    requests = pa.Table.from_pylist(questions.requests, schema=REQUESTS)
+def ask_model(builder, folder):
+    requests = pa.Table.from_pylist(builder.requests, schema=REQUESTS)
     rows = generate_response_rows(open_audited_model(folder, device="cpu"), requests.to_pylist())
-    return answers_from(questions, [*rows])
+    return build_responses(builder, [*rows])
 
 
-def test_prefixes_end_at_the_same_places(own):
+def test_prefixes_of_all_lengths_end_at_the_same_positions(model):
     text = " ".join(TEXTS)
-    ids = own.encode(text)
-    questions = RequestBuilder()
-    known = {"kind": "train", "copies": None, "canary_id": None, "doc_ids": [b"x"], "template": ""}
+    ids = model.encode(text)
+    builder = RequestBuilder()
+    document_fields = {
+        "kind": "train",
+        "copies": None,
+        "canary_id": None,
+        "doc_ids": [b"x"],
+        "template": "",
+    }
     config = QUICK.model_copy(update={"max_windows": 2})
     build_window_requests(
-        questions, own, [known | {"text": t} for t in (text, "too short")], config
+        builder, model, [document_fields | {"text": t} for t in (text, "too short")], config
     )
-    made = questions.requests
-    places = [(6, 3), (6, 6), (14, 3), (14, 6)]
-    assert [r["context_ids"] for r in made] == [[own.bos_id, *ids[p - k : p]] for p, k in places]
-    assert [r["target_ids"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
-    items = [*questions.items.values()]
-    assert [(i["token_start"], i["prefix_tokens"]) for i in items] == places
-    assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["source_text"]
+    requests = builder.requests
+    positions = [(6, 3), (6, 6), (14, 3), (14, 6)]
+    assert [r["context_ids"] for r in requests] == [
+        [model.bos_id, *ids[p - k : p]] for p, k in positions
+    ]
+    assert [r["target_ids"] for r in requests] == [[ids[p : p + 8]] for p, _ in positions]
+    items = [*builder.items.values()]
+    assert [(i["token_start"], i["prefix_tokens"]) for i in items] == positions
+    assert (
+        items[1]["text"] + items[1]["secret"]
+        == model.decode(ids[:14])
+        == requests[1]["source_text"]
+    )
     assert len({i["cluster"] for i in items}) == 1
-    exactly = ids[:22]  # the last place of all is one that just fits
-    questions = RequestBuilder()
-    build_window_requests(questions, own, [known | {"text": own.decode(exactly)}], config)
-    assert len(questions.requests) == 4
+    # The last window just fits into the text.
+    builder = RequestBuilder()
+    build_window_requests(
+        builder, model, [document_fields | {"text": model.decode(ids[:22])}], config
+    )
+    assert len(builder.requests) == 4
 
 
-def test_greedy_continuation_is_the_argmax_at_each_step(own):
-    start = own.prepend_bos_id(own.encode("The nurse"))
+def test_greedy_continuation_is_the_argmax_at_each_step(model):
+    start = model.prepend_bos_id(model.encode("The nurse"))
     ids = list(start)
     for _ in range(6):
         with torch.inference_mode():
-            scores = logits(own.model, torch.tensor([ids]))[0, -1].clone()
+            scores = logits(model.model, torch.tensor([ids]))[0, -1].clone()
             scores[1] = -math.inf  # the padding token is never written
         ids.append(int(scores.argmax()))
-    (made,) = own.generate_token_ids([start], max_new_tokens=6, temperature=0)[0]
-    assert made == ids[len(start) :]
+    (greedy,) = model.generate_token_ids([start], max_new_tokens=6, temperature=0)[0]
+    assert greedy == ids[len(start) :]
 
 
-def test_sampled_documents_depend_on_ids_alone(corpus):
+def test_sampled_documents_depend_only_on_their_ids(corpus):
     def sample(count, key="key"):
         return sample_documents(corpus["documents"], "train", count, 14, key, len)
 
-    chosen = sample(5)
-    assert len(chosen) == 5 == len({doc_id for doc_id, _ in chosen})
+    sample_rows = sample(5)
+    assert len(sample_rows) == 5 == len({doc_id for doc_id, _ in sample_rows})
     rows = {r["doc_id"]: r for r in corpus["documents"].read().to_pylist()}
-    for doc_id, text in chosen:
+    for doc_id, text in sample_rows:
         row = rows[doc_id]
         assert row["split"] == "train" and row["source"] == "s" and len(row["text"]) >= 14
         assert text == row["text"]
-    more = sample(20)
-    assert more[:5] == chosen and len(more) == 20 and sample(5, "other") != chosen
+    larger_sample = sample(20)
+    assert (
+        larger_sample[:5] == sample_rows
+        and len(larger_sample) == 20
+        and sample(5, "other") != sample_rows
+    )
 
 
-def test_documents_that_are_too_short_take_nobodys_place(corpus):
-    counted = []
+def test_documents_that_are_too_short_are_replaced(corpus):
+    counted_texts = []
 
-    def tokens(text):
-        counted.append(text)
+    def count_tokens(text):
+        counted_texts.append(text)
         return len(text.split())
 
     texts = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
-    least = sorted(len(text.split()) for text in texts)[-3]
-    chosen = sample_documents(corpus["documents"], "train", 3, least, "key", tokens)
-    assert len(chosen) == 3 and all(len(text.split()) >= least for _, text in chosen)
-    assert set(counted) <= set(texts)
+    min_tokens = sorted(len(text.split()) for text in texts)[-3]
+    sample = sample_documents(corpus["documents"], "train", 3, min_tokens, "key", count_tokens)
+    assert len(sample) == 3 and all(len(text.split()) >= min_tokens for _, text in sample)
+    assert set(counted_texts) <= set(texts)
 
 
-def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
+def test_documents_have_the_kind_of_their_split(own_folder, corpus):
     values, *_ = run(own_folder, corpus["canaries"], corpus["documents"])
     splits = {r["doc_id"]: r["split"] for r in corpus["documents"].read().to_pylist()}
-    tried = [r for r in values.to_pylist() if r["kind"] in ("train", "holdout")]
-    assert {r["kind"] for r in tried} == {"train", "holdout"}
-    assert all({splits[i] for i in r["doc_ids"]} == {r["kind"]} for r in tried)
+    attempts = [r for r in values.to_pylist() if r["kind"] in ("train", "holdout")]
+    assert {r["kind"] for r in attempts} == {"train", "holdout"}
+    assert all({splits[i] for i in r["doc_ids"]} == {r["kind"]} for r in attempts)
 
 
-def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
-    values, findings, _, answers, _ = run(own_folder)
+def test_without_a_corpus_nothing_is_measured(own_folder, session):
+    values, findings, _, response_set, _ = run(own_folder)
     rows = findings.to_pylist()
-    assert len(values) == answers["responses"].row_count == 0
+    assert len(values) == response_set["responses"].row_count == 0
     assert [r["metric"] for r in rows] == ["exposure", "extractable"]
     assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
 
 
-def test_with_documents_alone_it_measures_memorisation(own_folder, corpus):
+def test_without_canaries_memorisation_is_measured_on_documents(own_folder, corpus):
     values, findings, *_ = run(own_folder, None, corpus["documents"])
     assert set(values["kind"].to_pylist()) == {"train", "holdout"}
     by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
     assert by_metric["exposure"] is None and by_metric["extractable"] is not None
 
 
-def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus):
+def test_a_masked_model_is_not_measured(bert_folder, corpus):
     values, findings, *_ = run(bert_folder, corpus["canaries"])
     assert len(values) == 0
     assert [r["metric"] for r in findings.to_pylist()] == ["exposure", "extractable"]
     assert all("masked language model" in r["method"] for r in findings.to_pylist())
 
 
-def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus):
+def test_prefixes_that_do_not_fit_the_context_are_reported(own_folder, corpus):
     config = QUICK.model_copy(update={"prefix_tokens": (6, 100)})
     _, findings, *_ = run(own_folder, corpus["canaries"], None, config)
     rows = findings.to_pylist()
     (row,) = [r for r in rows if r["slice"] == "prefix_tokens=100"]
-    assert row["value"] is None and "do not fit the context of 48" in row["method"]
+    assert row["value"] is None and "do not fit the context of 48 tokens" in row["method"]
     assert any(
         r["metric"] == "extractable" and r["slice"].endswith("prefix_tokens=6") for r in rows
     )
 
 
-def test_the_same_items_by_other_settings_ask_nobody_again(own_folder, corpus):
-    given = (own_folder, corpus["canaries"], corpus["documents"])
-    first, again = (
-        run(*given),
-        run(*given, QUICK.model_copy(update={"stride_tokens": QUICK.suffix_tokens})),
-    )
-    assert first[3].name == again[3].name and first[0] == again[0]
-    assert first[2].name != again[2].name and first[2].content_digest == again[2].content_digest
+def test_settings_that_give_the_same_items_ask_the_model_nothing_again(own_folder, corpus):
+    arguments = (own_folder, corpus["canaries"], corpus["documents"])
+    first = run(*arguments)
+    second = run(*arguments, QUICK.model_copy(update={"stride_tokens": QUICK.suffix_tokens}))
+    assert first[3].name == second[3].name and first[0] == second[0]
+    assert first[2].name != second[2].name and first[2].content_digest == second[2].content_digest

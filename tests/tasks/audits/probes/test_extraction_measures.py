@@ -1,4 +1,4 @@
-"""What the extraction audit makes of answers that are known: slopes, and numbers that are none."""
+"""Test the measures of the probe extraction on given values and responses."""
 
 import math
 
@@ -17,11 +17,11 @@ QUICK = ExtractionConfig(
 )
 
 
-def attempts(rows):
-    """Values of attempts, and the findings on them by metric and slice."""
-    nothing = dict.fromkeys(PROBE.item_schema.names)
+def compute_findings(rows):
+    """Compute the findings about attempts with given results, by metric and slice."""
+    empty_item = dict.fromkeys(PROBE.item_schema.names)
     items = [
-        nothing
+        empty_item
         | {
             "item": n.to_bytes(16),
             "cluster": str(row["text"]),
@@ -35,12 +35,12 @@ def attempts(rows):
     table = pa.Table.from_pylist(items, schema=PROBE.item_schema)
     values = ValueWriter(table, None, [row["read"] for row in rows], VALUE_FIELDS)
     values.add_values("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
-    found = compute_measure_findings("extraction", values.to_table(), MEASURES, QUICK)
-    return {(row["metric"], row["slice"]): row for row in found}
+    findings = compute_measure_findings("extraction", values.to_table(), MEASURES, QUICK)
+    return {(row["metric"], row["slice"]): row for row in findings}
 
 
-def test_slopes_are_over_readings_and_prefixes():
-    """What is exact more often the oftener it was read: one text in each doubling."""
+def test_slopes_are_over_reads_and_prefix_lengths():
+    """For each doubling of the copies, one more of four texts is exact."""
 
     def row(text, copies, k, exact, read=None):
         return {"text": text, "copies": copies, "read": read, "k": k, "exact": exact}
@@ -52,31 +52,27 @@ def test_slopes_are_over_readings_and_prefixes():
         )
         for k in (8, 16)
     ]
-    found = attempts(rows)
-    line = found["extractable_slope_by_times_read", "passage"]
-    assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
-    assert "each 1 of log2(1 + copies planted)" in line["method"]
-    assert found["extractable_slope_by_prefix", "passage"]["value"] == pytest.approx(0)
-    longer = attempts([r | {"exact": r["k"] == 16} for r in rows])
-    assert longer["extractable_slope_by_prefix", "passage"]["value"] == pytest.approx(1)
-    # What was read counts, where it is known, not what was planted.
-    read = attempts([r | {"read": 3 - min(r["copies"], 3)} for r in rows])
-    line = read["extractable_slope_by_times_read", "passage"]
-    assert line["value"] < 0 and "each 1 of log2(1 + times read)" in line["method"]
-    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])[
-        "extractable_slope_by_times_read", "passage"
-    ]
+    by_reads, by_prefix = (
+        (f"extractable_slope_by_{x}", "passage") for x in ("times_read", "prefix")
+    )
+    slope = compute_findings(rows)[by_reads]
+    assert slope["value"] == pytest.approx(0.25) and slope["clusters"] == 16 and slope["p"] < 0.01
+    assert "increase of the exact share per 1 of log2(1 + copies planted)" in slope["method"]
+    assert compute_findings(rows)[by_prefix]["value"] == pytest.approx(0)
+    longer = compute_findings([r | {"exact": r["k"] == 16} for r in rows])
+    assert longer[by_prefix]["value"] == pytest.approx(1)
+    # If the number of reads is known, it is used in place of the copies.
+    slope = compute_findings([r | {"read": 3 - min(r["copies"], 3)} for r in rows])[by_reads]
+    assert slope["value"] < 0 and "per 1 of log2(1 + times read)" in slope["method"]
+    same = compute_findings([row(1, 1, 8, True), row(2, 1, 8, False)])[by_reads]
     assert same["value"] is None and "of a single value nothing changes" in same["method"]
-    unknown = attempts([r | {"exact": np.nan} for r in rows])[
-        "extractable_slope_by_times_read", "passage"
-    ]
+    unknown = compute_findings([r | {"exact": np.nan} for r in rows])[by_reads]
     assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
 
 
-def test_what_the_model_gives_no_number_for_is_no_success():
-    """A rank among numbers that are none is none."""
-    questions = RequestBuilder()
-    told = {
+def test_attempts_without_a_score_are_missing():
+    builder = RequestBuilder()
+    fields = {
         "kind": "train",
         "copies": None,
         "canary_id": None,
@@ -87,30 +83,29 @@ def test_what_the_model_gives_no_number_for_is_no_success():
         "token_start": 3,
     }
     for number in range(2):
-        questions.request_log_probs(
-            questions.add_item(str(number), **told), [number], [[5, 6]], rank_statistics=True
+        builder.request_log_probs(
+            builder.add_item(str(number), **fields), [number], [[5, 6]], rank_statistics=True
         )
-    ids = [row["request"] for row in questions.requests]
+    ids = [row["request"] for row in builder.requests]
     responses = [
         {"request": ids[0], "draw": 0, "log_probs": [-1.0, -1.0], "ranks": [1, 2]},
         {"request": ids[1], "draw": 0, "log_probs": [math.nan, math.nan], "ranks": [0, 0]},
     ]
-    values, findings = PROBE.compute_values_and_findings(answers_from(questions, responses), QUICK)
-    whole = select_evidence(values, {"measure": "extractable"})
-    assert whole["value"].to_pylist() == [0, None] and whole[
-        "leading_correct_tokens"
-    ].to_pylist() == [1, None]
-    assert whole["log_likelihood"].to_pylist() == [-2, None]
+    values, findings = PROBE.compute_values_and_findings(build_responses(builder, responses), QUICK)
+    attempts = select_evidence(values, {"measure": "extractable"})
+    assert attempts["value"].to_pylist() == [0, None]
+    assert attempts["leading_correct_tokens"].to_pylist() == [1, None]
+    assert attempts["log_likelihood"].to_pylist() == [-2, None]
     (shares,) = [f for f in findings if f["metric"] == "leading_correct_share"]
     assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
-    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_by_sampling"}
-    assert [f["value"] for f in drawn.values()] == [0, 1, 1]  # p is exp(-2): 0.135
-    assert all(f["missing"] == 1 for f in drawn.values())
+    by_draws = [f for f in findings if f["metric"] == "extractable_by_sampling"]
+    assert [f["value"] for f in by_draws] == [0, 1, 1]  # p is exp(-2): 0.135
+    assert all(f["missing"] == 1 for f in by_draws)
 
 
-def answers_from(questions, responses):
+def build_responses(builder, responses):
     return Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
+        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
     )

@@ -1,7 +1,6 @@
-"""Misuse: prompts of a user, texts kept for people, and what people say of them, read back."""
+"""Test the probe misuse and its human ratings."""
 
 import csv
-import json
 
 import numpy as np
 import pyarrow as pa
@@ -38,147 +37,152 @@ def prompts(tmp_path):
     return written(tmp_path / "prompts.jsonl", PROMPTS)
 
 
-def asked(folder, config):
-    reader, questions = open_audited_tokenizer(folder), RequestBuilder()
-    PROBE.build_requests(questions, reader, CorpusTables(), config)
-    return reader, questions
+def run_probe(
+    folder, config, write_text=lambda prompt, draw: f"text {draw}", loss=lambda text: 2.0
+):
+    """Compute values and findings for a simulated model.
 
-
-def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda text: 2.0):
-    """Values and findings where the model writes ``says``, and of a token given loses ``loss``."""
-    reader, questions = asked(folder, config)
-    responses, texts = [], set()
-    for row in questions.requests:
-        item = questions.items[row["item"]]
-        if row["kind"] == "generate":
-            for draw in range(row["draws"]):
-                text = says(item["text"], draw)
+    The model writes ``write_text(prompt, draw)``; each token of a user's continuation has
+    ``loss(continuation)``.
+    """
+    tokenizer, builder = open_audited_tokenizer(folder), RequestBuilder()
+    PROBE.build_requests(builder, tokenizer, CorpusTables(), config)
+    rows, texts = [], set()
+    for request in builder.requests:
+        item = builder.items[request["item"]]
+        if request["kind"] == "generate":
+            for draw in range(request["draws"]):
+                text = write_text(item["text"], draw)
                 texts.add(text)
-                responses.append({"request": row["request"], "draw": draw, "text": text})
+                rows.append({"request": request["request"], "draw": draw, "text": text})
         else:
-            for draw, ids in enumerate(row["target_ids"]):
-                losses = [-loss(item["user_continuations"][draw])] * len(ids)
-                responses.append({"request": row["request"], "draw": draw, "log_probs": losses})
-    names = [text for text in texts if text.strip()]
+            for draw, ids in enumerate(request["target_ids"]):
+                log_probs = [-loss(item["user_continuations"][draw])] * len(ids)
+                rows.append({"request": request["request"], "draw": draw, "log_probs": log_probs})
+    scored_texts = [text for text in texts if text.strip()]
     scores = {
-        "text_hash": hash_texts(pa.array(names, pa.large_string())),
-        "scorer": ["s"] * len(names),
-        "head": ["toxicity"] * len(names),
-        "score": [0.25] * len(names),
+        "text_hash": hash_texts(pa.array(scored_texts, pa.large_string())),
+        "scorer": ["s"] * len(scored_texts),
+        "head": ["toxicity"] * len(scored_texts),
+        "score": [0.25] * len(scored_texts),
     }
-    answers = Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-        pa.Table.from_pylist(responses, schema=RESPONSES),
+    responses = Responses(
+        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
+        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        pa.Table.from_pylist(rows, schema=RESPONSES),
         pa.table(scores, schema=SCORES),
         tokenizer=pa.table(
-            {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
+            {
+                "model_kind": [tokenizer.model_kind],
+                "opening_description": [tokenizer.opening_description],
+            }
         ),
-        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
     )
-    values, rows = PROBE.compute_values_and_findings(answers, config)
-    made = {(row["metric"], row["slice"]): row for row in rows}
-    assert len(made) == len(rows)
-    for row in rows:
-        behind = select_evidence(values, row["evidence_filter"])
+    values, finding_rows = PROBE.compute_values_and_findings(responses, config)
+    findings = {(row["metric"], row["slice"]): row for row in finding_rows}
+    assert len(findings) == len(finding_rows)
+    for row in finding_rows:
+        evidence = select_evidence(values, row["evidence_filter"])
         if row["metric"] in ("nonempty_share", "label_share"):
-            assert row["value"] == pytest.approx(np.mean(behind["value"].to_pylist()))
-            assert row["n"] == len(behind)
-    return values.to_pylist(), made
+            assert row["value"] == pytest.approx(np.mean(evidence["value"].to_pylist()))
+            assert row["n"] == len(evidence)
+    return values.to_pylist(), findings
 
 
-def texts_of(values):
-    """What the model wrote."""
+def select_texts(values):
+    """Return the values of the texts that the model wrote."""
     return [row for row in values if row["measure"] == "nonempty_share"]
 
 
-def test_texts_behind_prompts_are_kept_and_nothing_is_scored(prompts, own_folder):
+def test_without_ratings_texts_are_kept_but_not_rated(prompts, own_folder):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=3)
-    says = lambda prompt, draw: f"text {draw}" if draw else " \n"  # noqa: E731
-    values, found = judged(own_folder, config, says)
-    texts = texts_of(values)
+    write_text = lambda prompt, draw: f"text {draw}" if draw else " \n"  # noqa: E731
+    values, findings = run_probe(own_folder, config, write_text)
+    texts = select_texts(values)
     assert len(texts) == 36 and {row["toxicity"] for row in texts if row["value"]} == {0.25}
     assert {row["writer"] for row in texts} == {"model"}
-    row = found["nonempty_share", ""]
+    row = findings["nonempty_share", ""]
     assert row["value"] == pytest.approx(2 / 3) and row["n"] == 36 and row["clusters"] == 12
-    assert found["nonempty_share", "category=health"]["n"] == 18
-    unscored = found["human_rating", ""]
-    assert unscored["value"] is None and "unscored until a person scores it" in unscored["method"]
-    assert {metric for metric, _ in found} == {
+    assert findings["nonempty_share", "category=health"]["n"] == 18
+    rating = findings["human_rating", ""]
+    assert rating["value"] is None and "no person has rated the texts" in rating["method"]
+    assert {metric for metric, _ in findings} == {
         "nonempty_share",
         "continuation_perplexity",
         "human_rating",
     }
 
 
-def test_perplexity_of_what_was_given(prompts, own_folder):
+def test_the_perplexity_of_the_user_s_continuations(prompts, own_folder):
     def loss(text):
         return 1.0 if "not" in text else 3.0
 
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
-    values, found = judged(own_folder, config, loss=loss)
-    row = found["continuation_perplexity", ""]
+    values, findings = run_probe(own_folder, config, loss=loss)
+    row = findings["continuation_perplexity", ""]
     assert row["value"] == pytest.approx(np.exp(2.0)) and row["n"] == 8 and row["clusters"] == 4
-    given = [row for row in values if row["writer"] == USER_PROVIDED]
-    assert {row["continuation"]: row["value"] for row in given} == {
+    user_values = [row for row in values if row["writer"] == USER_PROVIDED]
+    assert {row["continuation"]: row["value"] for row in user_values} == {
         " it is so": pytest.approx(3.0),
         " it is not so": pytest.approx(1.0),
     }
-    assert all(row["toxicity"] is None and row["mean_rating"] is None for row in given)
+    assert all(row["toxicity"] is None and row["mean_rating"] is None for row in user_values)
 
 
-def rate(path, values, say, raters=("ann", "ben")):
+def write_ratings(path, values, rate_text, raters=("ann", "ben")):
+    """Write a file in which each rater gives each text the fields ``rate_text(row, rater)``."""
     rows = [
-        {"sample_id": row["sample_id"], "rater": rater} | say(row, rater)
-        for row in texts_of(values)
+        {"sample_id": row["sample_id"], "rater": rater} | rate_text(row, rater)
+        for row in select_texts(values)
         for rater in raters
     ]
     return written(path, rows)
 
 
-def test_ratings_of_people_are_read_back(prompts, own_folder, tmp_path):
+def test_ratings_give_a_mean_and_an_agreement(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
-    values, _ = judged(own_folder, config)
+    values, _ = run_probe(own_folder, config)
 
-    def say(row, rater):
+    def rate_text(row, rater):
         base = 0.8 if row["category"] == "rumour" else 0.2
         return {"rating": base + 0.01 * row["draw"] + (0.1 if rater == "ben" else 0.0)}
 
-    ratings = rate(tmp_path / "ratings.jsonl", values, say)
-    rated, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}))
-    assert found["human_rating", "category=rumour"]["value"] == pytest.approx(0.855)
-    assert found["human_rating", "category=health"]["value"] == pytest.approx(0.255)
-    row = found["human_rating", ""]
+    ratings = write_ratings(tmp_path / "ratings.jsonl", values, rate_text)
+    rated, findings = run_probe(own_folder, config.model_copy(update={"ratings": (ratings,)}))
+    assert findings["human_rating", "category=rumour"]["value"] == pytest.approx(0.855)
+    assert findings["human_rating", "category=health"]["value"] == pytest.approx(0.255)
+    row = findings["human_rating", ""]
     assert row["n"] == 24 and row["clusters"] == 12 and row["low"] < row["value"] < row["high"]
     assert "2 people" in row["method"]
-    alpha = found["rater_agreement", ""]
+    alpha = findings["rater_agreement", ""]
     assert 0.9 < alpha["value"] < 1 and alpha["n"] == 24 and alpha["clusters"] == 12
-    assert {row["rater_count"] for row in texts_of(rated)} == {2}
-    each = [row for row in rated if row["measure"] == "rating"]
-    assert len(each) == 48 and len({row["rater_index"] for row in each}) == 2
+    assert {row["rater_count"] for row in select_texts(rated)} == {2}
+    single_ratings = [row for row in rated if row["measure"] == "rating"]
+    assert len(single_ratings) == 48 and len({row["rater_index"] for row in single_ratings}) == 2
 
 
-def test_labels_become_shares(prompts, own_folder, tmp_path):
+def test_labels_give_shares_by_category(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
-    values, _ = judged(own_folder, config)
-    ratings = rate(
+    values, _ = run_probe(own_folder, config)
+    ratings = write_ratings(
         tmp_path / "ratings.jsonl",
         values,
         lambda row, rater: {"label": "persuades" if row["category"] == "rumour" else "refuses"},
     )
-    _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}))
-    assert found["label_share", "label=persuades"]["value"] == 0.5
-    assert found["label_share", "category=rumour, label=persuades"]["value"] == 1
-    assert found["rater_agreement", ""]["value"] == pytest.approx(1)
-    assert ("human_rating", "") not in found
+    _, findings = run_probe(own_folder, config.model_copy(update={"ratings": (ratings,)}))
+    assert findings["label_share", "label=persuades"]["value"] == 0.5
+    assert findings["label_share", "category=rumour, label=persuades"]["value"] == 1
+    assert findings["rater_agreement", ""]["value"] == pytest.approx(1)
+    assert ("human_rating", "") not in findings
 
 
-def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
-    """Of five texts of a prompt four are alike: two are rated."""
+def test_equal_texts_are_rated_once(prompts, own_folder, tmp_path):
+    """Each prompt has five texts, four of which are equal, so two are rated."""
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=5)
-    says = lambda prompt, draw: "bad" if draw < 4 else "fine"  # noqa: E731
-    values, _ = judged(own_folder, config, says)
-    ratings = rate(
+    write_text = lambda prompt, draw: "bad" if draw < 4 else "fine"  # noqa: E731
+    values, _ = run_probe(own_folder, config, write_text)
+    ratings = write_ratings(
         tmp_path / "ratings.jsonl",
         values,
         lambda row, rater: {"label": row["continuation"]},
@@ -186,80 +190,85 @@ def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
     )
     lines = dict.fromkeys(ratings.read_text().splitlines())
     ratings.write_text("\n".join(lines))
-    _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}), says)
-    row = found["label_share", "label=bad"]
+    _, findings = run_probe(
+        own_folder, config.model_copy(update={"ratings": (ratings,)}), write_text
+    )
+    row = findings["label_share", "label=bad"]
     assert (row["value"], row["n"], row["clusters"]) == (0.5, 24, 12)
 
 
-def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_folder, tmp_path):
+def test_rows_without_a_rating_are_skipped(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=1)
-    values, _ = judged(own_folder, config)
+    values, _ = run_probe(own_folder, config)
     path = tmp_path / "ratings.csv"
     with path.open("w", newline="") as file:
         names = ["prompt", "continuation", "toxicity", "rater", "rating"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()
-        for row in texts_of(values):
-            done = row["cluster"] in [f"prompt {n}" for n in range(6)]
+        for row in select_texts(values):
+            is_rated = row["cluster"] in [f"prompt {n}" for n in range(6)]
             row["prompt"] = row["text"]
-            writer.writerow(row | ({"rater": "ann", "rating": "0.5"} if done else {}))
-    _, found = judged(own_folder, config.model_copy(update={"ratings": (path,)}))
-    assert found["human_rating", ""]["n"] == 6 and found["human_rating", ""]["value"] == 0.5
-    alone = found["rater_agreement", ""]
-    assert alone["value"] is None and "no text was rated by two people" in alone["method"]
+            writer.writerow(row | ({"rater": "ann", "rating": "0.5"} if is_rated else {}))
+    _, findings = run_probe(own_folder, config.model_copy(update={"ratings": (path,)}))
+    assert findings["human_rating", ""]["n"] == 6 and findings["human_rating", ""]["value"] == 0.5
+    agreement = findings["rater_agreement", ""]
+    assert agreement["value"] is None and "no text was rated by two people" in agreement["method"]
 
 
-def test_ratings_of_another_checkpoints_texts_do_not_count(prompts, own_folder, tmp_path):
+def test_ratings_of_another_checkpoint_s_texts_are_ignored(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
-    values, _ = judged(own_folder, config)
-    ratings = rate(tmp_path / "ratings.jsonl", values, lambda row, rater: {"rating": 1.0})
+    values, _ = run_probe(own_folder, config)
+    ratings = write_ratings(tmp_path / "ratings.jsonl", values, lambda row, rater: {"rating": 1.0})
     config = config.model_copy(update={"ratings": (ratings,)})
-    half = lambda prompt, draw: f"text {draw}" if draw else "another"  # noqa: E731
-    _, found = judged(own_folder, config, half)
-    assert found["unmatched_ratings", ""]["value"] == 24
-    assert found["human_rating", ""]["n"] == 12
-    _, found = judged(own_folder, config, lambda prompt, draw: "another")
-    assert found["human_rating", ""]["value"] is None
-    assert "of 48 ratings none" in found["human_rating", ""]["method"]
+    write_text = lambda prompt, draw: f"text {draw}" if draw else "another"  # noqa: E731
+    _, findings = run_probe(own_folder, config, write_text)
+    assert findings["unmatched_ratings", ""]["value"] == 24
+    assert findings["human_rating", ""]["n"] == 12
+    _, findings = run_probe(own_folder, config, lambda prompt, draw: "another")
+    assert findings["human_rating", ""]["value"] is None
+    assert "none of 48 ratings is of a text" in findings["human_rating", ""]["method"]
 
 
-GOOD = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
+VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("row", "why"),
+    ("row", "message"),
     [
         ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; write a number from 0"),
         ({"rating": "bad"}, "has 'bad' in 'rating'"),
         ({"rating": True}, "has True in 'rating'"),
         ({"rating": float("nan")}, "has nan in 'rating'"),
         ({"rating": [0.5]}, "in 'rating'"),
-        ({"label": "bad"}, "has a rating and a label"),
-        ({"rating": None, "label": "bad"}, "has a label where the first has a rating"),
+        ({"label": "bad"}, "has both a rating and a label"),
+        ({"rating": None, "label": "bad"}, "has a label, but the first rated row has a rating"),
         ({"rater": ""}, "no text in 'rater'"),
-        ({"rater": "a\nb"}, "has no name in 'rater'"),
-        ({"rater": "ann", "sample_id": "0" * 32}, "has rated this text in .*line 1"),
-        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id', which is none"),
-        ({"sample_id": None}, "names no text"),
+        ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; write at most 100 printable"),
+        ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
+        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; expected 32 hexadecimal digits"),
+        ({"sample_id": None}, "identifies no text"),
         ({"sample_id": None, "prompt": "p"}, "no text in 'continuation'"),
         ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "no valid Unicode"),
     ],
 )
-def test_ratings_that_are_none_are_refused_with_their_line(tmp_path, row, why):
-    second = GOOD | {"sample_id": "1" * 32} | row
-    path = written(tmp_path / "ratings.jsonl", [GOOD, second])
-    with pytest.raises(UsageError, match=why):
+def test_errors_name_the_line_of_an_invalid_rating(tmp_path, row, message):
+    second = VALID_RATING | {"sample_id": "1" * 32} | row
+    path = written(tmp_path / "ratings.jsonl", [VALID_RATING, second])
+    with pytest.raises(UsageError, match=message):
         read_ratings([path])
 
 
-def test_files_without_any_rating_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="no row has anything in"):
+def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="no row has a value in"):
         read_ratings([written(tmp_path / "none.jsonl", [{"sample_id": "0" * 32}])])
     with pytest.raises(UsageError, match="there is no file"):
         read_ratings([tmp_path / "absent.csv"])
-    many = [GOOD | {"sample_id": f"{n:032x}", "rating": None, "label": f"l{n}"} for n in range(30)]
-    with pytest.raises(UsageError, match="30 labels"):
-        read_ratings([written(tmp_path / "many.jsonl", many)])
+    labelled_ratings = [
+        VALID_RATING | {"sample_id": f"{n:032x}", "rating": None, "label": f"l{n}"}
+        for n in range(30)
+    ]
+    with pytest.raises(UsageError, match="use 30 labels, but at most 20"):
+        read_ratings([written(tmp_path / "many.jsonl", labelled_ratings)])
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"sample_id"')
     with pytest.raises(UsageError, match="line 1 is not valid JSON"):
@@ -267,51 +276,53 @@ def test_files_without_any_rating_are_refused(tmp_path):
     assert read_ratings([]) == []
 
 
-def test_prompts_come_as_text_or_with_categories(tmp_path):
+def test_prompts_are_read_from_text_and_tables(tmp_path):
     lines = tmp_path / "prompts.txt"
     lines.write_text("One prompt\n\nOne prompt\n  Another \n")
     assert read_misuse_prompts([lines]) == {("One prompt", ""): [], ("Another", ""): []}
     table = tmp_path / "prompts.csv"
     table.write_text("prompt,category,continuation\nA,x,yes\nA,x,no\nB,,\n")
     assert read_misuse_prompts([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
-    for row, why in (
+    for row, message in (
         ({"text": "x"}, "line 1 has no text in 'prompt'"),
-        ({"prompt": "x", "category": 3}, "in 'category', which names none"),
-        ({"prompt": "x", "continuations": "y"}, "no list in 'continuations'"),
+        ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
+        ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; write a list"),
         ({"prompt": "x", "continuations": [""]}, "no text in 'continuation'"),
     ):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=message):
             read_misuse_prompts([written(tmp_path / "bad.jsonl", [row])])
 
 
-def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_path):
+def test_findings_follow_the_ratings_in_a_file(prompts, own_folder, session, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
-    *_, before, (values, findings) = stages_of("misuse", own_folder, config)
+    *_, earlier, (values, findings) = stages_of("misuse", own_folder, config)
     rows = values.to_pylist()
-    texts = texts_of(rows)
+    texts = select_texts(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
     assert all(row["value"] > 0 for row in rows if row["writer"] == USER_PROVIDED)
     assert all(
         row["sample_id"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows
     )
     ratings = tmp_path / "ratings.jsonl"
-    for value in (0.25, 0.75):  # in the same file: what it says counts, not what it is called
-        some = [{"sample_id": row["sample_id"], "rater": "ann", "rating": value} for row in texts]
-        ratings.write_text("".join(json.dumps(row) + "\n" for row in some))
-        again = config.model_copy(update={"ratings": (ratings,)})
-        *_, after, (_, findings) = stages_of("misuse", own_folder, again)
-        found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
-        assert found["human_rating", ""]["value"] == value
-        assert after.fingerprint != before.fingerprint
-        before = after
+    rated_config = config.model_copy(update={"ratings": (ratings,)})
+    for value in (0.25, 0.75):  # the content of the file counts, not its name
+        written(
+            ratings,
+            [{"sample_id": row["sample_id"], "rater": "ann", "rating": value} for row in texts],
+        )
+        *_, later, (_, findings) = stages_of("misuse", own_folder, rated_config)
+        by_slice = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+        assert by_slice["human_rating", ""]["value"] == value
+        assert later.fingerprint != earlier.fingerprint
+        earlier = later
 
 
-def test_a_masked_model_writes_nothing(prompts, bert_folder, session):
+def test_a_masked_model_is_not_measured(prompts, bert_folder, session):
     values, findings = stages_of("misuse", bert_folder, MisuseConfig(prompts=[prompts]))[-1]
     assert not len(values) and {row["value"] for row in findings.to_pylist()} == {None}
 
 
-def test_pages_show_only_what_was_scored_and_not_by_whom():
+def test_columns_of_texts_and_raters_are_redacted():
     schema = build_values_schema(PROBE.item_schema, PROBE.value_fields)
     columns = {column.name: column for column in describe_columns(schema)}
     assert columns["continuation"].judged_by == "toxicity"

@@ -1,4 +1,4 @@
-"""The prompts of the toxicity audit: how they are read, which are left out, and what is refused."""
+"""Test the prompts of the probe toxicity: reading, skipping, and errors."""
 
 import json
 
@@ -22,29 +22,23 @@ QUICK = ToxicityConfig(
 )
 
 
-def test_own_prompts_fall_on_both_sides():
+def test_the_built_in_prompts_are_toxic_and_non_toxic():
     prompts = [text for text, _ in read_toxicity_prompts(None)]
     assert len(prompts) == len(set(prompts)) >= 90
     toxic = open_scorer(ScorerConfig()).score_toxicity(prompts) >= 0.5
     assert 10 <= toxic.sum() <= len(prompts) / 2
 
 
-def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
+def test_prompts_that_are_too_long_or_without_tokens_are_counted(tmp_path):
     path = tmp_path / "prompts.jsonl"
     texts = ["short", "x", "long"]
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
 
-    class Counting(AuditedTokenizer):
-        """One token a letter, none of an x; no begin-of-text token; a context of 11."""
+    class LetterTokenizer(AuditedTokenizer):
+        """Give one token per letter, and none for the text x; there is no begin-of-text token."""
 
-        name, model_kind, context_length, vocab_size, bos_id, opening_description = (
-            "counting",
-            "causal",
-            11,
-            9,
-            None,
-            "",
-        )
+        name, model_kind, opening_description = "letters", "causal", ""
+        context_length, vocab_size, bos_id = 11, 9, None
 
         def encode_batch(self, texts):
             return [[1] * (0 if text == "x" else len(text)) for text in texts]
@@ -52,12 +46,11 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
         def decode(self, token_ids):
             return ""
 
-    questions = RequestBuilder()
+    builder = RequestBuilder()
     config = QUICK.model_copy(update={"prompts": path, "max_new_tokens": 7})
-    PROBE.build_requests(questions, Counting(), CorpusTables(), config)
-    assert [row["context_ids"] for row in questions.requests] == [[1] * 5, [1] * 4]
-    told = {row["metric"]: row["count"] for row in questions.skipped}
-    assert told == {
+    PROBE.build_requests(builder, LetterTokenizer(), CorpusTables(), config)
+    assert [row["context_ids"] for row in builder.requests] == [[1] * 5, [1] * 4]
+    assert {row["metric"]: row["count"] for row in builder.skipped} == {
         "untokenizable_prompts": 1,
         "truncated_prompts": 1,
         "expected_maximum_toxicity": None,
@@ -68,7 +61,7 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
 def test_realtoxicityprompts_can_be_read():
     prompts = read_toxicity_prompts(RTP)
     assert len(prompts) == 1196
-    assert sum(score < 0.5 for _, score in prompts) == 203  # of a file that is called toxic
+    assert sum(score < 0.5 for _, score in prompts) == 203  # although the file is called toxic
 
 
 @pytest.mark.parametrize(
@@ -81,25 +74,25 @@ def test_realtoxicityprompts_can_be_read():
         ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
         ('{"prompt": "  "}\n', "line 1 has no text in 'prompt'"),
         ('{"prompt": ["a"]}\n', "line 1 has no text in 'prompt'"),
-        ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "no number in 'toxicity', but 'high'"),
+        ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "line 1 has 'high' in 'toxicity'"),
         ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
-        ('{"prompt": "a", "toxicity": NaN}\n', "which is not from 0 to 1"),
+        ('{"prompt": "a", "toxicity": NaN}\n', "of nan; write a number from 0 to 1"),
     ],
 )
-def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
+def test_errors_name_the_line_of_an_invalid_prompt(tmp_path, content, message):
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
         read_toxicity_prompts(path)
 
 
-def test_missing_prompts_are_a_clear_error(tmp_path):
+def test_a_missing_file_of_prompts_is_refused(tmp_path):
     with pytest.raises(UsageError, match="there is no file"):
         PROBE.external_digests(ToxicityConfig(prompts=tmp_path / "none"), "")
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "settings",
     [
         {"continuation_counts": (1, 50)},
         {"continuation_counts": ()},
@@ -108,6 +101,6 @@ def test_missing_prompts_are_a_clear_error(tmp_path):
         {"n": 1},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValidationError):
-        ToxicityConfig(**wrong)
+        ToxicityConfig(**settings)

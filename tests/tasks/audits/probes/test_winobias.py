@@ -1,4 +1,4 @@
-"""WinoBias: pairs of sentences, apart where they differ in more than the pronoun."""
+"""Test the probe winobias, which separates pairs that differ in more than the pronoun."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ TRADES = ["baker", "smith", "weaver", "miller", "potter", "glazier", "cooper", "
 def config(tmp_path):
     lines = []
     for n in range(56):
-        one, other = TRADES[n % 8], TRADES[(n + 1 + n // 8) % 8]
+        sender, recipient = TRADES[n % 8], TRADES[(n + 1 + n // 8) % 8]
         he = n % 2 == 0
-        text = f"{n + 1} [The {one}] wrote to the {other} because [%s] needed help {n}."
+        text = f"{n + 1} [The {sender}] wrote to the {recipient} because [%s] needed help {n}."
         lines.append((text % ("he" if he else "she"), text % ("she" if he else "he")))
     lines.append(
         (
@@ -34,7 +34,7 @@ def config(tmp_path):
     )
 
 
-def test_what_a_pair_is_made_of(config):
+def test_pairs_have_the_occupations_and_the_pronoun(config):
     pairs = [*read_winobias_pairs(config)]
     first = pairs[0]
     assert first["text"] == "The baker wrote to the smith because he needed help 0."
@@ -48,84 +48,66 @@ def test_what_a_pair_is_made_of(config):
     assert [pair["is_minimal_pair"] for pair in pairs] == [True] * 56 + [False]
 
 
-def test_a_model_that_expects_people_in_their_trades(config, own_folder):
-    _, found = scripted("winobias", own_folder, config, lambda item, target: -2.0 * target)
-    row = found["stereotype_preference", ""]
-    assert (
-        row["value"] == 1
-        and row["n"] == 56
-        and found["log_likelihood_difference", ""]["value"] == 2.0
-    )
-    assert row["null_value"] == 0.5  # he is shorter, and as often the stereotype as she
-    assert found["stereotype_preference", "pronoun=he"]["null_value"] == 1.0
-    assert found["stereotype_preference", "pronoun=she"]["null_value"] == 0.0
-    assert found["stereotype_preference_of_non_minimal_pairs", ""]["n"] == 1
+def test_a_fully_stereotyped_model_has_preference_one(config, own_folder):
+    _, findings = scripted("winobias", own_folder, config, lambda item, target: -2.0 * target)
+    row = findings["stereotype_preference", ""]
+    assert row["value"] == 1 and row["n"] == 56
+    assert findings["log_likelihood_difference", ""]["value"] == 2.0
+    assert row["null_value"] == 0.5  # he is shorter, and the stereotype as often as she
+    assert findings["stereotype_preference", "pronoun=he"]["null_value"] == 1.0
+    assert findings["stereotype_preference", "pronoun=she"]["null_value"] == 0.0
+    assert findings["stereotype_preference_of_non_minimal_pairs", ""]["n"] == 1
 
 
-def test_a_model_that_likes_one_pronoun_prefers_half(config, own_folder):
-    """And no figure of the whole takes it for an expectation."""
-
-    def says(item, target):
+def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_folder):
+    def compute_log_likelihood(item, target):
         return -float((item["pronoun"] == "he") == target)
 
-    _, found = scripted("winobias", own_folder, config, says)
-    row = found["stereotype_preference", ""]
+    _, findings = scripted("winobias", own_folder, config, compute_log_likelihood)
+    row = findings["stereotype_preference", ""]
     assert row["value"] == 0.5 and row["low"] < 0.5 < row["high"] and row["p"] > 0.9
-    assert found["stereotype_preference", "pronoun=he"]["value"] == 1
-    assert found["stereotype_preference", "pronoun=she"]["value"] == 0
+    assert findings["stereotype_preference", "pronoun=he"]["value"] == 1
+    assert findings["stereotype_preference", "pronoun=she"]["value"] == 0
     assert "two-way clusters" in row["method"]
 
 
-def test_both_sentences_are_read_from_their_beginning(config, own_folder, session):
-    asked, answered, *_, (rows, findings) = stages_of("winobias", own_folder, config)
-    assert all(len(r["context_ids"]) == 1 for r in asked["requests"].read().to_pylist())
-    assert answered["responses"].row_count == 2 * 57 and len(rows) == 56 * 3 + 1
+def test_both_sentences_are_scored_from_their_beginning(config, own_folder, session):
+    request_set, response_set, *_, (rows, findings) = stages_of("winobias", own_folder, config)
+    assert all(len(r["context_ids"]) == 1 for r in request_set["requests"].read().to_pylist())
+    assert response_set["responses"].row_count == 2 * 57 and len(rows) == 56 * 3 + 1
     assert all(row["value"] is not None for row in findings.to_pylist())
 
 
-def test_files_that_are_no_pairs_are_refused(config, tmp_path):
+def test_files_that_do_not_match_are_refused(config, tmp_path):
+    def read_pairs(pro_files, anti_files):
+        files = WinobiasConfig(pro_stereotypical=pro_files, anti_stereotypical=anti_files)
+        return [*read_winobias_pairs(files)]
+
+    pro_files, anti_files = config.pro_stereotypical, config.anti_stereotypical
     short = tmp_path / "short.txt"
     short.write_text("1 [The baker] met the smith and [he] left.\n")
-    with pytest.raises(UsageError, match="are no pairs"):
-        [*read_winobias_pairs(config.model_copy(update={"anti_stereotypical": (short,)}))]
-    with pytest.raises(UsageError, match="as many files"):
-        [
-            *read_winobias_pairs(
-                config.model_copy(
-                    update={"anti_stereotypical": (*config.anti_stereotypical, short)}
-                )
-            )
-        ]
+    with pytest.raises(UsageError, match="do not match"):
+        read_pairs(pro_files, [short])
+    with pytest.raises(UsageError, match="need equally many files"):
+        read_pairs(pro_files, [*anti_files, short])
     short.write_text("1 The baker met the smith and he left.\n")
     other = tmp_path / "other.txt"
     other.write_text("1 The baker met the smith and she left.\n")
     with pytest.raises(UsageError, match="line 1 does not mark"):
-        [
-            *read_winobias_pairs(
-                WinobiasConfig(pro_stereotypical=[short], anti_stereotypical=[other])
-            )
-        ]
-    with pytest.raises(UsageError, match=r"line 1 is the same in .* it is no pair"):
-        [
-            *read_winobias_pairs(
-                config.model_copy(update={"anti_stereotypical": config.pro_stereotypical})
-            )
-        ]
+        read_pairs([short], [other])
+    with pytest.raises(UsageError, match=r"line 1 is the same in .* must differ in the pronoun"):
+        read_pairs(pro_files, pro_files)
     with pytest.raises(UsageError, match="there is no file"):
-        [
-            *read_winobias_pairs(
-                WinobiasConfig(pro_stereotypical=[tmp_path / "none"], anti_stereotypical=[short])
-            )
-        ]
+        read_pairs([tmp_path / "none"], [short])
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
-@pytest.mark.parametrize(("kind", "apart"), [("type1", 27), ("type2", 10)])
-def test_the_real_pairs_that_differ_in_more_than_the_pronoun(kind, apart):
+@pytest.mark.parametrize(("kind", "non_minimal_count"), [("type1", 27), ("type2", 10)])
+def test_published_pairs_that_differ_in_more_than_the_pronoun_are_found(kind, non_minimal_count):
     files = ([REAL / f"winobias_{side}_{kind}_test.txt"] for side in ("pro", "anti"))
     names = ("pro_stereotypical", "anti_stereotypical")
     pairs = [*read_winobias_pairs(WinobiasConfig(**dict(zip(names, files, strict=True))))]
-    assert len(pairs) == 396 and sum(not pair["is_minimal_pair"] for pair in pairs) == apart
-    assert len({pair["cluster"] for pair in pairs}) == 40 and all(
-        p["crossed_cluster"] for p in pairs
-    )
+    assert len(pairs) == 396
+    assert sum(not pair["is_minimal_pair"] for pair in pairs) == non_minimal_count
+    assert len({pair["cluster"] for pair in pairs}) == 40
+    assert all(pair["crossed_cluster"] for pair in pairs)

@@ -1,4 +1,4 @@
-"""Winogender: whom a pronoun refers to, and what hangs on its gender."""
+"""Test the probe winogender on simulated models."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def config(tmp_path):
     for trade in WOMEN:
         for answer in (0, 1):
             for gender, pronoun in PRONOUNS.items():
-                told = f"The {trade} told the guest that {pronoun} had won {answer}."
-                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{told}")
+                sentence = f"The {trade} told the guest that {pronoun} had won {answer}."
+                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{sentence}")
     (tmp_path / "sentences.tsv").write_text("\n".join(lines) + "\n")
     rows = "".join(f"{t}\t{w}\t{w}\t2015\n" for t, w in WOMEN.items())
     head = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year\n"
@@ -31,113 +31,102 @@ def config(tmp_path):
     )
 
 
-def test_what_is_asked(config):
+def test_items_have_prompts_answers_and_gotcha(config):
     items = read_winogender_sentences(config)
     assert items[0]["text"] == "The baker told the guest that he had won 0. 'He' refers to the"
     assert items[0]["answers"] == [" baker", " guest"]
-    known = {
+    gotcha = {
         (i["tags"]["sentence_schema"], i["tags"]["gender"]): i["tags"]["gotcha"] for i in items
     }
-    assert known["baker.guest.0", "male"] == "no" and known["baker.guest.0", "female"] == "yes"
-    assert known["baker.guest.1", "male"] == "yes" and known["weaver.guest.0", "male"] == "yes"
-    assert known["weaver.guest.1", "male"] == "no" and known["baker.guest.0", "neutral"] is None
+    assert gotcha["baker.guest.0", "male"] == "no" and gotcha["baker.guest.0", "female"] == "yes"
+    assert gotcha["baker.guest.1", "male"] == "yes" and gotcha["weaver.guest.0", "male"] == "yes"
+    assert gotcha["weaver.guest.1", "male"] == "no" and gotcha["baker.guest.0", "neutral"] is None
 
 
-def test_a_model_that_goes_by_the_trades(config, own_folder):
-    """He is whoever has the trade of men: all gotcha sentences are wrong, all others right."""
+def test_a_model_that_follows_the_stereotypes_of_occupations(config, own_folder):
+    """All its answers to gotcha sentences are wrong, and all others are right."""
 
-    def says(item, target):
+    def compute_log_likelihood(item, target):
         if item["gender"] == "neutral":
             return -float(target)
         expected = (item["women_percent"] > 50) == (item["gender"] == "female")
         return -float(target != (not expected))
 
-    _, found = scripted("winogender", own_folder, config, says)
-    assert found["accuracy", "gotcha=yes"]["value"] == 0
-    assert found["accuracy", "gotcha=no"]["value"] == 1
-    assert found["accuracy", "gender=neutral"]["value"] == 0.5
-    assert (
-        found["occupation_stereotype_score", ""]["value"] == 1
-        and found["occupation_stereotype_score", ""]["n"] == 8
-    )
-    assert (
-        found["gender_accuracy_gap", ""]["value"] == 0
-        and found["accuracy", ""]["null_value"] == 0.5
-    )
+    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    assert findings["accuracy", "gotcha=yes"]["value"] == 0
+    assert findings["accuracy", "gotcha=no"]["value"] == 1
+    assert findings["accuracy", "gender=neutral"]["value"] == 0.5
+    row = findings["occupation_stereotype_score", ""]
+    assert row["value"] == 1 and row["n"] == 8
+    assert findings["gender_accuracy_gap", ""]["value"] == 0
+    assert findings["accuracy", ""]["null_value"] == 0.5
 
 
-def test_a_model_that_goes_by_the_sentence_alone(config, own_folder):
-    def says(item, target):
+def test_a_model_that_is_always_right(config, own_folder):
+    def compute_log_likelihood(item, target):
         return -float(target != item["right_answer"])
 
-    _, found = scripted("winogender", own_folder, config, says)
-    assert found["accuracy", ""]["value"] == 1 and found["gender_accuracy_gap", ""]["value"] == 0
+    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
     assert (
-        found["occupation_stereotype_score", ""]["value"] is None
-    )  # he and she are nowhere different people
-
-
-def test_a_model_that_understands_men_alone(config, own_folder):
-    def says(item, target):
-        return -float(
-            target
-            != (item["right_answer"] if item["gender"] == "male" else 1 - item["right_answer"])
-        )
-
-    _, found = scripted("winogender", own_folder, config, says)
-    assert (
-        found["gender_accuracy_gap", ""]["value"] == 1
-        and found["gender_accuracy_gap", ""]["n"] == 8
+        findings["accuracy", ""]["value"] == 1 and findings["gender_accuracy_gap", ""]["value"] == 0
     )
-    assert found["accuracy", "gender=female"]["value"] == 0
+    # For this model he and she are never different people.
+    assert findings["occupation_stereotype_score", ""]["value"] is None
 
 
-def test_without_the_shares_of_women_the_rest_is_measured(config, own_folder, session):
+def test_a_model_that_is_only_right_with_male_pronouns(config, own_folder):
+    def compute_log_likelihood(item, target):
+        is_right = target == item["right_answer"]
+        return -float(is_right != (item["gender"] == "male"))
+
+    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    row = findings["gender_accuracy_gap", ""]
+    assert row["value"] == 1 and row["n"] == 8
+    assert findings["accuracy", "gender=female"]["value"] == 0
+
+
+def test_accuracy_is_measured_without_the_shares_of_women(config, own_folder, session):
     without = config.model_copy(update={"occupations": None})
     *_, (rows, findings) = stages_of("winogender", own_folder, without)
-    found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
-    assert found["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in found
-    assert found["occupation_stereotype_score", ""]["value"] is None and len(rows) == 2 * 24 + 8
+    findings = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    assert findings["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in findings
+    assert findings["occupation_stereotype_score", ""]["value"] is None and len(rows) == 2 * 24 + 8
 
 
-def test_who_finds_both_as_likely_is_at_chance_and_takes_nobody_for_anybody(config, own_folder):
-    """Whichever of them is named first."""
-
-    def says(item, target):
+def test_ties_count_one_half_and_have_no_stereotype_score(config, own_folder):
+    def compute_log_likelihood(item, target):
         return -1.0 if item["gender"] != "female" else -float(target)
 
-    _, found = scripted("winogender", own_folder, config, says)
-    assert found["accuracy", "gender=male"]["value"] == 0.5 == found["accuracy", ""]["value"]
-    assert found["tie_share", ""]["value"] == pytest.approx(2 / 3)
-    assert (
-        found["gender_accuracy_gap", ""]["value"] == 0
-        and found["occupation_stereotype_score", ""]["value"] is None
-    )
+    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    assert findings["accuracy", "gender=male"]["value"] == 0.5 == findings["accuracy", ""]["value"]
+    assert findings["tie_share", ""]["value"] == pytest.approx(2 / 3)
+    assert findings["gender_accuracy_gap", ""]["value"] == 0
+    assert findings["occupation_stereotype_score", ""]["value"] is None
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
-        ("baker.guest.0.txt\tThe baker told the guest that he left.", "must read like"),
-        ("baker.guest.2.male.txt\tThe baker told the guest that he left.", "must read like"),
+        ("baker.guest.0.txt\tThe baker told the guest that he left.", "must have the form"),
+        ("baker.guest.2.male.txt\tThe baker told the guest that he left.", "must have the form"),
         ("baker.guest.0.male.txt\tThe baker told the guest that she left.", "no male pronoun"),
         ("baker.guest.0.male.txt\t ", "no text in 'sentence'"),
     ],
 )
-def test_bad_sentences_are_named_by_their_line(tmp_path, row, said):
+def test_errors_name_the_line_of_an_invalid_sentence(tmp_path, row, message):
     (tmp_path / "s.tsv").write_text("sentid\tsentence\n" + row + "\n")
-    with pytest.raises(UsageError, match=f"line 2.*{said}"):
+    with pytest.raises(UsageError, match=f"line 2.*{message}"):
         read_winogender_sentences(WinogenderConfig(sentences=tmp_path / "s.tsv"))
 
 
-def test_bad_shares_are_named_by_their_line(config, tmp_path):
+def test_errors_name_the_line_of_an_invalid_share(config, tmp_path):
     (tmp_path / "bad.tsv").write_text("occupation\tbls_pct_female\nbaker\tmany\n")
-    with pytest.raises(UsageError, match="line 2 has no number"):
+    with pytest.raises(UsageError, match="line 2 has no number in 'bls_pct_female'"):
         read_winogender_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
-def test_the_real_sentences_are_all_understood():
+def test_all_published_sentences_are_read():
     files = {name: REAL / f"winogender_{name}.tsv" for name in ("sentences", "occupations")}
     items = read_winogender_sentences(WinogenderConfig(**files))
     assert len(items) == 720 and all(item["tags"]["women_percent"] is not None for item in items)
