@@ -1,0 +1,78 @@
+"""Run flows from Python, as the commands of the same names do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hallmark.flows.runs import Run, open_run
+
+
+def run(
+    config: str | Mapping[str, Any] = "demo",
+    overrides: Sequence[str] = (),
+    *,
+    until: str | None = None,
+    start: str | None = None,
+    store: str | None = None,
+    only: Sequence[str] | None = None,
+) -> Run:
+    """Curate a corpus, train a model on it and audit the model.
+
+    Args:
+        config: A config file, the name of a bundled config, or the config itself.
+        overrides: Settings that replace those of the config: "pretrain.train.steps=100".
+        until: The last stage to run; by default all run.
+        start: The checkpoint to continue training from, as ``audit`` takes it.
+        store: The store to use instead of the config's.
+        only: The audits to run; by default all.
+
+    Returns:
+        The run, with its tables and artifacts.
+    """
+    return _call_flow(
+        "pipeline",
+        store,
+        {"config": config, "overrides": overrides, "until": until, "start": start},
+        only,
+    )
+
+
+def audit(
+    checkpoint: str,
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    store: str | None = None,
+    only: Sequence[str] | None = None,
+) -> Run:
+    """Audit a checkpoint of Hallmark's, or a Hugging Face folder of a language model.
+
+    Args:
+        checkpoint: RUN, RUN@STEP, the name of a checkpoint artifact, or a folder.
+        config: A config with the settings of the audits; by default that of the run that trained
+            the checkpoint.
+        overrides: Settings that replace those of the config.
+        store: The store to use instead of the config's.
+        only: The audits to run; by default all.
+
+    Returns:
+        The run, with its tables and artifacts.
+    """
+    parameters = {"checkpoint": checkpoint, "config": config, "overrides": overrides}
+    return _call_flow("audit", store, parameters, only)
+
+
+def _call_flow(
+    name: str, store: str | None, parameters: dict[str, Any], only: Sequence[str] | None
+) -> Run:
+    from hallmark.flows.flow_registry import get_flow
+    from hallmark.flows.run_recording import resolve_flow_arguments
+
+    resolved = resolve_flow_arguments(
+        **{key: value for key, value in parameters.items() if key != "only"}, store=store
+    )
+    if only is not None:
+        parameters["only"] = tuple(only)
+    run_id = get_flow(name)(**parameters, store=store)
+    return open_run(run_id, resolved.store)
