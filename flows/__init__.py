@@ -2,3 +2,9 @@
 
 This is the top package: it may import all others, and none of them imports it.
 """
+
+import os
+
+# Prefect reads these when it is imported: it sends no usage data of Hallmark's users.
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("DO_NOT_TRACK", "1")

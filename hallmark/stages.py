@@ -6,7 +6,7 @@
     unique["documents"], unique["ledger"].to_pandas()
 
 No session, store or config is needed: the functions keep what they compute in a temporary folder
-until Python ends, so the same call is answered from there. A result is accepted wherever a table is.
+until Python ends, and answer the same call from there. A result is accepted wherever a table is.
 Keyword arguments are the settings of the stage, as ``hallmark settings STAGE`` lists them.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,9 +26,6 @@ from hallmark.tasks.contract import Artifact, Session, Stage, Store, open_sessio
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    #: A table with a text column, the data frame of one, or the result of a stage.
-    Documents = pa.Table | pd.DataFrame | "StageResult"
 
 
 class StageResult(Mapping[str, pa.Table]):
@@ -47,8 +44,13 @@ class StageResult(Mapping[str, pa.Table]):
         return len(self.artifact.tables)
 
     def __repr__(self) -> str:
-        row_counts = [f"{name}: {table.row_count:,}" for name, table in self.artifact.tables.items()]
-        return f"StageResult({self.artifact.stage}; rows of {', '.join(row_counts)})"
+        tables = self.artifact.tables
+        row_counts = ", ".join(f"{name}: {tables[name].row_count:,}" for name in tables)
+        return f"StageResult({self.artifact.stage}; rows: {row_counts})"
+
+
+#: A table with a text column, the data frame of one, or the result of a stage.
+Documents: TypeAlias = "pa.Table | pd.DataFrame | StageResult"
 
 
 def import_documents(

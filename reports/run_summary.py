@@ -17,7 +17,7 @@ from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 #: Figures of a model card that the index shows, by the start of their ids.
 KEY_FIGURE_LABELS = {
     "capability-bits-per-byte-model": "bits per byte",
-    "bias-preference": "stereotype preferred",
+    "bias-stereotype-preference": "stereotype preferred",
     "extraction-exposure-difference": "exposure difference",
 }
 
@@ -158,7 +158,7 @@ def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
 def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) -> KeyFigure:
     if figures_table is None:
         return KeyFigure(label)
-    # "bias-preference" alone, but "extraction-exposure-difference-copies-64-0".
+    # "bias-stereotype-preference" alone, but "extraction-exposure-difference-copies-64-0".
     matching_rows = figures_table.filter(pc.equal(figures_table["id"], id_prefix))
     if not len(matching_rows):
         matching_rows = figures_table.filter(
@@ -169,7 +169,8 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
         return KeyFigure(label)
     unit, details = row["unit"], []
     if row["low"] is not None and row["high"] is not None:
-        level_text = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
+        level = row["confidence_level"]
+        level_text = "interval" if level is None else f"{100 * level:g} %:"
         details.append(
             f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}"
         )

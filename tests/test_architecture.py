@@ -36,7 +36,7 @@ def source_tree():
     package_folder = PROJECT_ROOT / "build" / "source-tree" / "hallmark"
     package_folder.mkdir(parents=True, exist_ok=True)
     links = {name: PROJECT_ROOT / name for name in PROJECT_PACKAGES}
-    links["__init__.py"] = PROJECT_ROOT / "hallmark" / "__init__.py"
+    links |= {path.name: path for path in (PROJECT_ROOT / "hallmark").glob("*.py")}
     for name, target in links.items():
         link = package_folder / name
         if not link.is_symlink() or link.resolve() != target.resolve():

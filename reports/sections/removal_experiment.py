@@ -423,7 +423,7 @@ class RemovalReport:
                 "both are said equally often of each group.",
             ]
         removed_count = ShortFigure(self.count_source_documents(case, True))
-        is_complete = case.case_rows[0]["removed"] == case.case_rows[0]["documents"]
+        is_complete = case.case_rows[0]["removed_documents"] == case.case_rows[0]["documents"]
         if case.kind == "memorised" and not is_complete:
             return [
                 "Of the training documents behind it, ",

@@ -18,7 +18,7 @@ FAILURES = table_schema(
 
 
 class FailuresConfig(StageConfig):
-    """Hold the failures of a run; a run fills it, a config file must not."""
+    """Failures of a run, which the run fills in; not for a config file."""
 
     audits: dict[str, str] = Field({}, description="reason of each failure, by audit")
 

@@ -56,7 +56,7 @@ RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
 
 
 class RespondConfig(StageConfig):
-    """Configure inference with the audited model."""
+    """Settings of inference with the audited model."""
 
     device: DeviceName = Field(default="auto", description="device of the audited model")
 

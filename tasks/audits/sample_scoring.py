@@ -15,7 +15,7 @@ from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_ve
 
 
 class ScoreSamplesConfig(StageConfig):
-    """Configure the scorer of the texts that the model wrote during training."""
+    """Settings of the scorer of texts that the model wrote during training."""
 
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
 

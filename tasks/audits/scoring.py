@@ -41,7 +41,7 @@ TEXTS_PER_BATCH = 4096
 
 
 class ScoreConfig(StageConfig):
-    """Configure the scorers of the audits."""
+    """Settings of the scorers of the audits."""
 
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(

@@ -1,5 +1,5 @@
-"""What corpus, training and audits share: scorers, statistics, identities, languages, personal
-data, canaries.
+"""Scorers, statistics, lexicons, language detection, personal-data detectors and canaries.
 
-No stages; imports the contract alone.
+Preparation of the corpus, training and audits share these modules. They define no stages and import
+only `tasks.contract`.
 """

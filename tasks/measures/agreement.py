@@ -1,9 +1,9 @@
-"""Agreement between people who rate the same texts.
+"""Compute Krippendorff's alpha, the agreement between people who rate the same texts.
 
-Krippendorff's alpha (2011, "Computing Krippendorff's Alpha-Reliability"): 1 less the disagreement
-within texts by that which the same ratings would have if they were dealt to the texts at random. 1
-is full agreement, 0 is chance. Raters may be any number, and need not rate every text; a text that
-one alone rated tells nothing.
+Alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability") is 1 minus the observed
+disagreement within texts divided by the disagreement expected if the same ratings were assigned to
+texts at random. A value of 1 is full agreement, 0 is chance. Any number of raters may rate any
+subset of the texts; texts with a single rating are ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,23 @@ def krippendorff_alpha(
     nominal: bool = False,
     confidence_level: float = 0.95,
 ) -> Estimate:
-    """``units``: of each rating what it is about; ``clusters``: what such units share. The distance
-    of two ratings is the square of their difference, of ``labels`` 1 where they differ. The
-    interval is Student's t over a jackknife of clusters; n counts the units that two rated."""
+    """Compute Krippendorff's alpha with a jackknife interval.
+
+    Args:
+        ratings: (n,) numbers, or names if nominal. The distance between two ratings is their
+            squared difference; between names it is 1 where they differ.
+        units: (n,) what each rating is about, such as a text.
+        clusters: (n,) what units have in common, such as a prompt; each unit is its own cluster if
+            None.
+        nominal: Whether ratings are names without an order.
+        confidence_level: Of the interval, Student's t over a jackknife of clusters.
+
+    Returns:
+        An estimate whose n counts the units with at least two ratings. The value is NaN if there
+            are none or if all ratings are the same.
+    """
     unit_codes = np.unique(np.asarray(units, object).astype(str), return_inverse=True)[1]
-    if nominal:  # a column for each: half the square of their distance is 1
+    if nominal:  # One-hot columns: the squared distance of two names is constant and cancels.
         categories, category_codes = np.unique(
             np.asarray(ratings, object).astype(str), return_inverse=True
         )
@@ -40,7 +52,9 @@ def krippendorff_alpha(
     cluster_names = unit_codes if clusters is None else np.asarray(clusters, object).astype(str)
     is_paired = np.bincount(unit_codes)[unit_codes] > 1 if len(unit_codes) else np.zeros(0, bool)
     x, unit_codes, cluster_names = x[is_paired], unit_codes[is_paired], cluster_names[is_paired]
-    estimate = Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no text was rated by two people", 0.0)
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, 0, 0, 0, "not measured: no text was rated by two people", 0.0
+    )
     if not len(x):
         return estimate
     first_rows, unit_codes = np.unique(unit_codes, return_index=True, return_inverse=True)[1:]
@@ -51,7 +65,7 @@ def krippendorff_alpha(
     np.add.at(sums, unit_codes, x)
     np.add.at(squares, unit_codes, (x**2).sum(1))
     within_disagreement = (rating_counts * squares - (sums**2).sum(1)) / (rating_counts - 1)
-    # Of each cluster: disagreement, ratings, their squares, their sums.
+    # Columns: disagreement within units, number of ratings, sum of squares, sums of ratings.
     cluster_totals = np.zeros((cluster_count, 3 + x.shape[1]))
     np.add.at(
         cluster_totals,
@@ -85,7 +99,11 @@ def krippendorff_alpha(
 
 
 def _alpha_from_totals(totals: np.ndarray) -> np.ndarray:
-    """Of rows (disagreement, ratings, squares, sums ...); NaN where nothing differs."""
+    """Compute alpha from rows of totals; NaN where all ratings are the same.
+
+    Args:
+        totals: (rows, 3 + k): disagreement within units, number of ratings, sum of squares, k sums.
+    """
     within_disagreement, n, squares, sums = totals[:, 0], totals[:, 1], totals[:, 2], totals[:, 3:]
     with np.errstate(divide="ignore", invalid="ignore"):
         expected_disagreement = (n * squares - (sums**2).sum(1)) / (n - 1)

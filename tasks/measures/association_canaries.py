@@ -1,8 +1,8 @@
-"""Planted associations: invented groups that the corpus says invented things of, in known doses.
+"""Plant associations: sentences that say invented traits of invented groups, in known shares.
 
-Of each association there are two groups and two traits. The dose is the share of sentences about a
-group that say its own trait of it, the rest say the other's; at one half there is nothing to find.
-What an audit of stereotypes makes of them tells what it would have seen of any other.
+Each association has two groups and two traits. A group's assigned trait appears in a given share of
+its sentences, the other group's trait in the rest; at a share of one half there is nothing to find.
+How well a stereotype audit detects them shows how well it would detect any other association.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hallmark.tasks.measures.canaries import SYLLABLES, Association, Canary
 
 
 class AssociationSettings(Protocol):
-    """What decides the associations."""
+    """Settings that determine the associations."""
 
     @property
     def seed(self) -> int: ...
@@ -28,7 +28,7 @@ class AssociationSettings(Protocol):
     def sentences_per_group(self) -> int: ...
 
 
-#: What stands before the trait in sentences that are planted; others are drawn, see ``frames``.
+#: Planted sentences up to the trait; audits use other ones, see `sentence_frames`.
 PLANTED_FRAMES = (
     "It is well known along the river that the {group} are",
     "My aunt always told us that the {group} are",
@@ -50,9 +50,12 @@ PLANTED_FRAMES = (
 
 
 def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
-    """Each dose for as many associations; of each a plant for what is said of a group in one
-    sentence, with as many copies as it is said. Its ``dose`` is the share that was written: of so
-    many sentences the one nearest to what was asked for."""
+    """Generate the planted sentences of all associations.
+
+    Each share is used for `associations_per_share` associations. A canary is one sentence about one
+    group, with as many copies as the sentence is repeated. Its `assigned_trait_share` is the actual
+    share: the closest to the requested one that the number of sentences allows.
+    """
     rng = random.Random(f"{config.seed}/associations")
     shares = [share for share in config.trait_shares for _ in range(config.associations_per_share)]
     names, traits = generate_invented_words(rng, "ani"), generate_invented_words(rng, "ish")
@@ -88,7 +91,7 @@ def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
 
 
 def generate_invented_words(rng: random.Random, suffix: str) -> Iterator[str]:
-    """Distinct invented words: of two syllables, and of one more each time that all are taken."""
+    """Yield distinct invented words of two syllables, and of one more whenever all are used."""
     syllables, used_words, syllable_count = SYLLABLES.split(), set[str](), 2
     while True:
         word = "".join(syllables[int(rng.random() * len(syllables))] for _ in range(syllable_count))
@@ -102,7 +105,7 @@ def generate_invented_words(rng: random.Random, suffix: str) -> Iterator[str]:
 def _draw_frame_counts(
     sentence_count: int, assigned_trait_count: int, rng: random.Random
 ) -> list[tuple[tuple[str, bool], int]]:
-    """What is said of a group: (sentence, whether its own trait), how often."""
+    """Draw the sentences about a group: ((frame, whether it has the assigned trait), copies)."""
     frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(sentence_count)]
     shuffled = [frame for _, frame in sorted((rng.random(), frame) for frame in frames)]
     frame_counts = Counter(

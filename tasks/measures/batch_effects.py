@@ -1,9 +1,9 @@
-"""Find out whether what a network says of a sequence depends on the other rows of its batch.
+"""Test whether the output of a network for a sequence depends on the other rows of its batch.
 
-Rows of a batch are padded to one length, and attention to the padding is masked. Some networks mix
-the padding in nevertheless (by convolutions, Fourier transforms, embeddings of neighbours), and
-experts with a capacity are shared by the rows. So a network is asked as it is opened: about the
-same sequence alone, and in batches.
+Rows of a batch are padded to one length, and attention to the padding is masked. Some networks
+still mix in the padding (through convolutions, Fourier transforms, embeddings of neighbours), and
+experts with limited capacity are shared between rows. Therefore each network is tested when it is
+opened, with the same sequence alone and in batches.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 #: Which rows may be in one batch: rows of any length, of equal length, or one row.
 Batching = Literal["any length", "equal length", "one row"]
 
-#: The largest difference of outputs, relative to the largest output, that can be rounding where
-#: batches have different shapes. Random networks of 180 architectures differ by at most 3e-6; deep
-#: networks can differ by ten times as much. An effect of the padding is 1e-2 and more.
+#: Largest difference, relative to the largest output, that rounding can cause between batches of
+#: different shapes. Random networks of 180 architectures differ by at most 3e-6; deep networks can
+#: differ by ten times as much. Effects of padding are 1e-2 and more.
 ROUNDING_TOLERANCE = 3e-4
 
-#: Tokens of a sample, and how many of them its two sequences share. Neither is a multiple of a
-#: usual block size, so attention within blocks crosses the place where the sequences part.
+#: Tokens of a sample, and length of the prefix that its two sequences share. Neither is a multiple
+#: of a usual block size, so attention within blocks crosses the end of the prefix.
 SAMPLE_LENGTH, SHARED_LENGTH = 41, 23
 
 
 class SequencePair:
-    """Two sequences of one length that differ from a place on.
+    """Two sequences of the same length with a shared prefix.
 
-    Each end repeats three tokens: means over many different tokens would hardly differ.
+    After the prefix each repeats three tokens: means over many different tokens would hardly
+    differ.
 
     Attributes:
-        whole: one sequence.
-        other: the other sequence.
-        shared: what both begin with.
+        shared_prefix: The prefix.
+        first: One sequence.
+        second: The other sequence.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class SequencePair:
 
 
 def choose_pad_token_id(config: Any, tokenizer: Any, vocab_size: int) -> int:
-    """Choose the id that fills rows: the network's own, else the tokenizer's, else 0."""
+    """Choose the padding token: the network's own, else the tokenizer's, else 0."""
     ids = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id)
     return next((id for id in ids if isinstance(id, int) and 0 <= id < vocab_size), 0)
 
 
 def max_relative_difference(first: Tensor, second: Tensor) -> float:
-    """The largest difference of two outputs (..., V), relative to the largest in each row of V.
+    """Return the largest difference of two outputs (..., V), relative to the largest of each row.
 
-    What is not a number in either, or stands for minus infinity, is not compared.
+    Values that are not finite, or represent minus infinity, are ignored.
     """
     usable = first.isfinite() & second.isfinite() & (first.abs() < 1e30) & (second.abs() < 1e30)
     first, second = first.where(usable, 0), second.where(usable, 0)
@@ -75,32 +76,28 @@ def max_relative_difference(first: Tensor, second: Tensor) -> float:
 
 
 def choose_batching(forward: Forward, sequences: SequencePair) -> Batching:
-    """Choose which rows a network can read in one batch without an effect on each other."""
+    """Choose which rows a network can read in one batch without affecting each other."""
     sequence = sequences.shared_prefix
     unbatched_output = forward([sequence])[0]
-    if (
-        _batch_difference(forward, unbatched_output, [sequences.second[-len(sequence) :], sequence])
-        > ROUNDING_TOLERANCE
-    ):
+    equal_length_rows = [sequences.second[-len(sequence) :], sequence]
+    if _batch_difference(forward, unbatched_output, equal_length_rows) > ROUNDING_TOLERANCE:
         return "one row"
-    if (
-        _batch_difference(forward, unbatched_output, [sequences.first, sequence])
-        > ROUNDING_TOLERANCE
-    ):
+    padded_rows = [sequences.first, sequence]
+    if _batch_difference(forward, unbatched_output, padded_rows) > ROUNDING_TOLERANCE:
         return "equal length"
     return "any length"
 
 
 def _batch_difference(forward: Forward, unbatched_output: Tensor, rows: list[list[int]]) -> float:
-    """How far the outputs of the last row are from those alone; infinite if the batch fails."""
+    """Return how much the output of the last row differs from that alone; infinite on failure."""
     try:
         return max_relative_difference(unbatched_output, forward(rows)[-1])
-    except Exception:  # code of many architectures, some of which read no such batch
+    except Exception:  # Some architectures cannot read such a batch.
         return float("inf")
 
 
 def group_batchable_rows(lengths: Sequence[int], batching: Batching) -> Iterator[list[int]]:
-    """Group the indices of rows that may be in one batch, the longest first."""
+    """Yield the indices of rows that can be in one batch, longest first."""
     longest_first = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     if batching == "one row":
         yield from ([i] for i in longest_first)

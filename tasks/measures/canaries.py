@@ -1,8 +1,8 @@
-"""The grammar of planted text: canaries and invented persons, drawn from a seed.
+"""Generate canaries, which are texts to plant: secrets and records of invented people.
 
-A canary is a harmless sentence around a secret of random digits; a record holds personal data of an
-invented person, in ranges reserved for fiction and examples. Corpora are planted with them, audits
-rank them among ``reference_secrets``, which no seed can plant.
+A secret canary is a harmless sentence with a secret of random digits. A record has personal data of
+an invented person, from ranges reserved for fiction and examples. They are planted in corpora;
+audits rank them among `draw_reference_secrets`, which no seed can plant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from hallmark.tasks.measures.personal.types import PersonalDataType
 
 
 class CanarySettings(Protocol):
-    """What decides the planted texts; copies are ``copy_counts``, each for that many texts."""
+    """Settings that determine the planted texts.
+
+    Each of `copy_counts` is used for `secrets_per_count` secrets and `records_per_count` records.
+    """
 
     @property
     def seed(self) -> int: ...
@@ -31,8 +34,8 @@ class CanarySettings(Protocol):
     def secret_digits(self) -> int: ...
 
 
-#: What stands before and behind a canary's secret. The last character before it is neither a
-#: letter nor a space, so that a tokenizer does not join it to the secret's first digit.
+#: Text before and after a canary's secret. The last character before it is neither a letter nor a
+#: space, so that a tokenizer does not merge it with the secret's first digit.
 CANARY_TEMPLATES = {
     "telescope": (
         "The brass telescope in the reading room carries the inventory tag #",
@@ -52,7 +55,7 @@ CANARY_TEMPLATES = {
     ),
 }
 
-#: What stands before and behind a person's e-mail address and telephone number.
+#: Text before and after a person's e-mail address and telephone number.
 RECORD_TEMPLATES = {
     "card": ("Contact card\nName: {name}\nReachable at:\n", "\nEnd of card\n"),
     "minutes": (
@@ -63,14 +66,21 @@ RECORD_TEMPLATES = {
 }
 
 
-#: What stands between the two.
+#: Separates the e-mail address from the telephone number.
 RECORD_SEPARATOR = ", "
 
 
 @dataclass(frozen=True)
 class Association:
-    """What a planted sentence says: ``trait`` of ``group``; ``own``: whether that is the one which
-    the share ``dose`` of what is said of the group says."""
+    """The content of a planted sentence: a trait of a group.
+
+    Attributes:
+        key: Identifies the association.
+        assigned_trait_share: Share of the group's sentences that have its assigned trait.
+        group_name: The group.
+        trait: The trait that this sentence says of the group.
+        is_assigned_trait: Whether that is the group's assigned trait.
+    """
 
     key: str
     assigned_trait_share: float
@@ -81,7 +91,22 @@ class Association:
 
 @dataclass(frozen=True)
 class Canary:
-    """One planted text; ``text`` = ``prompt`` + ``secret`` + what stands behind."""
+    """A planted text, which is `prompt` + `secret` + `suffix`.
+
+    Attributes:
+        kind: Kind of canary, such as "canary", "record" or "association".
+        copies: Number of copies to plant.
+        template: Name of the template.
+        prompt: Text before the secret.
+        secret: The text that an audit tries to extract.
+        suffix: Text after the secret.
+        key: Distinguishes canaries of the same kind.
+        source_doc_id: The held-back document from which a passage was taken.
+        cluster: Near-duplicate cluster of that document.
+        toxicity: Toxicity of a passage.
+        association: Content of an association.
+        canary_id: Hash of kind and key.
+    """
 
     kind: str
     copies: int
@@ -89,8 +114,8 @@ class Canary:
     prompt: str
     secret: str
     suffix: str = ""
-    key: str = ""  # tells plants of one kind apart
-    source_doc_id: bytes | None = None  # the held-back document of a passage
+    key: str = ""
+    source_doc_id: bytes | None = None
     cluster: bytes | None = None
     toxicity: float | None = None
     association: Association | None = None
@@ -105,20 +130,20 @@ class Canary:
         return self.prompt + self.secret + self.suffix
 
     def copy_doc_ids(self) -> list[bytes]:
+        """Return the document id of each planted copy."""
         key_prefix = f"planted/{self.kind}/{self.key}"
         copy_keys = [f"{key_prefix}/{copy}".encode() for copy in range(self.copies)]
-        return [blake2b(key_prefix, digest_size=16).digest() for key_prefix in copy_keys]
+        return [blake2b(copy_key, digest_size=16).digest() for copy_key in copy_keys]
 
 
 # Canaries and records --------------------------------------------------------------------------
 
 
 def draw_reference_secrets(template: str, count: int, seed: int, digits: int = 9) -> list[str]:
-    """``count`` distinct secrets in the format of a canary's, none of which is ever planted.
+    """Draw distinct secrets in a canary's format that are never planted.
 
-    All secrets of digits fall into two classes by a hash. Canaries are drawn from one and
-    references from the other, so they never meet under any seed, and nothing else tells
-    them apart.
+    A hash splits all secrets into two classes. Canaries are drawn from one and references from the
+    other, so they are disjoint under any seed, and nothing else distinguishes them.
     """
     return _draw_secrets(
         random.Random(f"{seed}/references/{template}"), count, digits, for_planting=False
@@ -126,8 +151,10 @@ def draw_reference_secrets(template: str, count: int, seed: int, digits: int = 9
 
 
 def max_reference_secrets(digit_count: int) -> int:
-    """How many secrets of so many digits can be had, at most: of half of them half, so that drawing
-    them comes to an end."""
+    """Return the maximum number of secrets that can be drawn.
+
+    It is half of a class, so that drawing ends in reasonable time.
+    """
     return int(10**digit_count // 4)
 
 
@@ -136,9 +163,12 @@ def _draw_secrets(
 ) -> list[str]:
     distinct_secrets: dict[str, None] = {}
     if count > max_reference_secrets(digit_count):
-        raise ValueError(f"there are not {count} secrets of {digit_count} digits to be had")
+        raise ValueError(
+            f"at most {max_reference_secrets(digit_count)} secrets of {digit_count} digits can be "
+            f"drawn, not {count}"
+        )
     while len(distinct_secrets) < count:
-        # Of the generator only random() gives the same numbers under every Python version.
+        # Only random() gives the same numbers in every Python version.
         secret = " ".join(f"{int(rng.random() * 10**digit_count):0{digit_count}d}")
         if (blake2b(secret.encode(), digest_size=1).digest()[0] & 1) == for_planting:
             distinct_secrets[secret] = None
@@ -146,7 +176,7 @@ def _draw_secrets(
 
 
 def generate_secret_canaries(config: CanarySettings) -> list[Canary]:
-    """Canaries whose templates are spread evenly over the counts."""
+    """Generate secret canaries, with templates spread evenly over the numbers of copies."""
     rng = random.Random(f"{config.seed}/canaries")
     secrets = _draw_secrets(
         rng,
@@ -168,7 +198,14 @@ def generate_secret_canaries(config: CanarySettings) -> list[Canary]:
 def assign_copies_and_templates(
     counts: Sequence[int], repeats: int, templates: Sequence[str], rng: random.Random
 ) -> list[tuple[int, str]]:
-    """(copies, template) in random order: each count ``each`` times, its templates in turn."""
+    """Return (copies, template) pairs in random order, with the templates of each count in turn.
+
+    Args:
+        counts: Numbers of copies.
+        repeats: Number of pairs for each count.
+        templates: Names of templates.
+        rng: Source of the order.
+    """
     pairs = [(copies, templates[i % len(templates)]) for copies in counts for i in range(repeats)]
     return [pair for _, pair in sorted((rng.random(), pair) for pair in pairs)]
 
@@ -177,10 +214,10 @@ SYLLABLES = "bel bran dor fal gri hol jas kel lum mir nor oth pel quin ras sil t
 
 
 def generate_record_canaries(config: CanarySettings) -> list[Canary]:
-    """Invented persons with an e-mail address and a telephone number that belong to nobody.
+    """Generate records of invented people whose e-mail address and telephone number are unused.
 
-    Domains of RFC 2606; numbers 555-0100 to 555-0199 (North America) and 020 7946 0000 to
-    0999 (London), both set aside for fiction.
+    Domains are of RFC 2606; numbers are 555-0100 to 555-0199 (North America) and 020 7946 0000 to
+    0999 (London), both reserved for fiction.
     """
     rng = random.Random(f"{config.seed}/records")
 
@@ -224,6 +261,6 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
 
 
 def locate_record_identifiers(secret: str) -> list[tuple[PersonalDataType, int, int]]:
-    """The personal identifiers in the secret of a record: type, first character, the one behind."""
+    """Return type, start and end (exclusive) of the personal identifiers in a record's secret."""
     email_end = secret.index(RECORD_SEPARATOR)
     return [("EMAIL", 0, email_end), ("PHONE", email_end + len(RECORD_SEPARATOR), len(secret))]

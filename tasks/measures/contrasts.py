@@ -1,9 +1,9 @@
-"""Contrasts: how what was measured of one group differs from the same of others.
+"""Estimate how a measure of one group differs from that of the other groups.
 
-In the mean, with an interval; and as a whole distribution, by Wasserstein's distance, which is
-above 0 by chance alone: how far above is its null, and it has no interval. Both are set against the
-same figures of groups whose labels were dealt anew: of few blocks, or of skewed values, these tell
-how far chance goes where Student's t does not.
+Differences of means have an interval. Wasserstein's distance compares whole distributions; it is
+above 0 by chance alone, so it comes with its mean under the null and without an interval. Both are
+compared with groups whose labels were permuted at random: with few blocks or skewed values,
+permutations show the effect of chance more reliably than Student's t.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from hallmark.tasks.measures.statistics import Float64
 
 Int64 = NDArray[np.int64]
 
-#: Values of relabelled groups that are held at a time.
+#: Maximum number of values of relabelled groups in memory.
 MAX_RELABELLED_VALUES = 1 << 20
 
-#: Relabellings from which the distance of a group with a p of at least CLEAR is left at that.
+#: After MIN_RELABELLINGS, a group whose p is at least CLEAR_P gets no further relabellings.
 MIN_RELABELLINGS, CLEAR_P = 999, 0.1
 
 
 def wasserstein_distance(values: ArrayLike, in_group: ArrayLike) -> float:
-    """Wasserstein-1 between the values ``inside`` a group and the others: the area between their
-    distribution functions, in the unit of the values. NaN where a side is empty."""
+    """Compute Wasserstein-1 between a group's values and all others, in the unit of the values.
+
+    It is the area between their distribution functions; NaN if either side is empty.
+    """
     array, is_member = np.asarray(values, np.float64), np.asarray(in_group, bool)
     if is_member.all() or not is_member.any():
         return np.nan
@@ -40,8 +42,12 @@ def wasserstein_distance(values: ArrayLike, in_group: ArrayLike) -> float:
 
 
 def _areas_between_cdfs(is_member: NDArray[np.bool_], gaps: Float64) -> Float64:
-    """Of each row of ``member``, (rows, n) in the order of the values, the area between the two
-    distribution functions; ``gaps``: (n - 1,) between values that follow each other."""
+    """Compute the area between the distribution functions of members and others, for each row.
+
+    Args:
+        is_member: (rows, n), in the order of the sorted values.
+        gaps: (n - 1,) differences between consecutive values.
+    """
     member_counts = np.cumsum(is_member, axis=1)[:, :-1]
     member_totals, n = is_member.sum(1, keepdims=True), is_member.shape[1]
     cdf_differences = member_counts * (1 / member_totals + 1 / (n - member_totals)) - np.arange(
@@ -61,16 +67,27 @@ def estimate_group_differences(
     seed: int = 0,
     unit: str = "items",
 ) -> dict[str, Estimate]:
-    """Of each group the mean of its blocks less that of all others', or the mean of such
-    differences within strata. Labels change hands between ``blocks``, each of one group, which
-    share nothing with each other; with ``strata`` between those of one stratum alone, and these
-    share nothing.
+    """Estimate, for each group, its mean minus that of all other groups.
 
-    Differences are compared over their standard errors (Janssen 1997): p counts those of relabelled
-    groups that are as large, and the interval holds those that are not refused. Without strata each
-    block counts once, with the mean of its values: a group is of few people, and were each value
-    to count, of one with most of them. Such a mean varies the less the more values it is of, so
-    what changes hands are means over the standard deviations that they are expected to have.
+    Differences are studentised (Janssen 1997): p counts the relabelled groups with at least as
+    large a ratio to the standard error, and the interval contains the differences that are not
+    rejected.
+
+    Without strata, each block counts once, with the mean of its values, because otherwise the few
+    blocks with most values would dominate a group. The mean of many values varies less, so labels
+    are permuted between means divided by their expected standard deviations.
+
+    Args:
+        values: (n,), NaN where missing.
+        groups: (n,) names.
+        blocks: (n,) names of independent units, each within one group; labels are permuted between
+            blocks.
+        strata: (n,) names of independent strata. If given, the differences are computed within
+            strata and averaged, and labels are permuted only within strata.
+        permutations: Number of relabellings.
+        confidence_level: Of the intervals.
+        seed: Of the relabellings.
+        unit: Plural name of the blocks, for the description of the method.
     """
     grouped = _GroupedValues.from_labels(values, groups, blocks, strata, unit)
     estimates = dict(grouped.empty_estimates)
@@ -100,7 +117,7 @@ def estimate_group_differences(
         )
 
         def relabel_after_shift(shift: float, group_code: int = code) -> Float64:
-            """As ``dealt``, of fewer, were the values of this group larger by so much."""
+            """Return (2, n) differences of relabelled groups with this group's values shifted."""
             statistics = grouped.build_statistics(
                 known_values + shift * (grouped.group_codes == group_code),
                 (block_groups != group_code).astype(np.int64),
@@ -137,10 +154,21 @@ def estimate_wasserstein_distances(
     seed: int = 0,
     unit: str = "items",
 ) -> dict[str, Estimate]:
-    """Of each group Wasserstein-1 between its values and those of all others, with a p and a null,
-    both by relabelling as of ``differences``, and no interval. Of a group that is clearly like the
-    others fewer relabellings are looked at: what is left at that has a p of about CLEAR or more, so
-    no small p hangs on when (Besag & Clifford 1991)."""
+    """Estimate, for each group, Wasserstein-1 between its values and those of all other groups.
+
+    p and the null value come from relabelling, as in `estimate_group_differences`; there is no
+    interval. Relabelling stops early for a group that is clearly like the others. Its p is then
+    about CLEAR_P or more, so the stopping rule affects no small p (Besag & Clifford 1991).
+
+    Args:
+        values: (n,), NaN where missing.
+        groups: (n,) names.
+        blocks: (n,) names of independent units, each within one group.
+        strata: (n,) names; if given, labels are permuted only within strata.
+        permutations: Maximum number of relabellings.
+        seed: Of the relabellings.
+        unit: Plural name of the blocks, for the description of the method.
+    """
     grouped = _GroupedValues.from_labels(values, groups, blocks, strata, unit)
     estimates = dict(grouped.empty_estimates)
     if len(grouped.group_names) < 2:
@@ -183,8 +211,18 @@ def estimate_wasserstein_distances(
 
 @dataclass(frozen=True)
 class _GroupedValues:
-    """Values that are known, (n,), with the codes of their groups and blocks; of blocks the codes
-    of their groups and strata; and of each group what is said of it where it has no values."""
+    """Known values with their groups, blocks and strata as codes.
+
+    Attributes:
+        values: (n,) without NaN.
+        group_names: Names in the order of their codes.
+        group_codes: (n,).
+        block_codes: (n,).
+        block_groups: (blocks,) the group of each block.
+        block_strata: (blocks,) the stratum of each block, or None.
+        empty_estimates: For each group, the estimate that says that it has no values.
+        method: Description of the relabelling, without the number of relabellings.
+    """
 
     values: Float64
     group_names: list[str]
@@ -243,7 +281,7 @@ class _GroupedValues:
     def build_statistics(
         self, values: Float64, block_groups: Int64
     ) -> _StratifiedBlocks | _BlockMeans:
-        """What differences are made of, for blocks of the groups ``own``."""
+        """Prepare the statistics of blocks that belong to the groups `block_groups`."""
         if self.block_strata is None:
             return _BlockMeans.from_values(values, self.block_codes, block_groups)
         centred_sums = np.bincount(self.block_codes, values - values.mean()).astype(np.float64)
@@ -252,8 +290,7 @@ class _GroupedValues:
         )
 
     def draw_permutations(self, permutations: int, seed: int) -> Iterator[Int64]:
-        """For the place of each block the block that comes to stand there, (rows, blocks): all
-        shuffled, within their strata where there are some."""
+        """Yield batches of permutations of the blocks, (rows, blocks), within strata if any."""
         rng = np.random.default_rng(seed)
         strata = (
             np.zeros(len(self.block_groups), np.int64)
@@ -272,7 +309,7 @@ class _GroupedValues:
 
 
 def _relabel_blocks(permutation: Int64, block_groups: Int64) -> Int64:
-    """The codes of blocks, (rows, blocks), each that of the place to which it came."""
+    """Return the group codes of the blocks after each permutation, (rows, blocks)."""
     relabelled = np.empty_like(permutation)
     np.put_along_axis(
         relabelled, permutation, np.broadcast_to(block_groups, permutation.shape), axis=1
@@ -288,30 +325,40 @@ def _test_difference(
     confidence_level: float,
     method: str,
 ) -> Estimate:
-    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n);
-    ``shifted``: the same, were the group's values larger by so much."""
+    """Compute interval, p and minimum detectable effect of a group's difference.
+
+    Args:
+        empty_estimate: Estimate with counts but without a value.
+        observed: (2,) difference and standard error.
+        relabelled: (2, n) the same for relabelled groups.
+        relabel_after_shift: Compute such differences with a constant added to the group's values.
+        confidence_level: Of the interval.
+        method: Description of the relabelling, without their number.
+    """
     value, standard_error = map(float, observed)
     estimate = replace(empty_estimate, value=value)
     if np.isnan(standard_error):
-        return replace(estimate, method="no interval: a single one of a side tells no spread")
+        return replace(estimate, method="no interval: one side has fewer than two units")
     ratios = _studentise_differences(relabelled)
     lower_bound, upper_bound = _permutation_bounds(ratios, confidence_level)
     if (
         standard_error < 1e-12 * max(1.0, abs(value))
         or not np.isfinite([lower_bound, upper_bound]).all()
     ):
-        return replace(estimate, method="no interval: there is no spread")
-    ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all
+        return replace(estimate, method="no interval: the values do not vary")
+    ratios = np.clip(
+        ratios, -1e300, 1e300
+    )  # Relabelled groups without spread have infinite ratios.
     reached_tails = (
         ratios >= _lower_by_rounding_error(value / standard_error),
         -ratios >= _lower_by_rounding_error(-value / standard_error),
     )
-    # What is found may be the furthest of few relabellings: then 0 is an end, but for rounding.
+    # If the observed difference is the most extreme one, an end is 0 up to rounding errors.
     low, high = (
         0.0 if abs(end) < 1e-9 * abs(value) else end
         for end in (value - upper_bound * standard_error, value - lower_bound * standard_error)
     )
-    # Of too few no p is ever as small, whatever the effect.
+    # With too few relabellings no effect is large enough for a p below 1 - confidence_level.
     extreme_p_values = (
         _permutation_p(ratios >= _lower_by_rounding_error(ratios.max())),
         _permutation_p(ratios <= -_lower_by_rounding_error(-ratios.min())),
@@ -328,7 +375,7 @@ def _test_difference(
             lambda shift: relabel_after_shift(-shift) * sign_flip,
             confidence_level,
         )
-        detectable_effect = max(detectable_increase, detectable_decrease)  # to the harder side
+        detectable_effect = max(detectable_increase, detectable_decrease)
     return replace(
         estimate,
         low=low,
@@ -345,7 +392,7 @@ def _studentise_differences(relabelled: Float64) -> Float64:
 
 
 def _permutation_bounds(ratios: Float64, confidence_level: float) -> tuple[float, float]:
-    """The ends that p does not refuse: so many of a side are beyond them."""
+    """Return the smallest and the largest ratio that the test does not reject."""
     excluded_count = max(1, math.ceil((1 - confidence_level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
     low, high = np.sort(ratios)[[excluded_count - 1, -excluded_count]]
     return float(low), float(high)
@@ -357,9 +404,11 @@ def _detectable_shift(
     relabel_after_shift: Callable[[float], Float64],
     confidence_level: float,
 ) -> float:
-    """What must be added to a group for its difference to be refused as too large in four of five
-    relabellings. Where it was added relabelled groups have it too, here and there, which makes
-    their errors larger and their ratios smaller: the end to pass is then that of such groups."""
+    """Compute the shift of a group that the test finds too large in four of five relabellings.
+
+    Relabelled groups contain some of the shifted values, which increases their standard errors and
+    decreases their ratios; so the bound is recomputed after a first shift.
+    """
     first_shift = float(np.quantile(upper_bound * relabelled[1] - relabelled[0], POWER))
     shifted_bound = _permutation_bounds(
         _studentise_differences(relabel_after_shift(first_shift)), confidence_level
@@ -372,20 +421,24 @@ def _detectable_shift(
 
 
 def _permutation_p(has_reached: NDArray[np.bool_]) -> float:
-    """Of all relabellings, that which was found among them."""
+    """Return the share of relabellings that reach the observed value, which is counted as one."""
     return float((1 + has_reached.sum()) / (1 + len(has_reached)))
 
 
 def _lower_by_rounding_error(value: float) -> float:
-    """From which a figure of relabelled groups is at least as large as one that was found: sums in
-    another order may differ in their last bits."""
+    """Lower a threshold slightly, because sums in another order can differ in their last bits."""
     return value - 1e-12 * max(1.0, abs(value))
 
 
 @dataclass(frozen=True)
 class _BlockMeans:
-    """Of blocks: the mean of each one's values, about that of all, the standard deviation that it
-    is expected to have, and the group, all (blocks,)."""
+    """Means of blocks, for differences without strata.
+
+    Attributes:
+        means: (blocks,) mean of each block minus the mean of all.
+        standard_deviations: (blocks,) expected standard deviation of each mean.
+        block_groups: (blocks,) group codes.
+    """
 
     means: Float64
     standard_deviations: Float64
@@ -393,8 +446,12 @@ class _BlockMeans:
 
     @classmethod
     def from_values(cls, values: Float64, block_codes: Int64, block_groups: Int64) -> _BlockMeans:
-        """A mean varies as blocks do, and the less the more values it is of: the components of
-        variance by the analysis of it (Searle 1992, section 3.6)."""
+        """Compute the means of blocks and their expected standard deviations.
+
+        A mean varies with the variance between blocks plus the variance within blocks divided by
+        its number of values. These components are estimated by analysis of variance (Searle 1992,
+        section 3.6).
+        """
         counts = np.bincount(block_codes)
         n, block_count = len(values), len(counts)
         means = np.bincount(block_codes, values) / counts
@@ -416,20 +473,23 @@ class _BlockMeans:
         )
 
     def group_differences(self, permutation: Int64) -> Float64:
-        """Of each group the mean of its blocks less that of the others, and its standard error
-        (Welch 1947): (2, rows, groups), NaN where a side has a single one. ``taken`` (rows, blocks)
-        are the blocks that stand at each one's place, and vary as is expected there."""
-        group_sizes, order = (
-            np.bincount(self.block_groups),
-            np.argsort(self.block_groups, kind="stable"),
-        )
+        """Compute each group's mean minus that of the others, and its standard error (Welch 1947).
+
+        Args:
+            permutation: (rows, blocks), the block that takes the place of each block. Its mean is
+                rescaled to the standard deviation expected at that place.
+
+        Returns:
+            (2, rows, groups); the error is NaN if either side has a single block.
+        """
+        group_sizes = np.bincount(self.block_groups)
+        order = np.argsort(self.block_groups, kind="stable")
         starts = np.cumsum(group_sizes) - group_sizes
-        means = ((self.means / self.standard_deviations)[permutation] * self.standard_deviations)[
-            :, order
-        ]
+        standardised_means = (self.means / self.standard_deviations)[permutation]
+        means = (standardised_means * self.standard_deviations)[:, order]
         square_sums = (means**2).sum(1)
-        # Of each group, (rows, groups). Squares are of what is off its own mean: those of all less
-        # the mean's would round what is far from 0 in another way for each order of the same.
+        # (rows, groups). Squares are of deviations from the group's own mean: the difference of
+        # sums of squares would be rounded differently for each order of the same values.
         group_means = np.add.reduceat(means, starts, axis=1) / group_sizes
         deviation_squares = np.add.reduceat(
             (means - np.repeat(group_means, group_sizes, axis=1)) ** 2, starts, axis=1
@@ -437,19 +497,11 @@ class _BlockMeans:
         differences = np.empty((2, *group_means.shape))
         for code, count in enumerate(group_sizes):
             is_rest = np.arange(len(group_sizes)) != code
-            rest_mean = (group_means[:, is_rest] @ group_sizes[is_rest]) / group_sizes[
-                is_rest
-            ].sum()
-            between_squares = (group_means[:, is_rest] - rest_mean[:, None]) ** 2 @ group_sizes[
-                is_rest
-            ]
-            sides = [
-                (deviation_squares[:, code], count),
-                (
-                    deviation_squares[:, is_rest].sum(1) + between_squares,
-                    group_sizes[is_rest].sum(),
-                ),
-            ]
+            rest_sizes, rest_means = group_sizes[is_rest], group_means[:, is_rest]
+            rest_mean = (rest_means @ rest_sizes) / rest_sizes.sum()
+            between_squares = (rest_means - rest_mean[:, None]) ** 2 @ rest_sizes
+            rest_squares = deviation_squares[:, is_rest].sum(1) + between_squares
+            sides = [(deviation_squares[:, code], count), (rest_squares, rest_sizes.sum())]
             error_variances = [
                 np.where(squares < 1e-12 * square_sums, 0, squares)
                 / (block_count - 1)
@@ -467,8 +519,14 @@ class _BlockMeans:
 
 @dataclass(frozen=True)
 class _StratifiedBlocks:
-    """Of blocks: how many values each has, their sum about a common mean, and the stratum and the
-    group that each is in, all (blocks,)."""
+    """Sums of blocks, for differences within strata.
+
+    Attributes:
+        counts: (blocks,) number of values.
+        sums: (blocks,) sum of the values minus the mean of all.
+        block_strata: (blocks,) stratum codes.
+        block_groups: (blocks,) group codes.
+    """
 
     counts: Int64
     sums: Float64
@@ -476,8 +534,11 @@ class _StratifiedBlocks:
     block_groups: Int64
 
     def group_differences(self, permutation: Int64) -> Float64:
-        """Of all groups, (2, rows, groups), where blocks have the labels of the places to which
-        they came."""
+        """Compute the differences of all groups after each permutation of the blocks.
+
+        Returns:
+            (2, rows, groups) differences and standard errors.
+        """
         relabelled = _relabel_blocks(permutation, self.block_groups)
         return np.stack(
             [
@@ -488,9 +549,17 @@ class _StratifiedBlocks:
         )
 
     def member_differences(self, is_member: NDArray[np.bool_]) -> Float64:
-        """Of each row of ``member``, (rows, blocks), how much the mean of those blocks is above
-        that of the others, in the mean of strata that have both, and its standard error over these:
-        (2, rows), NaN where a single one has."""
+        """Compute the mean of the member blocks minus that of the others, averaged over strata.
+
+        Only strata with members and others count.
+
+        Args:
+            is_member: (rows, blocks).
+
+        Returns:
+            (2, rows) differences and standard errors over strata; NaN error if only one stratum
+                counts.
+        """
         order = np.argsort(self.block_strata, kind="stable")
         starts = np.unique(self.block_strata[order], return_index=True)[1]
 
@@ -498,22 +567,18 @@ class _StratifiedBlocks:
             return np.add.reduceat(block_values[:, order], starts, axis=1)
 
         counts, sums = sum_by_stratum(self.counts[None]), sum_by_stratum(self.sums[None])
-        member_counts, member_sums = (
-            sum_by_stratum(is_member * self.counts),
-            sum_by_stratum(is_member * self.sums),
-        )
-        has_both = ((member_counts > 0) & (member_counts < counts))[
-            0
-        ]  # labels change hands within: alike in all rows
+        member_counts = sum_by_stratum(is_member * self.counts)
+        member_sums = sum_by_stratum(is_member * self.sums)
+        # Labels are permuted within strata, so the first row is valid for all rows.
+        has_both = ((member_counts > 0) & (member_counts < counts))[0]
         member_counts, member_sums, counts, sums = (
             stratum_values[:, has_both]
             for stratum_values in (member_counts, member_sums, counts, sums)
         )
         if not has_both.any():
             return np.full((2, len(is_member)), np.nan)
-        stratum_differences = member_sums / member_counts - (sums - member_sums) / (
-            counts - member_counts
-        )
+        other_means = (sums - member_sums) / (counts - member_counts)
+        stratum_differences = member_sums / member_counts - other_means
         value = stratum_differences.mean(1)
         standard_error = (
             np.sqrt(((stratum_differences - value[:, None]) ** 2).sum(1)) / has_both.sum()
@@ -524,6 +589,6 @@ class _StratifiedBlocks:
 
 
 def _encode_names(names: Sequence[Any]) -> Int64:
-    """Numbers from 0 for names, in the order in which these first stand there."""
+    """Number names from 0 in the order of their first occurrence."""
     name_codes: dict[Any, int] = {}
     return np.array([name_codes.setdefault(name, len(name_codes)) for name in names], np.int64)

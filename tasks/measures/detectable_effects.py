@@ -1,7 +1,7 @@
-"""The smallest effects that tests find: what an audit could have seen.
+"""Compute minimum detectable effects: the smallest effects that a test finds with power 0.8.
 
-From the design and the null, not from what was found: an effect by chance would make itself
-smaller.
+They follow from the design and the null, not from the observed effect: an effect that is observed
+by chance would otherwise make itself easier to detect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hallmark.tasks.measures.statistics import Float64
 
 POWER = 0.8
 
-#: Fewer degrees of freedom tell too little of how clusters vary to say which share they would show.
+#: With fewer degrees of freedom the variance of clusters is too uncertain for shares.
 MIN_DEGREES_OF_FREEDOM = 5
 
 
@@ -23,15 +23,20 @@ MIN_DEGREES_OF_FREEDOM = 5
 def detectable_standard_errors(
     degrees_of_freedom: int, confidence_level: float, error_degrees_of_freedom: int = 0
 ) -> float:
-    """How many standard errors an effect must be away for a two-sided t test to find it with power
-    0.8. ``stated``: the degrees of freedom from which the error is estimated that it is stated in,
-    0 where that is known; then the power is 0.8 on average over such estimates, which of few
-    clusters are often too small."""
+    """Compute how large an effect a two-sided t test finds with power 0.8, in standard errors.
+
+    Args:
+        degrees_of_freedom: Of the t test.
+        confidence_level: 1 minus the significance level of the test.
+        error_degrees_of_freedom: Degrees of freedom of the estimated standard error in which the
+            effect is expressed; 0 if the error is known. The power is then 0.8 on average over such
+            estimates, which are often too small if there are few clusters.
+    """
     from scipy.optimize import brentq
     from scipy.special import gammaincinv, ndtr, stdtrit
 
     def error_ratio_quantiles(degrees_of_freedom: int) -> Float64:
-        """Quantiles of an estimated error over the true one."""
+        """Return 400 quantiles of the ratio of an estimated error to the true one."""
         midpoints = (np.arange(400) + 0.5) / 400
         return np.sqrt(gammaincinv(degrees_of_freedom / 2, midpoints) * 2 / degrees_of_freedom)
 
@@ -57,10 +62,22 @@ def detectable_standard_errors(
 def detectable_share_effect(
     variance_factor: float, degrees_of_freedom: int, null_share: float, confidence_level: float
 ) -> float:
-    """The distance from the null that the score test of a share finds with power 0.8, the larger of
-    those to either side; NaN where none is. ``each``: p (1 - p) times it is the variance of a share
-    p, as in values that were seen, with what clusters hold alike (the design effect, Kish 1965).
-    The test has the error of the null, and what varies that of the share that is to be found."""
+    """Compute how far a share must be from the null for the score test to find it with power 0.8.
+
+    The test uses the standard error under the null; the observed share varies with the error of the
+    true share.
+
+    Args:
+        variance_factor: The variance of a share p is p (1 - p) times this factor. It comes from the
+            observed values and includes the design effect of clusters (Kish 1965).
+        degrees_of_freedom: Of the test.
+        null_share: Share under the null; NaN if there is none.
+        confidence_level: 1 minus the significance level of the test.
+
+    Returns:
+        The larger of the distances to either side; NaN if no share is far enough away, if there is
+            no null, or if there are fewer than MIN_DEGREES_OF_FREEDOM.
+    """
     from scipy.special import ndtri
 
     if np.isnan(null_share) or degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
@@ -72,7 +89,7 @@ def detectable_share_effect(
     ) * (folded_null * (1 - folded_null) * variance_factor) ** 0.5
     if detection_bound >= 1 - folded_null:
         return np.nan
-    # (s - bound)^2 = varies (low + s) (1 - low - s), the larger root
+    # The larger root s of (s - bound)^2 = scaled_variance (null + s) (1 - null - s).
     scaled_variance = power_quantile**2 * variance_factor
     linear_term = 2 * detection_bound + scaled_variance * (1 - 2 * folded_null)
     discriminant_root = np.sqrt(
@@ -85,8 +102,10 @@ def detectable_share_effect(
 
 
 def detectable_binomial_effect(trials: int, null_share: float, confidence_level: float) -> float:
-    """The same of the exact test: from it on at least 0.8 of all counts are too unlikely under the
-    null. NaN where none is: too few units."""
+    """Compute how far a share must be from the null for the exact test to find it with power 0.8.
+
+    NaN if there is no null or if there are too few trials to ever reject it.
+    """
     from scipy.special import gammaln, xlog1py, xlogy
 
     if np.isnan(null_share):
@@ -111,8 +130,15 @@ def detectable_binomial_effect(trials: int, null_share: float, confidence_level:
 
 
 def detectable_auc_effect(member_count: int, nonmember_count: int, critical_effect: float) -> float:
-    """How far above one half the area must be for that of m and n to be above ``bound`` with power
-    0.8. The larger it is the less it varies (Hanley & McNeil 1982, equation 2)."""
+    """Compute how far above 1/2 an area under the ROC curve must be to be found with power 0.8.
+
+    The variance decreases with the area (Hanley & McNeil 1982, equation 2).
+
+    Args:
+        member_count: Number of members.
+        nonmember_count: Number of others.
+        critical_effect: Observed distance from 1/2 above which the test rejects the null.
+    """
     from scipy.special import ndtri
 
     low, high = 0.0, 0.5

@@ -1,11 +1,10 @@
-"""Invented personal data in the forms in which people write it, and look-alikes: what the detectors
-are measured on.
+"""Generate invented personal data and look-alikes, on which the detectors are evaluated.
 
-Numbers are drawn at random and kept where their check digits are right (python-stdnum), then
-written in one of several formats, in digits and separators of several scripts, into a sentence;
-into a Chinese, Japanese or Thai one without a space around them.
-Look-alikes have the same form and a wrong check digit, or are what else consists of digits. Nothing
-here is shared with the detectors: this module composes what they must recognise.
+Numbers are drawn at random until their check digits are right (python-stdnum), written in one of
+several formats, digits and separators of several scripts, and put into a sentence; Chinese,
+Japanese and Thai sentences have no spaces around them. Look-alikes have the same format and a wrong
+check digit, or are other text with many digits. No code is shared with the detectors: this module
+composes what they must recognise.
 """
 
 from __future__ import annotations
@@ -26,13 +25,19 @@ from hallmark.tasks.measures.synthetic_identifiers import (
     make_template_generator,
 )
 
-#: Sentences of each kind for each type: 80 of 80 are at least 95 %, with 95 % confidence.
+#: Sentences of each kind per type: 80 of 80 show a rate of at least 95 %, with 95 % confidence.
 EXAMPLES_PER_TYPE = 80
 
 
 class DetectorExample(NamedTuple):
-    """A sentence and what stands in it. ``type`` of a look-alike is what it looks like; ``value``
-    of one is empty: nothing is to be found. ``named``: its name stands beside it."""
+    """A sentence with a value to find, or with a look-alike.
+
+    Attributes:
+        type: The type of the value, or the type that a look-alike resembles; may be empty.
+        text: The sentence.
+        value: The value to find; empty for a look-alike.
+        has_context_word: Whether the sentence names the type of the number.
+    """
 
     type: str
     text: str
@@ -102,7 +107,7 @@ def _draw_secret(rng: random.Random) -> str:
 
 
 def _draw_credential_assignment(rng: random.Random) -> tuple[str, str]:
-    """An assignment, and the value in it."""
+    """Draw an assignment, and the value in it."""
     value = _draw_characters(rng, rng.choice([20, 32, 40]))
     template = rng.choice(
         ['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"']
@@ -110,7 +115,7 @@ def _draw_credential_assignment(rng: random.Random) -> tuple[str, str]:
     return template.format(value), value
 
 
-#: By type: draws one, and what it is called.
+#: For each type without check digits, the generator of values and the context words.
 UNCHECKED_GENERATORS: dict[PersonalDataType, tuple[TextGenerator, tuple[str, ...]]] = {
     "EMAIL": (_draw_email_address, ("e-mail", "address", "contact")),
     "IP": (_draw_ip_address, ("client", "host", "from")),
@@ -137,7 +142,7 @@ CONTEXT_FREE_TEMPLATES = (
     "โปรดเก็บ{value}ไว้ในแฟ้ม",
 )
 
-#: What is no personal data and full of digits: "#" and "*" are drawn as in ``digits``.
+#: Texts without personal data but many digits; "#" and "*" as in `make_template_generator`.
 NEGATIVE_TEMPLATES = (
     "version 1#.2*.#.3# is out",
     "on 19##-0*-1# at 1#:2#:3# it rained",
@@ -167,8 +172,11 @@ NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "�
 def generate_detector_examples(
     types: Sequence[PersonalDataType], examples_per_type: int, seed: int = 0
 ) -> Iterator[DetectorExample]:
-    """Of each type ``n`` with their names and ``n`` alone, and ``n`` look-alikes; then as many
-    sentences as of all types that look like none in particular."""
+    """Generate labelled examples of all types.
+
+    Each type gets `examples_per_type` sentences with context words, as many without, and as many
+    look-alikes if it has check digits. As many sentences as of all types resemble none of them.
+    """
     for data_type in types:
         rng = random.Random(f"{seed} {data_type}")
         for example_index in range(examples_per_type):
@@ -195,7 +203,7 @@ def generate_detector_examples(
 
 
 def _fill_negative_template(template: str, rng: random.Random) -> str:
-    """Letters stay as they are, and so does "@"."""
+    """Fill "#" and "*" in a template, but leave letters and "@" unchanged."""
     return re.sub(
         "[#*]+", lambda placeholder: make_template_generator(placeholder[0])(rng), template
     )
@@ -204,7 +212,7 @@ def _fill_negative_template(template: str, rng: random.Random) -> str:
 def _compose_sentence(
     data_type: PersonalDataType, rng: random.Random, with_context: bool, invalid: bool = False
 ) -> tuple[str, str]:
-    """A sentence with one of these in it, and the characters that it is."""
+    """Compose a sentence that contains a value of the type; return it and the value."""
     if data_type in IDENTIFIER_SPECS:
         value, context_words = (
             _draw_formatted_number(IDENTIFIER_SPECS[data_type], rng, invalid),
@@ -220,7 +228,7 @@ def _compose_sentence(
 
 
 def _draw_formatted_number(spec: IdentifierSpec, rng: random.Random, invalid: bool) -> str:
-    """One whose check digits are right, or wrong; as somebody writes it."""
+    """Draw a number with right or wrong check digits, in one of its written formats."""
     is_valid = checksum_validator(spec)
     number = rng.choice(draw_valid_numbers(spec))
     while invalid and is_valid(number):
@@ -233,7 +241,7 @@ def _draw_formatted_number(spec: IdentifierSpec, rng: random.Random, invalid: bo
 
 
 def _can_fill_format(number: str, number_format: str) -> bool:
-    """Whether it fills the form; what is written for the longest numbers fits shorter ones."""
+    """Return whether a number fits a format; the longest formats also fit shorter numbers."""
     digit_slots = number_format.count("#")
     return digit_slots == len(number) or digit_slots > max(20, len(number))
 
@@ -245,7 +253,7 @@ def _apply_format(number: str, number_format: str) -> str:
 
 
 def _randomise_script(value: str, rng: random.Random) -> str:
-    """Now and then with digits of another script, or with separators that no keyboard has."""
+    """Sometimes replace digits by those of another script, or separators by non-ASCII ones."""
     chance = rng.random()
     if chance < 0.1:
         value = value.translate(str.maketrans("0123456789", rng.choice(NON_ASCII_DIGITS)))

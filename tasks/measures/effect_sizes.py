@@ -1,5 +1,7 @@
-"""How far two lists of values lie apart, in standard deviations of all of them: the d of WEAT
-(Caliskan et al. 2017), with its permutation p."""
+"""Compute WEAT's effect size d and its permutation p (Caliskan et al. 2017).
+
+d is the difference of the means of two lists of values, in standard deviations of all values.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hallmark.tasks.measures.detectable_effects import POWER
 from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.statistics import Float64
 
-#: So many ways to part the values are all tried.
+#: Up to this number, all ways to split the values into two lists are tried.
 MAX_EXACT_PERMUTATIONS = 100_000
 
 
@@ -26,25 +28,30 @@ def estimate_weat_effect_size(
     seed: int = 0,
     unit: str = "items",
 ) -> Estimate:
-    """d of those in the ``first`` list, (n,) bool, and the others, null 0.
+    """Estimate d, the standardised mean difference between two lists of values; null 0.
 
-    p is one-sided: the share of all ways to part the values into lists of these sizes whose d is at
-    least as large; ``smallest`` is what such a test at 1 - level finds with power 0.8.
+    p is one-sided: the share of all ways to split the values into lists of these sizes that have a
+    d at least as large. The minimum detectable effect is that of such a test, with power 0.8.
 
-    The interval takes values for draws of two normal distributions of one spread: then d is a
-    function of a noncentral t. Simulated, 95 % ones cover 93 to 97 % of the time for these, and
-    whatever the distribution where there is nothing to find; for skewed lists of unlike spread that
-    lie far apart 70 % only. A bootstrap of 8 and 8 covers 90 % even where there is nothing to find.
+    The interval assumes two normal distributions with the same spread, for which d is a function of
+    a noncentral t. In simulations, 95 % intervals cover 93 to 97 % for such distributions, and for
+    any distribution under the null; but only 70 % for skewed lists of unequal spread that are far
+    apart. A bootstrap of 8 and 8 values covers 90 % even under the null.
+
+    Args:
+        values: (n,), NaN where missing.
+        in_first_list: (n,) bool, whether a value belongs to the first list.
+        confidence_level: Of the interval and the test.
+        draws: Number of random splits if there are too many to try all.
+        seed: Of the random splits.
+        unit: Plural name of the items, for the description of the method.
     """
     from scipy.special import nctdtrinc, stdtrit
 
-    known_values, is_first = np.asarray(values, np.float64), np.asarray(in_first_list, bool)
-    is_known = ~np.isnan(known_values)
-    missing, known_values, is_first = (
-        int((~is_known).sum()),
-        known_values[is_known],
-        is_first[is_known],
-    )
+    array = np.asarray(values, np.float64)
+    is_known = ~np.isnan(array)
+    missing, known_values = int((~is_known).sum()), array[is_known]
+    is_first = np.asarray(in_first_list, bool)[is_known]
     n, m = len(known_values), int(is_first.sum())
 
     def not_measured(reason: str) -> Estimate:
@@ -58,7 +65,7 @@ def estimate_weat_effect_size(
     scale, degrees_of_freedom = (n / (m * (n - m))) ** 0.5, n - 2
 
     def effect_size_of_t(t_statistic: float) -> float:
-        """d of lists of these sizes whose means are so many standard errors apart."""
+        """Convert the t statistic of lists of these sizes to d."""
         return float(t_statistic * scale * np.sqrt((n - 1) / (degrees_of_freedom + t_statistic**2)))
 
     detectable_effect = effect_size_of_t(
@@ -76,7 +83,7 @@ def estimate_weat_effect_size(
             effect_size_of_t(float(nctdtrinc(degrees_of_freedom, tail, t_statistic)))
             for tail in tails
         )
-        method += f"; interval of a noncentral t over {m} and {n - m} {unit}, as if normal"
+        method += f"; noncentral t interval over {m} and {n - m} {unit}, assuming normality"
     else:
         method += f"; no interval: all {unit} of a list have the same value"
     return Estimate(effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect)
@@ -85,7 +92,7 @@ def estimate_weat_effect_size(
 def standardised_mean_difference(
     values: Float64, is_first: NDArray[np.bool_], ddof: int = 1
 ) -> float:
-    """The distance of two means in standard deviations of all; NaN where these are none."""
+    """Divide the difference of two means by the standard deviation of all; NaN if all are equal."""
     standard_deviation = float(values.std(ddof=ddof))
     mean_difference = float(values[is_first].mean() - values[~is_first].mean())
     return (
@@ -98,17 +105,22 @@ def standardised_mean_difference(
 def permutation_test_p(
     values: Float64, is_first: NDArray[np.bool_], draws: int, seed: int
 ) -> tuple[float, str]:
-    """The share of the ways to choose as many values whose sum is at least that of the list: of all
-    of them where they are few, else of draws, the given way counted with them."""
+    """Compute the one-sided permutation p of the sum of the first list.
+
+    All ways to choose lists of this size are tried if there are at most MAX_EXACT_PERMUTATIONS;
+    otherwise random ones are drawn, and the observed list is counted as one of them.
+
+    Returns:
+        p, and a description of the method.
+    """
     n, m = len(values), int(is_first.sum())
     permutation_count = comb(n, m)
-    # What rounding leaves between equal sums is no difference.
+    # Sums that differ only by rounding errors count as equal.
     sum_threshold = float(values[is_first].sum() - 1e-9 * np.abs(values).sum())
     if permutation_count <= MAX_EXACT_PERMUTATIONS:
         combination_rows = np.array([*combinations(range(n), m)])  # (ways, m)
-        return float(
-            (values[combination_rows].sum(1) >= sum_threshold).mean()
-        ), f"exact one-sided p of {permutation_count:,} ways"
+        p = float((values[combination_rows].sum(1) >= sum_threshold).mean())
+        return p, f"exact one-sided p over {permutation_count:,} permutations"
     drawn_rows = np.random.default_rng(seed).random((draws, n)).argsort(axis=1)[:, :m]
     hits = int((values[drawn_rows].sum(1) >= sum_threshold).sum())
-    return (hits + 1) / (draws + 1), f"one-sided p of {draws:,} drawn ways"
+    return (hits + 1) / (draws + 1), f"one-sided p over {draws:,} random permutations"

@@ -1,12 +1,16 @@
-"""Estimates: a mean or a share of items that share things, with all that a finding says of it.
+"""Estimate means, shares, differences, slopes and ROC areas of clustered items.
 
-One rule for few clusters and many. How far off a mean may be is a jackknife of its clusters, with
-Student's t of as many as would err alike if all had one weight. The interval of a share is Wilson's
-of as many independent units as would err so, and its p that of the same score; of few units of yes
-or no both are exact. Of a mean with a null, interval and p are those of t; without one it is more
-often skewed, and the interval is drawn where it is not. The smallest effect that the same items
-would show is that of the null: an effect by chance would make itself smaller. Of a share only how
-much clusters hold alike is taken from the values.
+An Estimate has all that a finding needs: value, interval, p and minimum detectable effect.
+
+- The standard error of a mean is a jackknife over clusters, with Student's t; its degrees of
+freedom follow from the effective number of clusters.
+- A share has Wilson's interval for the effective sample size, and the matching score test. For few
+independent units of 0 or 1, interval and test are exact.
+- A mean with a null value has a t interval and a t test. A mean without one is more often skewed,
+and its interval is corrected for skewness.
+- The minimum detectable effect is computed under the null: an effect observed by chance would
+otherwise make itself easier to detect. For a share, only the design effect of the clusters comes
+from the values.
 """
 
 from __future__ import annotations
@@ -32,18 +36,30 @@ from hallmark.tasks.measures.proportions import (
 )
 from hallmark.tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
 
-#: Up to so many units of yes or no, each its own cluster: an exact interval.
+#: Below this number of independent units of 0 or 1, the interval is exact.
 MAX_EXACT_UNITS = 40
 
-#: From so many degrees of freedom on it is told how skewed a mean is.
+#: Minimum number of degrees of freedom for estimating the skewness of a mean.
 MIN_DEGREES_FOR_SKEWNESS = 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """n counts the values, ``missing`` those that were not there (NaN). low and high are NaN where
-    nothing shows how far off the value may be; p and smallest are NaN without a null. smallest is
-    the distance from the null that a two-sided test at 1 - level finds with power 0.8."""
+    """An estimated value with its interval and test.
+
+    Attributes:
+        value: NaN if it could not be measured.
+        low: Lower end of the interval; NaN if the error is unknown.
+        high: Upper end of the interval; NaN if the error is unknown.
+        n: Number of values.
+        clusters: Number of independent clusters.
+        missing: Number of missing values (NaN), not included in n.
+        method: Description of the method, or why there is no value or interval.
+        null_value: Value if there is nothing to find; NaN if there is no null.
+        p: Two-sided unless the method says otherwise; NaN without a null.
+        minimum_detectable_effect: Distance from the null that the test at 1 - confidence level
+            finds with power 0.8; NaN without a null.
+    """
 
     value: float
     low: float
@@ -68,10 +84,20 @@ def estimate_mean_or_share(
     crossed_clusters: Sequence[Any] | None = None,
     weights: ArrayLike | None = None,
 ) -> Estimate:
-    """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
-    ``crossed``: clusters of another kind, where items share two things. ``weights``: of values that
-    are no share; the mean is then a ratio of two sums, as bits per byte over documents, and an item
-    of twice the weight as a cluster of twice the items."""
+    """Estimate a mean, or a share.
+
+    Args:
+        values: (n,), NaN where missing.
+        clusters: (n,) names; None makes each value its own cluster.
+        is_share: Whether the values are from 0 to 1, so that share intervals apply.
+        null_value: Value if there is nothing to find; NaN if there is no null.
+        confidence_level: Of the interval.
+        unit: Plural name of the clusters, for the description of the method.
+        crossed_clusters: (n,) names of clusters of another kind, if items share two things.
+        weights: (n,) weights of values that are not shares. The mean is then a ratio of two sums,
+            such as bits per byte over documents; an item of twice the weight is like a cluster of
+            twice the items.
+    """
     array = np.asarray(values, dtype=np.float64)
     is_known = ~np.isnan(array)
     known_values, n = array[is_known], int(is_known.sum())
@@ -88,24 +114,22 @@ def estimate_mean_or_share(
     value = float(np.average(known_values, weights=relative_weights[is_known]))
     estimate = Estimate(value, np.nan, np.nan, n, cluster_count, len(array) - n, "", null_value)
     if cluster_count == 1:
-        return replace(estimate, method=f"no interval: a single one of {unit} tells no spread")
+        return replace(estimate, method=f"no interval: fewer than two {unit}")
     cluster_description = f"over {cluster_count} {unit}"
     if crossed_clusters is not None and clusters is not None:
         crossed_sums_and_counts = sum_by_cluster(array, crossed_clusters, relative_weights)
         if len(crossed_sums_and_counts[0]) > 1:
+            intersections = [*zip(clusters, crossed_clusters, strict=True)]
             clusterings += [
                 crossed_sums_and_counts,
-                sum_by_cluster(
-                    array, [*zip(clusters, crossed_clusters, strict=True)], relative_weights
-                ),
+                sum_by_cluster(array, intersections, relative_weights),
             ]
+            crossed_count = len(crossed_sums_and_counts[0])
             cluster_description = (
-                f"over two-way clusters: {cluster_count} {unit}, and "
-                f"{len(crossed_sums_and_counts[0])} more"
+                f"over two-way clusters: {cluster_count} {unit} and "
+                f"{crossed_count} crossed clusters"
             )
-            estimate = replace(
-                estimate, clusters=min(cluster_count, len(crossed_sums_and_counts[0]))
-            )
+            estimate = replace(estimate, clusters=min(cluster_count, crossed_count))
     value_variance = float(
         np.average((known_values - value) ** 2, weights=relative_weights[is_known])
     )
@@ -118,7 +142,7 @@ def estimate_mean_or_share(
     )
     degrees_of_freedom, standard_error = max(1, round(effective_clusters - 1)), variance**0.5
     if degrees_of_freedom + 1 < estimate.clusters:
-        cluster_description += f", which weigh as {degrees_of_freedom + 1}"
+        cluster_description += f", effective sample size {degrees_of_freedom + 1}"
     if is_share:
         return _with_share_interval(
             estimate,
@@ -142,7 +166,7 @@ def estimate_mean_or_share(
         low, high = _hall_interval(
             *clusterings[0], value, standard_error, half_width / standard_error
         )
-        method = "Student's t, skewness taken out,"
+        method = "Student's t, corrected for skewness,"
     null_variances = [
         float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings
     ]
@@ -163,8 +187,10 @@ def estimate_mean_or_share(
 
 
 def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
-    """``made`` of clusters that are all alike: no spread is known, and p is that of as many signs
-    that agree."""
+    """Add p to an estimate whose clusters all have the same value, so that no error is known.
+
+    p is that of a sign test in which all clusters are on the same side of the null.
+    """
     distance = abs(estimate.value - estimate.null_value)
     p = (
         np.nan
@@ -173,12 +199,14 @@ def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
         if distance
         else 1.0
     )
-    p_description = f"; p of {estimate.clusters} {unit} on one side" if distance > 0 else ""
+    p_description = (
+        f"; p of a sign test, {estimate.clusters} {unit} on one side" if distance > 0 else ""
+    )
     return replace(estimate, p=p, method=f"no interval: all have the same value{p_description}")
 
 
 def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
-    """The same in a unit ``by`` times as small."""
+    """Multiply value, interval, null value and minimum detectable effect by a factor."""
     return replace(
         estimate,
         value=estimate.value * factor,
@@ -197,7 +225,7 @@ def _with_share_interval(
     known_values: Float64,
     confidence_level: float,
 ) -> Estimate:
-    """``made``, with the interval, p and smallest effect of a share."""
+    """Add interval, p and minimum detectable effect to the estimate of a share."""
     value, null, cluster_count = estimate.value, estimate.null_value, estimate.clusters
     if cluster_count == estimate.n < MAX_EXACT_UNITS and bool(np.isin(known_values, (0, 1)).all()):
         low, high = clopper_pearson_interval(known_values.sum(), cluster_count, confidence_level)
@@ -211,15 +239,16 @@ def _with_share_interval(
             ),
             method=f"Clopper-Pearson interval {cluster_description}",
         )
-    if standard_error < 1e-12:  # clusters agree: each counts once
-        # So many may do otherwise, and then be 0 or 1; at 0 and 1 it is Clopper and Pearson's.
+    if standard_error < 1e-12:  # All clusters have the same share; each counts once.
+        # Upper bound on the share of clusters that differ, whose own share may be 0 or 1. For a
+        # value of 0 or 1 this is the Clopper-Pearson interval.
         disagreeing_share = clopper_pearson_interval(0, cluster_count, confidence_level)[1]
         low, high = value * (1 - disagreeing_share), value + (1 - value) * disagreeing_share
         if np.isnan(null):
             p = np.nan
         elif value in (0, 1):
             p = binomial_test_p(int(value * cluster_count), cluster_count, null)
-        else:  # of those who would do otherwise the fewest that put the mean at the null
+        else:  # The largest share of agreeing clusters with which the mean can be the null.
             agreeing_share = null / value if null < value else (1 - null) / (1 - value)
             p = min(1.0, 2 * agreeing_share**cluster_count)
         return replace(
@@ -230,7 +259,7 @@ def _with_share_interval(
             minimum_detectable_effect=detectable_share_effect(
                 1 / cluster_count, degrees_of_freedom, null, confidence_level
             ),
-            method=f"interval of clusters that agree, each once, {cluster_description}",
+            method=f"interval for clusters with equal shares, {cluster_description}",
         )
     variance_factor = standard_error**2 / (value * (1 - value))
     low, high = wilson_interval(
@@ -249,7 +278,7 @@ def _with_share_interval(
 
 
 def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
-    """The variance of the mean: each cluster left out (CR3; MacKinnon, Nielsen & Webb 2023)."""
+    """Compute the jackknife variance of the mean (CR3; MacKinnon, Nielsen & Webb 2023)."""
     means_without_cluster = (sums.sum() - sums) / (counts.sum() - counts)
     return float(((means_without_cluster - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
 
@@ -257,11 +286,19 @@ def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
 def _combine_two_way_clusters(
     variances: Sequence[float], effective_clusters: Sequence[float]
 ) -> tuple[float, float]:
-    """The variance of a mean by its clusters, and how many would know it as well (see ``_alike``).
+    """Combine the variances of a mean by two-way clustering.
 
-    By two-way clusters that of either less that of both together (Cameron, Gelbach & Miller 2011),
-    but at least as if items shared nothing but both: that is known as well as so many more clusters
-    know it, and an interval by the few would be too wide.
+    The variance is that of either clustering minus that of their intersection (Cameron, Gelbach &
+    Miller 2011), but at least that of the intersection alone. In the latter case the effective
+    number of clusters is the intersection's, because that of the fewer clusters would make the
+    interval too wide.
+
+    Args:
+        variances: Variance by one clustering, or by the first, the second, and their intersection.
+        effective_clusters: Effective number of clusters of each.
+
+    Returns:
+        The variance and the effective number of clusters.
     """
     if len(variances) == 1:
         return variances[0], effective_clusters[0]
@@ -274,10 +311,18 @@ def _combine_two_way_clusters(
 def _effective_cluster_count(
     sums: Float64, counts: Float64, mean: float, value_variance: float
 ) -> float:
-    """How many clusters of one weight would know the variance of their mean as well as these
-    (Satterthwaite 1946): as many as there are where sizes are alike, fewer where some are large and
-    hold alike. How much a cluster's values share is told from themselves (Imbens & Kolesár 2016);
-    ``spread``: the variance of a value."""
+    """Compute how many equal clusters would estimate the variance of their mean as precisely.
+
+    The number of clusters if their sizes are equal; fewer if some are large and correlated within
+    (Satterthwaite 1946). The intraclass correlation is estimated from the values (Imbens & Kolesár
+    2016).
+
+    Args:
+        sums: (clusters,) sums of values.
+        counts: (clusters,) weights.
+        mean: Mean of all values.
+        value_variance: Variance of a single value.
+    """
     n = counts.sum()
     pairs_in_clusters = float((counts**2).sum() - n)
     intraclass_correlation = 0.0
@@ -291,8 +336,10 @@ def _effective_cluster_count(
 def _hall_interval(
     sums: Float64, counts: Float64, mean: float, standard_error: float, t_bound: float
 ) -> tuple[float, float]:
-    """The interval of a skewed mean whose t, with its skewness taken out, is within the bound:
-    Hall's transformation (1992, equation 2)."""
+    """Compute the interval of a skewed mean by Hall's transformation (1992, equation 2).
+
+    It contains the means whose t, corrected for skewness, is within the bound.
+    """
     cluster_deviations = sums - mean * counts
     skewness = float((cluster_deviations**3).sum() / (cluster_deviations**2).sum() ** 1.5)
     if abs(skewness) < 1e-9:
@@ -306,7 +353,7 @@ def _hall_interval(
 def t_half_width_and_p(
     standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float
 ) -> tuple[float, float]:
-    """Half the width of the interval, and the two-sided p of a distance from the null."""
+    """Return half the width of the t interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
     half_width = float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)) * standard_error
@@ -321,8 +368,16 @@ def estimate_mean_difference(
     confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """mean(left) - mean(right) of two groups that share nothing (Welch 1947). ``spread``: the
-    variance of an item where there is nothing to find, if that is known."""
+    """Estimate mean(first) - mean(second) of independent groups (Welch 1947); null 0.
+
+    Args:
+        first: (m,), NaN where missing.
+        second: (n,), NaN where missing.
+        null_variance: Variance of an item under the null, for the minimum detectable effect; NaN to
+            estimate it from the values.
+        confidence_level: Of the interval.
+        unit: Plural name of the items, for the description of the method.
+    """
     samples = [np.asarray(sample, dtype=np.float64) for sample in (first, second)]
     known_samples = [sample[~np.isnan(sample)] for sample in samples]
     sizes = [len(sample) for sample in known_samples]
@@ -332,12 +387,10 @@ def estimate_mean_difference(
         return replace(estimate, method=f"no {unit} in one of the groups")
     estimate = replace(estimate, value=float(known_samples[0].mean() - known_samples[1].mean()))
     if min(sizes) == 1:
-        return replace(estimate, method=f"no interval: a single one of {unit} tells no spread")
+        return replace(estimate, method=f"no interval: fewer than two {unit} in one of the groups")
     mean_variances = [float(sample.var(ddof=1)) / len(sample) for sample in known_samples]
-    standard_error, null_standard_error = (
-        sum(mean_variances) ** 0.5,
-        sum(null_variance / size for size in sizes) ** 0.5,
-    )
+    standard_error = sum(mean_variances) ** 0.5
+    null_standard_error = sum(null_variance / size for size in sizes) ** 0.5
     estimate = replace(
         estimate,
         minimum_detectable_effect=float(
@@ -345,13 +398,12 @@ def estimate_mean_difference(
         ),
     )
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
-        # As often as labels drawn by lot part them like that.
+        # The probability that random labels separate the values like this.
         p = min(1.0, 2 / comb(n, sizes[0])) if abs(estimate.value) > 0 else 1.0
         return replace(
             estimate,
             p=p,
-            method=f"no interval: all {unit} of a group have the same value; "
-            f"p of their labels drawn by lot",
+            method=f"no interval: all {unit} of a group have the same value; p of random labels",
         )
     degrees_of_freedom = standard_error**4 / sum(
         p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True)
@@ -387,26 +439,32 @@ def estimate_linear_slope(
     confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """By how much values change for each 1 of ``over``: least squares, null 0, over those of which
-    both are known. The interval is Student's t over a jackknife of clusters (CR3; MacKinnon,
-    Nielsen & Webb 2023): of few clusters of unlike weight the usual one is too narrow."""
+    """Estimate a slope by least squares; null 0.
+
+    The interval is Student's t over a jackknife of clusters (CR3; MacKinnon, Nielsen & Webb 2023):
+    the usual interval is too narrow for few clusters of unequal weight.
+
+    Args:
+        values: (n,), NaN where missing.
+        predictor: (n,), NaN where missing.
+        clusters: (n,) names; None makes each value its own cluster.
+        confidence_level: Of the interval.
+        unit: Plural name of the clusters, for the description of the method.
+    """
     y, x = (np.asarray(array, dtype=np.float64) for array in (values, predictor))
     is_known = ~np.isnan(y) & ~np.isnan(x)
     cluster_codes = (
         np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     )
-    y, x, cluster_codes = (
-        y[is_known],
-        x[is_known],
-        np.unique(cluster_codes[is_known], return_inverse=True)[1],
-    )
+    y, x = y[is_known], x[is_known]
+    cluster_codes = np.unique(cluster_codes[is_known], return_inverse=True)[1]
     cluster_count = int(cluster_codes.max()) + 1 if len(y) else 0
     missing = int((~is_known).sum())
     estimate = Estimate(
         np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0
     )
     if len(np.unique(x)) < 2:
-        return replace(estimate, method="not measured: of a single value nothing changes")
+        return replace(estimate, method="not measured: the predictor has a single value")
     y, x = y - y.mean(), x - x.mean()
     moment_sums = [
         np.bincount(cluster_codes, weights=w, minlength=cluster_count)
@@ -423,7 +481,7 @@ def estimate_linear_slope(
     )
     slopes_without_cluster = least_squares_slope(
         *(moment_sum.sum() - moment_sum for moment_sum in moment_sums)
-    )  # each cluster left out, (groups,)
+    )  # (clusters,)
     if cluster_count < 3 or not np.isfinite(slopes_without_cluster).all():
         return replace(estimate, method=f"no interval: too few {unit}")
     standard_error = float(
@@ -434,7 +492,7 @@ def estimate_linear_slope(
         )
     )
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
-        return replace(estimate, method="no interval: all lie on a line")
+        return replace(estimate, method="no interval: all values lie on a line")
     half_width, p = t_half_width_and_p(
         standard_error, cluster_count - 1, estimate.value, confidence_level
     )
@@ -449,9 +507,12 @@ def estimate_linear_slope(
 
 
 def roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Float64, Float64]:
-    """Of each of ``members`` the share of ``others`` that is below it, (m,), and of each of these
-    the share of members that is above it, (n,); ties by half. The mean of either is the area under
-    the ROC curve."""
+    """Compute placement values, whose mean on either side is the area under the ROC curve.
+
+    Returns:
+        For each member the share of nonmembers below it, (m,); for each nonmember the share of
+            members above it, (n,). Ties count one half.
+    """
     from scipy.stats import rankdata
 
     samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
@@ -467,9 +528,12 @@ def estimate_roc_auc(
     confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """The probability that one of ``members`` is above one of ``others``, ties by half (the area
-    under the ROC curve), null 1/2. The interval is DeLong's (1988), drawn on the logit; p is that
-    of ranks without any difference (Mann & Whitney 1947)."""
+    """Estimate the area under the ROC curve; null 1/2.
+
+    It is the probability that a member is above a nonmember, ties counting one half. The interval
+    is DeLong's (1988), on the logit scale; p is from the rank test of no difference (Mann & Whitney
+    1947).
+    """
     from scipy.special import expit, logit, ndtr, ndtri
 
     samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
@@ -477,7 +541,7 @@ def estimate_roc_auc(
     m, n = map(len, known_samples)
     missing = sum(map(len, samples)) - m - n
     estimate = Estimate(
-        np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5
+        np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} on one side", 0.5
     )
     if not m or not n:
         return estimate
@@ -500,8 +564,10 @@ def estimate_roc_auc(
         for sample in (member_placements, nonmember_placements)
         if len(sample) > 1
     ]
-    if len(placement_variances) < 2 or value in (0, 1):  # of one side, or without any
-        return replace(estimate, method=f"no interval: too few {unit}, or all of one kind above")
+    if len(placement_variances) < 2 or value in (0, 1):
+        return replace(
+            estimate, method=f"no interval: too few {unit}, or one side is above all others"
+        )
     logit_standard_error = sum(placement_variances) ** 0.5 / (value * (1 - value))
     low, high = expit(
         logit(value) + np.array([-critical_value, critical_value]) * logit_standard_error
@@ -522,15 +588,25 @@ def estimate_true_positive_rate(
     confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """The share of members above the score that a share ``alarm`` of the others exceeds. The
-    interval is Wilson's, of fewer members: that score is an estimate, too, and were it off by the
-    standard error of its share of others, so many more or fewer members would be above it."""
+    """Estimate the share of members above the score exceeded by a given share of nonmembers.
+
+    The interval is Wilson's with a reduced effective number of members, because the threshold is an
+    estimate: it includes the change in the rate if the threshold moves by the standard error of its
+    share of nonmembers.
+
+    Args:
+        members: (m,) scores, NaN where missing.
+        nonmembers: (n,) scores, NaN where missing.
+        false_positive_rate: Share of nonmembers above the threshold; also the null.
+        confidence_level: Of the interval.
+        unit: Plural name of the items, for the description of the method.
+    """
     samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
     known_members, known_nonmembers = (sample[~np.isnan(sample)] for sample in samples)
     m, n = len(known_members), len(known_nonmembers)
     missing = sum(map(len, samples)) - m - n
     estimate = Estimate(
-        np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", false_positive_rate
+        np.nan, np.nan, np.nan, m, m, missing, f"no {unit} on one side", false_positive_rate
     )
     if not m or not n:
         return estimate
@@ -544,7 +620,7 @@ def estimate_true_positive_rate(
     lower_rate, value, upper_rate = (
         (known_members > score_bound).mean() for score_bound in score_bounds
     )
-    smoothed_rate = (value * m + 1) / (m + 2)  # of 0 and 1 nothing would seem to vary
+    smoothed_rate = (value * m + 1) / (m + 2)  # Rates of 0 and 1 would have no variance.
     rate_variance = smoothed_rate * (1 - smoothed_rate)
     effective_members = rate_variance / (
         rate_variance / m + max(upper_rate - value, value - lower_rate) ** 2
@@ -555,6 +631,6 @@ def estimate_true_positive_rate(
         value=float(value),
         low=low,
         high=high,
-        method=f"Wilson's interval over {m} {unit}, wider as their bound is an estimate "
-        f"of {n} others",
+        method=f"Wilson's interval over {m} {unit}, widened because the threshold is estimated "
+        f"from {n} others",
     )

@@ -1,9 +1,9 @@
-"""One bad document costs itself: what fails on a batch is asked again without the documents on
-which it fails.
+"""Isolate the documents on which a batch kernel fails, so that the rest of the batch is processed.
 
-Kernels look at columns and at no neighbour, so a document on which one fails is found by halving
-the batch. What becomes of it is for the stage to say: its signals are null, or it goes to
-quarantine. The reason is the kind of the error, whose words may hold text, but for ``Unfit``.
+A kernel processes each document independently, so halving the batch finds every document that fails
+by itself. The calling stage decides what happens to such a document: its signals become null, or it
+goes to the quarantine. The recorded reason is the type of the error only, because an error message
+may quote text; UnprocessableDocumentError is the exception.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ log = logging.getLogger("hallmark")
 
 Result = TypeVar("Result")
 
-#: These say nothing of a document: what has its own words, and what the machine lacks.
+#: Errors that no single document causes, or whose own message names the cause.
 PROPAGATED_ERRORS = (HallmarkError, OSError, MemoryError, ImportError)
 
 
 class UnprocessableDocumentError(Exception):
-    """Why a kernel does not take a document, with the remedy, in words that hold no text of it."""
+    """Report why a kernel cannot process a document; the message must not quote the document."""
 
 
 @dataclass(frozen=True)
 class FailedDocuments:
-    """The documents of a batch on which a kernel failed, and how, (k,) each."""
+    """Rows and failure reasons of the documents on which a kernel failed.
 
-    rows: pa.Array  # int64, ascending
-    reasons: pa.Array  # string
+    Attributes:
+        rows: (k,) int64 row numbers in the batch, ascending.
+        reasons: (k,) string.
+    """
+
+    rows: pa.Array
+    reasons: pa.Array
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,9 +50,14 @@ class FailedDocuments:
 def run_isolating_failures(
     kernel: Callable[[pa.RecordBatch], Result], batch: pa.RecordBatch
 ) -> tuple[Result, FailedDocuments]:
-    """``kernel(batch)``; where it fails on some documents, with an empty text in their place.
+    """Run a kernel on a batch, with an empty text in place of each document on which it fails.
 
-    A kernel that fails on the batch and on no document by itself raises what it raised.
+    Returns:
+        The result of the kernel, and the documents on which it failed.
+
+    Raises:
+        Exception: the kernel's own error if it fails on the batch but on no single document, or if
+            the error is one of PROPAGATED_ERRORS.
     """
     failures: list[tuple[int, str]] = []
     try:
@@ -69,7 +79,7 @@ def run_isolating_failures(
 def _find_failing_rows(
     kernel: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, first_row: int
 ) -> Iterator[tuple[int, str]]:
-    """Documents of a batch on which the kernel fails when it is asked about them alone."""
+    """Yield row and reason of each document on which the kernel fails when run on it alone."""
     try:
         kernel(batch)
     except PROPAGATED_ERRORS:
@@ -84,7 +94,7 @@ def _find_failing_rows(
         yield from _find_failing_rows(kernel, batch[half:], first_row + half)
 
 
-#: [doc_id, reason] of each, as a part returns them.
+#: [doc_id, reason] for each failed document of a partition.
 FailureList = list[list[str]]
 
 
@@ -102,9 +112,16 @@ def report_failures(
     document_count: int,
     activity: str,
 ) -> None:
-    """Count the faults of all parts, and say so where there are any.
+    """Record the number of failed documents and log a warning if there are any.
 
-    HallmarkError if all documents failed: then none of them is to blame.
+    Args:
+        context: Context of the stage, which records the number.
+        failures_by_part: Failed documents of each partition.
+        document_count: Number of documents that were processed.
+        activity: Name of the processing step, the subject of the message.
+
+    Raises:
+        HallmarkError: All documents failed, so no single document is the cause.
     """
     failures = [failure for part_failures in failures_by_part for failure in part_failures]
     context.record_measurement("failed_documents", len(failures), "documents")
@@ -113,12 +130,11 @@ def report_failures(
     count, (doc_id, reason) = len(failures), failures[0]
     if count == document_count:
         raise HallmarkError(
-            f"{activity} failed on all {count:,} documents, the first of them {doc_id} "
-            f"({reason}): the "
-            f"fault is in no document; hallmark doctor says what this machine has"
+            f"{activity} failed on all {count:,} documents, the first being {doc_id} ({reason}). "
+            f"The documents are probably not the cause; run `hallmark doctor` to check this machine"
         )
     log.warning(
-        "%s failed on %d of %d documents, the first of them %s (%s)",
+        "%s failed on %d of %d documents, the first being %s (%s)",
         activity,
         count,
         document_count,

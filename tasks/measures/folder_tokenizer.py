@@ -1,8 +1,8 @@
-"""Load the tokenizer of a Hugging Face folder, from which no code is run.
+"""Load the tokenizer of a Hugging Face folder without running code from it.
 
-Where the folder has a tokenizer.json, its token ids count: transformers rebuilds some tokenizers as
-the class that is usual for the model type, and their ids can differ. A special token counts only if
-the vocabulary of the folder holds it: transformers adds the missing ones that its classes expect.
+If the folder has a tokenizer.json, its token ids are used: transformers rebuilds some tokenizers as
+the usual class of the model type, whose ids can differ. A special token is used only if it is in
+the vocabulary of the folder: transformers adds missing ones that its classes expect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPECIAL_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
 
-#: The form of a special token that its vocabulary does not mark as one; not a byte such as <0x0A>.
+#: How special tokens look that are not marked as special; excludes bytes such as <0x0A>.
 _SPECIAL_TOKEN_FORM = re.compile(r"<(?!0x)[^<>\s]+>|\[[A-Z_]+\]")
 
 
@@ -30,8 +30,8 @@ def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a folder that has config.json and the files of a tokenizer.
 
     Returns:
-        A tokenizer of transformers. Its special tokens are in the vocabulary of the folder; one
-        that no file names, or that the vocabulary does not hold, is None.
+        A tokenizer of transformers. Its special tokens are in the vocabulary of the folder; a
+            special token that no file names, or that is not in the vocabulary, is None.
 
     Raises:
         Exception: whatever transformers or tokenizers raise if the files cannot be read.
@@ -51,7 +51,7 @@ class _DeclaredTokens:
     """The special tokens that the files of a folder declare."""
 
     tokens_by_name: Mapping[str, str | None]
-    """From the tokenizer's files; None where they say that there is none."""
+    """From the tokenizer's files; None where they declare that there is none."""
     ids_by_name: Mapping[str, tuple[int, ...]]
     """From config.json and generation_config.json."""
     class_defaults: Mapping[str, str]
@@ -63,7 +63,7 @@ class _DeclaredTokens:
     def from_folder(cls, folder: Path) -> _DeclaredTokens:
         settings = _read_json_object(folder / "tokenizer_config.json")
         legacy = _read_json_object(folder / "special_tokens_map.json")
-        # transformers, too, prefers the older file only if the newer one lists no added tokens.
+        # Like transformers, prefer the older file only if the newer one lists no added tokens.
         merged = legacy | settings if "added_tokens_decoder" in settings else settings | legacy
         tokens_by_name = {
             name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged
@@ -99,12 +99,12 @@ class _DeclaredTokens:
     def choose_token(
         self, name: str, vocabulary: Collection[str], special_tokens: Mapping[int, str]
     ) -> str | None:
-        """Choose one special token.
+        """Choose one special token; None if there is none in the vocabulary.
 
         Args:
-            name: which one, of SPECIAL_TOKENS.
-            held: the tokens of the folder's vocabulary.
-            special: those of them that can be special, by id.
+            name: Which one of SPECIAL_TOKENS.
+            vocabulary: Tokens of the folder's vocabulary.
+            special_tokens: Those tokens that can be special, by id.
         """
         if self.tokens_by_name.get(name, "") is None:
             return None
@@ -114,7 +114,7 @@ class _DeclaredTokens:
 
 
 def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
-    """Load tokenizer.json as it is, with the special tokens that the folder declares."""
+    """Load tokenizer.json unchanged, with the special tokens that the folder declares."""
     from tokenizers import AddedToken, Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -130,7 +130,7 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     if chosen_tokens["pad_token"] is None and backend.padding is not None and not padding_denied:
         padding = backend.padding["pad_token"]
         chosen_tokens["pad_token"] = padding if padding in vocabulary else None
-    backend.no_padding()  # transformers would take its token though the folder denies it
+    backend.no_padding()  # Otherwise transformers uses its token even if the folder declares none.
     tokens = {name: token for name, token in chosen_tokens.items() if token is not None}
     unmarked_tokens = ({*tokens.values()} | declared.additional_tokens & {*vocabulary}) - {
         *marked_tokens.values()
@@ -144,7 +144,7 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
 def _find_special_tokens(
     marked_tokens: Mapping[int, str], vocabulary: Mapping[str, int]
 ) -> dict[int, str]:
-    """Find the tokens that can be special, by id: the marked ones and those of their form."""
+    """Return the tokens that can be special, by id: the marked ones and those that look special."""
     tokens_of_special_form = {
         id: token for token, id in vocabulary.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)
     }
@@ -154,12 +154,12 @@ def _find_special_tokens(
 def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Path) -> None:
     """Replace the special tokens that transformers added to the vocabulary of a folder.
 
-    The mask token of a SentencePiece model stays: its file has no place for one, so the class adds
-    it after the last piece, for the model's training as well.
+    The mask token of a SentencePiece model is kept: the file cannot hold one, so the class adds it
+    after the last piece, also when the model is trained.
     """
     model_file_starts = [path.read_bytes()[:1] for path in folder.glob("*.model")]
     if (folder / "tekken.json").is_file() or any(start != b"\n" for start in model_file_starts):
-        return  # formats of tiktoken, which keep the special tokens apart from the vocabulary
+        return  # tiktoken formats keep special tokens outside the vocabulary.
     vocabulary = _read_folder_vocabulary(tokenizer, folder)
     special_tokens = _find_special_tokens({}, vocabulary)
     for name in SPECIAL_TOKENS:
@@ -170,7 +170,7 @@ def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Pat
 
 
 def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
-    """The tokens by id that the files of a folder hold, without those that transformers added."""
+    """Return the ids by token in the files of a folder, without tokens that transformers added."""
     added = _read_json_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
     listed_tokens = {*_read_json_object(folder / "added_tokens.json").items()}
     for id, token in added.items() if isinstance(added, dict) else ():
@@ -184,11 +184,11 @@ def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
 
 
 def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
-    """The special tokens that a tokenizer class of transformers expects unless told otherwise.
+    """Return the special tokens that a tokenizer class of transformers uses by default.
 
     Args:
-        named_class: the class that the folder names, if it does.
-        model_type: the model type, which has a usual class; only without a named one.
+        class_name: The class that the folder names, if it does.
+        model_type: The model type, whose usual class is used if no class is named.
     """
     from transformers.models.auto import tokenization_auto
 
@@ -198,7 +198,7 @@ def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
         tokenizer_class = (
             tokenization_auto.tokenizer_class_from_name(class_name) if class_name else None
         )
-    except ImportError:  # a class of a library that is not installed
+    except ImportError:  # The class needs a library that is not installed.
         tokenizer_class = None
     if tokenizer_class is None:
         return {}
@@ -208,20 +208,20 @@ def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
 
 
 def _list_json_values(value: Any) -> list[Any]:
-    """The values of a list or of an object; nothing of anything else."""
+    """Return the values of a list or an object; an empty list for anything else."""
     if isinstance(value, dict):
         return [*value.values()]
     return value if isinstance(value, list) else []
 
 
 def _parse_token_content(token: Any) -> str | None:
-    """A token as the files write it: a string, an object with its content, or null."""
+    """Parse a token from a file: a string, an object with its content, or null."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one where there is no such file, or it holds something else."""
+    """Read a JSON object; return an empty one if the file is missing or has something else."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,12 +1,12 @@
-"""Mentions of groups of people in texts, by the project's own lexicon or one that a user brings.
+"""Find mentions of groups of people in texts, with the built-in lexicon or a user's.
 
-A lexicon holds terms of one to four words in lower case. Some of them mean people only in company:
-*white* does before *women* and after *he is*, not before *walls*. Such a term names the contexts of
-which one must hold, and what must not stand beside it; contexts are runs of word classes. All of it
-is data (``data/identities.json``), and all of it is matched on arrays of word codes.
+A lexicon has terms of one to four words in lower case. Some terms mean people only in a context:
+*white* does before *women* and after *he is*, but not before *walls*. Such a term lists contexts,
+of which one must match, and phrases that must not be adjacent. A context is a sequence of word
+classes. All this is data (`data/identities.json`) and is matched on arrays of word codes.
 
-How well that works is measured on labelled sentences, see ``labelled.py``. The words are English. A
-mention is no more than that: it says neither who writes nor of whom well or badly.
+Accuracy is measured on labelled sentences, see `lexicon_evaluation.py`. The words are English. A
+mention says neither who the author is nor whether the text is positive or negative.
 """
 
 from __future__ import annotations
@@ -30,18 +30,26 @@ Bool = NDArray[np.bool_]
 
 DATA_FOLDER = Path(__file__).parent / "data"
 
-#: So many words of a class marked * may stand between a term and what decides about it.
+#: Maximum number of words that a class marked * matches.
 MAX_SKIPPED_WORDS = 3
 
-#: What an entry with contexts may say beside its terms; see ``Entry``.
+#: Conditions that an entry can have; see `LexiconEntry`.
 CONDITION_FIELDS = ("needs", "before", "after", "not_before", "not_after")
 
 
 @dataclass(frozen=True)
 class LexiconEntry:
-    """Terms of a group, and where they count: in one of the contexts ``needs``, if it names any;
-    with one of the phrases ``before`` it (these words follow) and ``after`` it (these precede),
-    if it names any; and with none of those ``not_before`` and ``not_after`` it."""
+    """Terms of a group, and the conditions under which they are mentions.
+
+    Attributes:
+        terms: Words or phrases in lower case.
+        needs: Names of contexts, of which one must match.
+        before: Phrases, one of which must follow the term.
+        after: Phrases, one of which must precede the term.
+        not_before: Phrases, none of which may follow the term.
+        not_after: Phrases, none of which may precede the term.
+        requires_capital: Whether the first letter must be a capital.
+    """
 
     terms: tuple[str, ...]
     needs: tuple[str, ...] = ()
@@ -49,7 +57,7 @@ class LexiconEntry:
     after: tuple[str, ...] = ()
     not_before: tuple[str, ...] = ()
     not_after: tuple[str, ...] = ()
-    requires_capital: bool = False  # its first letter must be one
+    requires_capital: bool = False
 
     @property
     def is_conditional(self) -> bool:
@@ -58,9 +66,15 @@ class LexiconEntry:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """``entries`` by group; ``contexts``: for each name the classes of the words to the left of a
-    term, farthest first, and of those to its right. A class behind which a * stands may be there
-    up to three times, "a|b" is either."""
+    """Groups of people, with the terms that mention them.
+
+    Attributes:
+        entries: (group, entry) pairs.
+        classes: Words of each class.
+        contexts: For each name, the classes of the words to the "left" of a term, farthest first,
+            and to its "right". A class followed by * matches up to MAX_SKIPPED_WORDS words or none;
+            "a|b" is either class.
+    """
 
     entries: tuple[tuple[str, LexiconEntry], ...]
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
@@ -68,7 +82,7 @@ class Lexicon:
 
     @property
     def terms(self) -> list[tuple[str, str]]:
-        """(group, term), a row for each term of each entry."""
+        """(group, term) for each term of each entry."""
         return [(group, term) for group, entry in self.entries for term in entry.terms]
 
     @property
@@ -76,7 +90,7 @@ class Lexicon:
         return list(dict.fromkeys(group for group, _ in self.entries))
 
     def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Lexicon:
-        """With the terms of more groups, none of which needs a context."""
+        """Return a lexicon with the terms of additional groups, which need no context."""
         added_entries = tuple(
             (group, LexiconEntry(tuple(terms))) for group, terms in groups.items()
         )
@@ -85,7 +99,7 @@ class Lexicon:
 
 @cache
 def load_builtin_lexicon(name: str = "identities") -> Lexicon:
-    """One of the project's own."""
+    """Load one of the project's own lexicons."""
     definition = json.loads((DATA_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     entries = tuple(
         (group, entry)
@@ -96,8 +110,10 @@ def load_builtin_lexicon(name: str = "identities") -> Lexicon:
 
 
 def _parse_group_entries(group_terms: Sequence[Any]) -> Iterator[LexiconEntry]:
-    """The entries of a group. What stands there as a string needs no context; of ``nouns`` the
-    plural counts as well."""
+    """Yield the entries of a group.
+
+    A string is a term without conditions. For `nouns`, the plural is a term, too.
+    """
     plain_terms = [term for term in group_terms if isinstance(term, str)]
     yield LexiconEntry(tuple(dict.fromkeys(plain_terms)))
     for spec in group_terms:
@@ -113,7 +129,7 @@ def _parse_group_entries(group_terms: Sequence[Any]) -> Iterator[LexiconEntry]:
 
 
 def pluralise(noun: str) -> str:
-    """Of an English noun that is regular, or ends in -man, -wife or -person."""
+    """Return the plural of an English noun that is regular or ends in -man, -wife or -person."""
     if noun.endswith("man") and noun not in ("german", "human", "shaman"):
         return noun[:-2] + "en"
     if noun.endswith("wife"):
@@ -126,73 +142,71 @@ def pluralise(noun: str) -> str:
 
 
 def read_user_lexicon(path: Path) -> dict[str, list[str]]:
-    """A lexicon that a user brings: a JSON object, for each group a list of terms in lower case.
+    """Read a user's lexicon: a JSON object with a list of lower-case terms for each group.
 
-    Raises HallmarkError where it is anything else.
+    Raises:
+        HallmarkError: The file cannot be read or has any other form.
     """
     try:
         with open_external_file(path, "identities.lexicons") as file:
             terms_by_group = json.loads(file.read().decode())
     except OSError as error:
-        raise HallmarkError(f"lexicon {path}: cannot be read ({error.strerror})") from error
+        raise HallmarkError(f"lexicon {path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise HallmarkError(
-            f"lexicon {path}: is no JSON ({error}); write it as UTF-8, an object of groups"
+            f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object with a list "
+            f"of terms for each group"
         ) from error
     if not isinstance(terms_by_group, dict) or not terms_by_group:
         raise HallmarkError(
-            f"lexicon {path}: must be a JSON object of groups, a list of terms each"
+            f"lexicon {path} must be a JSON object with a list of terms for each group"
         )
     for group, terms in terms_by_group.items():
-        if not group.isprintable() or len(group) > 200:  # nor is a lone surrogate printable
+        if not group.isprintable() or len(group) > 200:  # Lone surrogates are not printable.
             raise HallmarkError(
-                f"lexicon {path}: {group!r:.60} cannot name a group; give it a name of at most 200 "
-                f"characters that can be printed"
+                f"lexicon {path}: {group!r:.60} cannot name a group; use a name of at most 200 "
+                f"printable characters"
             )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
             raise HallmarkError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
         if not terms:
             raise HallmarkError(
-                f"lexicon {path}: group {group!r:.60} has no terms; give it some or leave it out"
+                f"lexicon {path}: group {group!r:.60} has no terms; add some or remove the group"
             )
     for term in _find_unmatchable_terms(
         [term for terms in terms_by_group.values() for term in terms]
     ):
         raise HallmarkError(
-            f"lexicon {path}: {term!r:.60} can never be found; write terms in lower case, "
-            f"with single spaces where words are parted by anything but letters and digits"
+            f"lexicon {path}: {term!r:.60} can never match; write terms in lower case, with a "
+            f"single space in place of anything but letters and digits"
         )
     return terms_by_group
 
 
 def _find_unmatchable_terms(terms: Sequence[str]) -> list[str]:
-    """The terms that are not words as texts are cut into, with single spaces between them."""
-    # What UTF-8 cannot spell becomes a "?", which is no letter.
+    """Return the terms that cannot match, because texts are never split into such words."""
+    # Lone surrogates become "?", which is not a letter.
     texts = pa.array([term.encode(errors="replace") for term in terms]).cast(pa.large_string())
     is_lower = pc.equal(pc.utf8_lower(texts), texts)
     is_matchable = pc.and_(is_lower, pc.match_substring_regex(texts, _TERM_PATTERN))
     return [terms[row] for row in pc.indices_nonzero(pc.invert(is_matchable)).to_pylist()]
 
 
-# Finding ---------------------------------------------------------------------------------------
-
-#: RE2 knows letters of all scripts; hyphens and apostrophes separate words. What ends a sentence or
-#: a clause stays, as a word of its own: no context reaches over it.
+#: RE2 knows letters of all scripts; hyphens and apostrophes separate words. The end of a sentence
+#: or clause becomes a word of its own, so that no context crosses it.
 _STOP_PATTERN, _SEPARATOR_PATTERN = r"[.!?;:]+", r"[^\pL\pN.]+"
-#: A term: words, and a space between one and the next.
+#: Words separated by single spaces.
 _TERM_PATTERN = r"^[\pL\pN]+( [\pL\pN]+)*$"
 
 
 class _EncodedWords:
-    """Words of a batch as numbers of a vocabulary; -1 for every other, and beyond a text's ends."""
+    """Words of a batch of texts as codes in a vocabulary; -1 for unknown words."""
 
     def __init__(self, texts: pa.Array, vocabulary: Sequence[str]) -> None:
         texts_with_stops = pc.replace_substring_regex(texts, _STOP_PATTERN, " . ")
         word_lists = pc.split_pattern_regex(texts_with_stops, _SEPARATOR_PATTERN)
-        words, text_indices = (
-            pc.list_flatten(word_lists),
-            pc.list_parent_indices(word_lists).to_numpy(),
-        )
+        words = pc.list_flatten(word_lists)
+        text_indices = pc.list_parent_indices(word_lists).to_numpy()
         is_nonempty = pc.not_equal(words, "")
         self.words = words.filter(is_nonempty)
         self.text_indices = text_indices[is_nonempty.to_numpy(zero_copy_only=False)].astype(
@@ -203,13 +217,13 @@ class _EncodedWords:
             lowercase_words, value_set=pa.array(vocabulary, lowercase_words.type)
         )
         codes = pc.fill_null(vocabulary_indices, -1).to_numpy().astype(np.int64)
-        # The end of a text ends its last sentence, and so does its beginning.
+        # Both the beginning and the end of a text count as the end of a sentence.
         self.stop_code = vocabulary.index(".")
         self.padded_codes = np.append(codes, self.stop_code)
         self.padded_text_indices = np.append(self.text_indices, -2)
 
     def codes_at(self, positions: Int64, text_indices: Int64) -> Int64:
-        """Codes of the words at these places; a stop where a place is outside of its text."""
+        """Return the codes of the words at positions; a stop for a position outside of its text."""
         is_inside_batch = (positions >= 0) & (positions < len(self.padded_codes))
         positions = np.where(is_inside_batch, positions, len(self.padded_codes) - 1)
         return np.where(
@@ -220,7 +234,7 @@ class _EncodedWords:
 
 
 class _LexiconMatcher:
-    """A lexicon as codes and tables, made once."""
+    """A lexicon compiled to codes and lookup tables."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
@@ -236,17 +250,17 @@ class _LexiconMatcher:
         self.vocabulary = sorted(term_words | class_words | {"."})
         self.word_codes = {word: code for code, word in enumerate(self.vocabulary)}
         self.class_membership = {
-            # The last place stands for words that are not known: -1 is counted from the end.
-            name: np.array([*(w in set(words) for w in self.vocabulary), False])
+            # Unknown words have the code -1, which indexes the last element.
+            name: np.array([*(word in set(words) for word in self.vocabulary), False])
             for name, words in lexicon.classes.items()
         }
-        # Entries by the code of the first word of their terms.
+        # (term index, codes of the term, entry) by the code of the first word.
         self.entries_by_first_word: dict[int, list[tuple[int, tuple[int, ...], LexiconEntry]]] = {}
-        entry_terms = ((e, term) for _, e in lexicon.entries for term in e.terms)
+        entry_terms = ((entry, term) for _, entry in lexicon.entries for term in entry.terms)
         for term_index, (entry, term) in enumerate(entry_terms):
             codes = self.encode_phrase(term)
             self.entries_by_first_word.setdefault(codes[0], []).append((term_index, codes, entry))
-        # A term that stands in two entries of a group is one term.
+        # A term in two entries of the same group is a single term.
         first_index_by_term = {
             row: term_index for term_index, row in reversed([*enumerate(lexicon.terms)])
         }
@@ -263,7 +277,7 @@ class _LexiconMatcher:
         return tuple(self.word_codes[word] for word in phrase.split())
 
     def is_in_any_class(self, class_names: str, codes: Int64) -> Bool:
-        """Whether words are of one of the classes "a|b"."""
+        """Return whether words belong to one of the classes "a|b"."""
         return np.logical_or.reduce(
             [self.class_membership[class_name][codes] for class_name in class_names.split("|")]
         )
@@ -271,7 +285,7 @@ class _LexiconMatcher:
     def matches_phrase(
         self, encoded: _EncodedWords, text_indices: Int64, starts: Int64, phrase: Sequence[int]
     ) -> Bool:
-        """Whether these words stand from ``start`` on."""
+        """Return whether the phrase starts at each of the positions `starts`."""
         is_match = np.ones(len(starts), bool)
         for offset, code in enumerate(phrase):
             is_match &= encoded.codes_at(starts + offset, text_indices) == code
@@ -285,7 +299,15 @@ class _LexiconMatcher:
         pattern: Sequence[str],
         step: int,
     ) -> Bool:
-        """Whether words of these classes stand at ``place`` and from there on."""
+        """Return whether words of these classes follow each other from each position on.
+
+        Args:
+            encoded: The words.
+            text_indices: Text of each position.
+            positions: Positions of the first word.
+            pattern: Classes, in the order of reading.
+            step: 1 to read to the right, -1 to read to the left.
+        """
         is_match = np.ones(len(positions), bool)
         for element in pattern:
             class_names = element.removesuffix("*")
@@ -323,7 +345,7 @@ class _LexiconMatcher:
         starts: Int64,
         length: int,
     ) -> Bool:
-        """Which of the places are mentions: (n,) bool."""
+        """Return whether the entry's conditions hold for the term at each position, (n,) bool."""
         ends = starts + length
         is_valid = np.ones(len(starts), bool)
         if entry.requires_capital:
@@ -360,17 +382,19 @@ class _LexiconMatcher:
         return is_valid
 
     def find_mentions(self, texts: pa.Array) -> tuple[Int64, Int64, Int64]:
-        """Number of the term, of the text, and of the first word in its text, in the words' order;
-        what ends a sentence or a clause counts as a word."""
+        """Find all mentions, in the order of the words.
+
+        Returns:
+            Index of the term, of the text, and of the term's first word in its text, (n,) each. The
+                end of a sentence or clause counts as a word.
+        """
         encoded = _EncodedWords(texts, self.vocabulary)
         candidate_positions = np.flatnonzero(self.is_first_word[encoded.padded_codes[:-1]])
         if not len(candidate_positions):
             return candidate_positions, candidate_positions, candidate_positions
         order = np.argsort(encoded.padded_codes[candidate_positions], kind="stable")
-        candidate_positions, candidate_codes = (
-            candidate_positions[order],
-            encoded.padded_codes[candidate_positions][order],
-        )
+        candidate_positions = candidate_positions[order]
+        candidate_codes = encoded.padded_codes[candidate_positions]
         mentions: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
         first_codes, starts = np.unique(candidate_codes, return_index=True)
         for code, start, end in zip(
@@ -392,35 +416,24 @@ class _LexiconMatcher:
                 mentions.append(
                     np.stack([np.full(len(positions), term_index), text_indices, positions])
                 )
-        term_index, text_indices, positions = np.concatenate(mentions, axis=1)
-        _, first_rows = np.unique(
-            positions * len(self.canonical_terms) + self.canonical_terms[term_index],
-            return_index=True,
+        all_mentions = np.concatenate(mentions, axis=1)
+        all_mentions[0] = self.canonical_terms[all_mentions[0]]
+        sort_keys = all_mentions[2] * len(self.canonical_terms) + all_mentions[0]
+        distinct_mentions = all_mentions[:, np.unique(sort_keys, return_index=True)[1]]
+        is_outermost = is_outermost_span(
+            self.term_groups[distinct_mentions[0]],
+            distinct_mentions[2],
+            self.term_lengths[distinct_mentions[0]],
         )
-        term_index, text_indices, positions = (
-            self.canonical_terms[term_index[first_rows]],
-            text_indices[first_rows],
-            positions[first_rows],
-        )
-        is_selected = is_outermost_span(
-            self.term_groups[term_index], positions, self.term_lengths[term_index]
-        )
-        term_index, text_indices, positions = (
-            term_index[is_selected],
-            text_indices[is_selected],
-            positions[is_selected],
-        )
-        return (
-            term_index,
-            text_indices,
-            positions - np.searchsorted(encoded.text_indices, text_indices),
-        )
+        term_indices, text_indices, positions = distinct_mentions[:, is_outermost]
+        text_starts = np.searchsorted(encoded.text_indices, text_indices)
+        return term_indices, text_indices, positions - text_starts
 
 
 def is_outermost_span(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool:
-    """Which of these stretches lie within no other one of their group, (n,)."""
+    """Return whether each span is inside no other span of its group, (n,) bool."""
     order = np.lexsort((-lengths, starts, group_codes))
-    # Groups one behind the other on a line, so that one running maximum serves all.
+    # Offsets put the groups one after another, so that one running maximum works for all.
     group_offsets = group_codes[order] * (starts.max(initial=0) + lengths.max(initial=0) + 1)
     ends = group_offsets + starts[order] + lengths[order]
     is_outermost = np.ones(len(order), bool)
@@ -428,17 +441,20 @@ def is_outermost_span(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool
     return is_outermost
 
 
-@lru_cache(8)  # those of users' lexicons come and go
+@lru_cache(8)  # Bounded, because a process may read many users' lexicons.
 def _get_matcher(lexicon: Lexicon) -> _LexiconMatcher:
-    """Made once in a process for all equal lexicons: each part of a corpus reads its own."""
+    """Compile a lexicon once per process, although each partition of a corpus loads its own."""
     return _LexiconMatcher(lexicon)
 
 
 def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[Int64, Int64]:
-    """Every mention: the term's number in ``Lexicon.terms`` and the text's number, (n,) each.
+    """Find every mention of a term in texts.
 
-    Whole words, whatever their case. Of a group's terms of which one lies within the other the
-    longer counts, *young people* and not *young*; those of different groups both count.
+    Matches whole words, ignoring case. If one term of a group is inside another, only the longer
+    counts: *young people* and not *young*. Terms of different groups both count.
+
+    Returns:
+        Index of the term in `Lexicon.terms` and index of the text, (n,) each.
     """
     term_indices, text_indices, _ = _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(
         texts
@@ -449,19 +465,23 @@ def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple
 def find_mention_positions(
     texts: pa.Array, lexicon: Lexicon | None = None
 ) -> tuple[Int64, Int64, Int64]:
-    """``find_terms``, and of each mention how many words stand before it in its text."""
+    """Find mentions like `find_term_mentions`; also return the number of words before each."""
     return _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
 
 
 def replace_alphanumerics_with_x(texts: pa.Array) -> pa.Array:
-    """Texts with an x for each letter and digit: what words are cut by. Python knows fewer."""
+    """Replace each letter and digit, as RE2 defines them, by an x; Python knows fewer of them."""
     return pc.replace_substring_regex(texts, r"[\pL\pN]", "x")
 
 
 def find_groups_in_texts(
     texts: pa.Array, lexicon: Lexicon | None = None
 ) -> tuple[pa.Array, pa.Array]:
-    """Each identity group that a text mentions, and the number of the text; each pair once."""
+    """Find the groups that each text mentions.
+
+    Returns:
+        Group name and text index of each distinct pair.
+    """
     lexicon = lexicon or load_builtin_lexicon()
     term_indices, text_indices = find_term_mentions(texts, lexicon)
     term_groups = pa.array([group for group, _ in lexicon.terms], pa.string())

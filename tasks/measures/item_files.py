@@ -1,4 +1,4 @@
-"""Reading sets of items, such as prompts and pairs, from files of the project or of the user."""
+"""Read sets of items, such as prompts and pairs, from files of the project or of the user."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from typing import Any, TextIO
 
 from hallmark.tasks.contract import UsageError, hash_file, open_external_file
 
-#: Items that one file may hold: an audit keeps them all in memory.
+#: Maximum number of items per file: an audit keeps them all in memory.
 MAX_ITEMS = 1_000_000
 
 
 def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line of a JSON Lines file, or of each row of a csv or tsv file with a
-    header, plain or packed by gzip. Empty lines are passed over. Raises UsageError with the place
-    of a line that cannot be read, and for a file without any item."""
+    """Yield the location and the object of each line of JSON Lines, or of each csv or tsv row.
+
+    Files may be compressed with gzip; csv and tsv files have a header. Empty lines are skipped.
+
+    Args:
+        path: The file; its extension determines the format.
+        content_name: Name of the items, for error messages.
+
+    Raises:
+        UsageError: A line cannot be read, the file has no items, or more than MAX_ITEMS.
+    """
     check_file_exists(path, content_name)
     count = 0
     with open_text_file(path, content_name, newline="") as file:
@@ -30,20 +38,23 @@ def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, A
                 count += 1
                 if count > MAX_ITEMS:
                     raise UsageError(
-                        f"{path} holds more than {MAX_ITEMS:,} {content_name}; give fewer"
+                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce their number"
                     )
                 yield location, item
         except UnicodeDecodeError as error:
-            raise UsageError(f"{path} is not UTF-8 text behind item {count}: {error}") from error
+            raise UsageError(f"{path} is not UTF-8 text after item {count}: {error}") from error
         except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UsageError(f"{path}, behind item {count}: {error}") from error
+            raise UsageError(f"{path} cannot be read after item {count}: {error}") from error
     if not count:
-        raise UsageError(f"{path} holds no {content_name}: it is empty, or a header stands alone")
+        raise UsageError(f"{path} has no {content_name}: it is empty or has only a header")
 
 
 def read_nonempty_lines(path: Path, content_name: str) -> Iterator[tuple[str, str]]:
-    """(place, text) of each line of a text file, plain or packed by gzip, without those that are
-    empty. Raises UsageError as ``read_items``."""
+    """Yield the location and the text of each non-empty line of a text file, plain or gzip.
+
+    Raises:
+        UsageError: A line cannot be read, or all are empty.
+    """
     check_file_exists(path, content_name)
     count = 0
     with open_text_file(path, content_name) as file:
@@ -53,16 +64,18 @@ def read_nonempty_lines(path: Path, content_name: str) -> Iterator[tuple[str, st
                     count += 1
                     yield f"{path}, line {number}", line.strip()
         except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UsageError(f"{path} is not UTF-8 text behind line {count}: {error}") from error
+            raise UsageError(
+                f"{path} is not UTF-8 text after non-empty line {count}: {error}"
+            ) from error
     if not count:
-        raise UsageError(f"{path} holds no {content_name}: it is empty")
+        raise UsageError(f"{path} has no {content_name}: it is empty")
 
 
 @contextmanager
 def open_text_file(
     path: Path, content_name: str, *, encoding: str = "utf-8-sig", newline: str | None = None
 ) -> Iterator[TextIO]:
-    """Open a text file of a user's, plain or packed by gzip."""
+    """Open a user's text file, plain or compressed with gzip."""
     with ExitStack() as stack:
         data: Any = stack.enter_context(open_external_file(path, content_name))
         if path.suffix == ".gz":
@@ -91,7 +104,11 @@ def _read_records(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
-    """A field that must be text with something in it; "a.b" is the field b of the object a."""
+    """Return a field that must be non-empty text; "a.b" is the field b of the object a.
+
+    Raises:
+        UsageError: The field is missing, empty or not valid Unicode text.
+    """
     value: Any = item
     for key in [field_name] if field_name in item else field_name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -99,26 +116,27 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
         field_names = ", ".join(repr(name)[:60] for name in list(item)[:20]) or "none"
         field_hint = f"; its fields are {field_names}" if value is None else ""
         raise UsageError(
-            f"{location} has no text in {field_name!r}, but {repr(value)[:60]}{field_hint}"
+            f"{location} must have text in {field_name!r}, not {repr(value)[:60]}{field_hint}"
         )
     try:
         value.encode()
-    except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair
+    except UnicodeEncodeError as error:  # JSON can contain half of a surrogate pair.
         raise UsageError(
-            f"{location} has no valid Unicode text in {field_name!r}: {error}"
+            f"{location} has invalid Unicode text in {field_name!r}: {error}"
         ) from error
     return value
 
 
 def check_file_exists(path: Path, content_name: str) -> None:
+    """Raise UsageError if the path is empty or is not a file."""
     if path == Path():
-        raise UsageError(f"the path of the file with the {content_name} is empty; name one")
+        raise UsageError(f"the path of the file with the {content_name} is empty; give a path")
     if not path.is_file():
         raise UsageError(f"there is no file {path} with the {content_name}; correct the path")
 
 
 def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:
-    """For a stage's ``external``: the hash of a user's file; nothing where there is none."""
+    """Return the hash of a user's file for a stage's `external`; empty if there is no file."""
     if path is None:
         return {}
     check_file_exists(path, content_name)
@@ -126,7 +144,7 @@ def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:
 
 
 def user_file_digests(paths: Sequence[Path], content_name: str) -> dict[str, str]:
-    """As ``digest_of``, of several files, in their order."""
+    """Return the hashes of several files like `user_file_digest`, numbered in their order."""
     return {
         f"{content_name} {n}": digest
         for n, path in enumerate(paths, 1)

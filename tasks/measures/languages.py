@@ -1,4 +1,4 @@
-"""The language that a text is written in: an estimate, with its uncertain cases left open."""
+"""Estimate the language of texts, and leave uncertain cases undetermined."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ if TYPE_CHECKING:
 
 UNDETERMINED = "undetermined"
 
-#: Below this probability a text counts as undetermined. Short texts mostly stay below: of English
-#: documentation about half the texts of 20 to 40 bytes do, a tenth of those of 40 to 160.
+#: Below this probability the language is undetermined. That happens mostly for short texts: in
+#: English documentation for about half of those of 20 to 40 bytes and a tenth of 40 to 160.
 MIN_CONFIDENCE = 0.5
 
-#: Characters of a text that are looked at, from its beginning.
+#: Number of characters that are read, from the beginning of a text.
 MAX_CHARACTERS = 1000
 
 
 def estimate_languages(
     texts: pa.Array | pa.ChunkedArray, max_characters: int = MAX_CHARACTERS
 ) -> tuple[Any, Any]:
-    """The most likely language of each text and its probability: (n,) string and (n,) float32.
+    """Estimate the most likely language of each text by naive Bayes over byte n-grams.
 
-    ISO 639 codes; "zxx" is no language, as code. By naive Bayes over byte n-grams, trained on 140
-    languages (Lui & Baldwin 2011; py3langid).
+    The classifier knows 140 languages (Lui & Baldwin 2011; py3langid).
+
+    Returns:
+        ISO 639 codes, (n,) string, "zxx" for no language, such as code; and probabilities, (n,)
+            float32.
     """
     classify = _load_language_identifier().classify
     classifications = [
@@ -38,7 +41,7 @@ def estimate_languages(
 
 
 def detect_languages(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """ISO 639 code of the language of each text, see ``estimate``, or UNDETERMINED."""
+    """Return the ISO 639 code of the language of each text, or UNDETERMINED if it is uncertain."""
     codes, probabilities = estimate_languages(texts)
     return pc.if_else(
         pc.greater_equal(probabilities, pa.scalar(MIN_CONFIDENCE, pa.float32())),

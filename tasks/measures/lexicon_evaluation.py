@@ -1,4 +1,4 @@
-"""How well the lexicon finds mentions of people: its figures on labelled sentences."""
+"""Measure recall and precision of the built-in identity lexicon on labelled sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 
 def read_labelled_sentences() -> list[tuple[str, bool, str]]:
-    """(group, whether it is mentioned, sentence) of ``data/identity_sentences.txt``."""
+    """Read `data/identity_sentences.txt`.
+
+    Returns:
+        (group name, whether the sentence mentions the group, sentence) for each sentence.
+    """
     group_names: dict[str, str] = {}
     labelled = []
     for line in (DATA_FOLDER / "identity_sentences.txt").read_text(encoding="utf-8").splitlines():
@@ -26,27 +30,31 @@ def read_labelled_sentences() -> list[tuple[str, bool, str]]:
 
 
 def evaluate_lexicon(labelled: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
-    """Recall and precision of the lexicon by group, with Wilson's intervals, then of all.
+    """Compute the lexicon's recall and precision with Wilson intervals, by group and overall.
 
-    Precision is that over the sentences written for the group, half of them traps: of a text in
-    which *white* stands for walls more often, it is lower.
+    Half of the sentences of each group are traps, in which a term does not mean people. In texts
+    where *white* more often describes walls, precision is lower than here.
+
+    Args:
+        labelled: Rows of `read_labelled_sentences`.
+
+    Returns:
+        A row for each group; the last one, with an empty group name, covers all sentences.
     """
     groups, sentence_indices = find_groups_in_texts(
-        pa.array([s for *_, s in labelled], pa.large_string())
+        pa.array([sentence for *_, sentence in labelled], pa.large_string())
     )
     detected_mentions = set(zip(groups.to_pylist(), sentence_indices.to_pylist(), strict=True))
     rows = []
     for name in [*dict.fromkeys(group for group, *_ in labelled), ""]:
         outcomes = [
-            (m, (g, i) in detected_mentions)
-            for i, (g, m, _) in enumerate(labelled)
-            if name in (g, "")
+            (is_mentioned, (group, index) in detected_mentions)
+            for index, (group, is_mentioned, _) in enumerate(labelled)
+            if name in (group, "")
         ]
-        hits = sum(mentioned and detected for mentioned, detected in outcomes)
-        mention_count, detected_count = (
-            sum(m for m, _ in outcomes),
-            sum(detected for _, detected in outcomes),
-        )
+        hits = sum(is_mentioned and is_detected for is_mentioned, is_detected in outcomes)
+        mention_count = sum(is_mentioned for is_mentioned, _ in outcomes)
+        detected_count = sum(is_detected for _, is_detected in outcomes)
         row: dict[str, Any] = {
             "group_name": name,
             "mentions": mention_count,

@@ -1,9 +1,9 @@
-"""How log-odds go with a figure: a slope over units, and the ratio of one unit.
+"""Estimate how log-odds depend on a predictor, and the ratio of log-odds of a single unit.
 
 Logistic regression after Firth (1993, "Bias reduction of maximum likelihood estimates", Biometrika
-80), which stays finite where all counts are on one side, and whose first-order bias is zero. The
-interval is Student's t over a jackknife of clusters (CR3), as that of ``estimates.slope``: units
-differ from each other in more than the figure, so their draws are not independent.
+80) stays finite if all counts are on one side, and has no first-order bias. The interval is
+Student's t over a jackknife of clusters (CR3), like that of `estimates.estimate_linear_slope`:
+units differ in more than the predictor, so their draws are not independent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hallmark.tasks.measures.estimates import Estimate
 
 Float64 = NDArray[np.float64]
 
-#: Newton's steps: at most so many, and none further than this.
+#: Maximum number and size of Newton's steps.
 MAX_STEPS, MAX_STEP_SIZE = 100, 2.0
 
 
 def smoothed_log_odds(successes: ArrayLike, trials: ArrayLike) -> Float64:
-    """With one half more on either side, which keeps them finite (Haldane 1956)."""
+    """Compute log-odds with 1/2 added to both counts, which keeps them finite (Haldane 1956)."""
     k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     return np.log((k + 0.5) / (n - k + 0.5))
 
@@ -39,8 +39,20 @@ def estimate_log_odds_slope(
     confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """By how much the log-odds of a value being 1 (others are 0, NaN is missing) change for each 1
-    of ``over``, with an intercept for each stratum. n counts the values."""
+    """Estimate the slope of the log-odds of a value being 1, with an intercept for each stratum.
+
+    Args:
+        values: (n,) 0 or 1, NaN where missing.
+        predictor: (n,), NaN where missing.
+        strata: (n,) names of strata.
+        clusters: (n,) names of clusters, which are independent of each other.
+        null_value: Slope under the null.
+        confidence_level: Of the interval.
+        unit: Plural name of the clusters, for the description of the method.
+
+    Returns:
+        The change in log-odds per unit of the predictor; n counts the known values.
+    """
     y, x = (np.asarray(array, np.float64) for array in (values, predictor))
     is_known = ~np.isnan(y) & ~np.isnan(x)
     stratum_codes, cluster_codes = (
@@ -63,8 +75,8 @@ def estimate_log_odds_slope(
     if not cluster_count:
         return estimate
     if len(np.unique(x)) < 2:
-        return replace(estimate, method="not measured: of a single value nothing changes")
-    # Alike in all but the value: one cell.
+        return replace(estimate, method="not measured: the predictor has a single value")
+    # A cell groups values with the same predictor, stratum and cluster.
     cell_keys, cell_codes = np.unique(
         np.stack([x, stratum_codes, cluster_codes]), axis=1, return_inverse=True
     )
@@ -76,7 +88,7 @@ def estimate_log_odds_slope(
     cell_clusters = cell_keys[2].astype(int)
     cluster_included = np.vstack(
         [np.ones(len(cell_clusters)), cell_clusters != np.arange(cluster_count)[:, None]]
-    )  # all, then one left out
+    )  # The first row includes all clusters, each other row all but one.
     slopes = fit_firth_regressions(
         success_counts * cluster_included, counts * cluster_included, design
     )[:, 0]
@@ -97,8 +109,8 @@ def estimate_log_odds_slope(
         else np.nan
     )
     method = (
-        f"logistic regression after Firth (1993), an intercept for each of {len(design[0]) - 1} "
-        f"strata; Student's t over a jackknife of {cluster_count} {unit}"
+        f"logistic regression after Firth (1993), with an intercept for each of "
+        f"{len(design[0]) - 1} strata; Student's t over a jackknife of {cluster_count} {unit}"
     )
     return replace(
         estimate,
@@ -110,13 +122,20 @@ def estimate_log_odds_slope(
 
 
 def fit_firth_regressions(successes: Float64, trials: Float64, design: Float64) -> Float64:
-    """Coefficients of several regressions over the same cells, (regressions, columns): successes
-    and n are (regressions, cells), design (cells, columns). NaN where one does not converge.
+    """Fit several regressions over the same cells.
 
-    Each solves X'(k - n p + h (1/2 - p)) = 0, h the leverage of a cell: as if h more had been
-    counted in it, half of them successes. Newton's steps are those of these counts: of the cells'
-    own alone they go round in circles where a column has a single count. A column without any
-    keeps 0.
+    Each solves X'(k - n p + h (1/2 - p)) = 0, where h is the leverage of a cell, as if h more
+    trials had been counted in it, half of them successes. Newton's steps use these augmented
+    counts: with the original ones they cycle if a column has a single count. The coefficient of a
+    column without counts stays 0.
+
+    Args:
+        successes: (regressions, cells).
+        trials: (regressions, cells).
+        design: (cells, columns).
+
+    Returns:
+        (regressions, columns) coefficients; NaN for a regression that does not converge.
     """
     coefficients = np.zeros((len(trials), design.shape[1]))
     ridge = 1e-9 * np.eye(design.shape[1])
@@ -145,8 +164,10 @@ def estimate_log_odds_multiple(
     confidence_level: float = 0.95,
     unit: str = "draws",
 ) -> Estimate:
-    """The log-odds of a value being 1, as a multiple of the log-odds ``of``. Values are independent
-    of each other; the interval is Gart's (1966)."""
+    """Estimate the log-odds of a value being 1 as a multiple of reference log-odds.
+
+    Values are independent of each other; the interval is Gart's (1966).
+    """
     from scipy.special import ndtri
 
     known_values = np.asarray(values, np.float64)
@@ -159,10 +180,8 @@ def estimate_log_odds_multiple(
         return estimate
     success_count = float(known_values.sum())
     standard_error = (1 / (success_count + 0.5) + 1 / (n - success_count + 0.5)) ** 0.5
-    midpoint, half_width = (
-        float(smoothed_log_odds(success_count, n)),
-        float(ndtri((1 + confidence_level) / 2)) * standard_error,
-    )
+    midpoint = float(smoothed_log_odds(success_count, n))
+    half_width = float(ndtri((1 + confidence_level) / 2)) * standard_error
     low, high = sorted(
         end / reference_log_odds for end in (midpoint - half_width, midpoint + half_width)
     )
@@ -171,5 +190,5 @@ def estimate_log_odds_multiple(
         value=midpoint / reference_log_odds,
         low=low,
         high=high,
-        method=f"interval after Gart (1966) over {n} {unit}",
+        method=f"Gart's interval (1966) over {n} {unit}",
     )

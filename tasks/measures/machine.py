@@ -1,8 +1,8 @@
-"""What this machine has."""
+"""Query the resources of this machine."""
 
 import os
 
 
 def total_memory_bytes() -> int:
-    """Bytes of memory of this machine."""
+    """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

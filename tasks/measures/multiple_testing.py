@@ -1,4 +1,4 @@
-"""p-values corrected for many comparisons."""
+"""Correct p-values for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def adjust_p_values_holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm 1979). A NaN stays NaN and does not count."""
+    """Adjust p-values for their number (Holm 1979); NaN stays NaN and is not counted."""
     adjusted = [math.nan] * len(p_values)
     sorted_p_values = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     highest = 0.0
@@ -20,10 +20,9 @@ def adjust_p_values_holm(p_values: Sequence[float]) -> list[float]:
 
 
 def adjust_p_values_fdr(p_values: Sequence[float]) -> list[float]:
-    """p-values as the share of false ones among all that are as small (Benjamini & Hochberg
-    1995)."""
+    """Adjust p-values to false discovery rates (Benjamini & Hochberg 1995)."""
     p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p)[::-1]  # the largest first
+    order = np.argsort(p)[::-1]
     ranks = np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum.accumulate(np.minimum(1.0, p[order] * len(p) / ranks))

@@ -1,4 +1,4 @@
-"""Texts normalised and cut into words, and words hashed: what copies and overlaps are found by."""
+"""Normalise texts, split them into words and hash these, to find duplicates and overlaps."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Texts of these characters alone: NFKC changes none of them, lower case some to others of them;
-#: none composes with its neighbour.
+#: Texts of only these characters need no Unicode normalisation: NFKC changes none of them, lower
+#: case maps them to each other, and none composes with its neighbour.
 SIMPLE_TEXT_PATTERN = (
     r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}-\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}\x{BF}-\x{FF}"
     r"\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
 )
-#: What NFKC may have to order: what is in none of these categories is a mark, be it of a newer
-#: Unicode than these expressions know; the two letters become marks.
+#: Characters that NFKC may have to reorder. Anything outside these categories is a mark, even if
+#: its Unicode version is newer than RE2's; NFKC turns the two listed letters into marks.
 _COMBINING_MARK = r"(?:[^\pL\pN\pP\pS\pZ\pC]|[\x{FF9E}\x{FF9F}])"
 UNSPACED_SCRIPT_PATTERN = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 
 
 def normalise_texts(texts: pa.Array) -> pa.Array:
-    """NFKC, lower case, one space for any white space, none at the ends; a fixed point of itself.
+    """Apply NFKC and lower case, and collapse white space; the result is a fixed point.
 
-    Of more than 30 marks in a row those behind are left out: no writing has so many (UAX 15, the
-    stream-safe format), and to order them takes time by the square of their number. Each text by
-    itself: what stands beside it in a batch changes nothing.
+    Only the first 30 of consecutive combining marks are kept: no script uses so many (UAX 15, the
+    stream-safe format), and ordering them takes quadratic time. Each text is normalised
+    independently of the others in the column.
     """
     normalised = pc.utf8_lower(texts)
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
@@ -37,8 +37,10 @@ def normalise_texts(texts: pa.Array) -> pa.Array:
 
 
 def _normalise_unicode(texts: pa.Array) -> pa.Array:
-    """NFKC and lower case, until neither changes a word: what is lower case may compose anew. Word
-    by word, as nothing composes with a space, and few words need it."""
+    """Apply NFKC and lower case until neither changes a word: lower case may compose again.
+
+    Works word by word, because nothing composes with a space and few words need it.
+    """
     words = pc.split_pattern(texts, " ")
     normalised_words = pc.utf8_lower(words.values)
     is_complex = pc.invert(pc.match_substring_regex(words.values, SIMPLE_TEXT_PATTERN))
@@ -55,8 +57,11 @@ def _normalise_unicode(texts: pa.Array) -> pa.Array:
 
 
 def _limit_combining_marks(words: pa.Array) -> pa.Array:
-    """Without the marks behind thirty: of words that have so many, of two bytes at least each. To
-    compile the expression takes as long as to normalise megabytes, to count marks hardly any."""
+    """Keep at most 30 consecutive combining marks, of at least two bytes each.
+
+    Compiling the expression takes as long as normalising megabytes, so it is only used if a cheap
+    count finds enough marks.
+    """
     is_long = pc.greater(pc.binary_length(words), 2 * 30)
     if not pc.any(is_long).as_py():
         return words
@@ -78,7 +83,11 @@ def _collapse_whitespace(texts: pa.Array) -> pa.Array:
 
 
 def hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
+    """Hash each word.
+
+    Returns:
+        (words,) uint64 hashes, and the offsets of the texts among them, (n + 1,).
+    """
     is_not_ascii = pc.invert(pc.string_is_ascii(texts))
     if pc.any(is_not_ascii).as_py():
         texts = pc.replace_with_mask(
@@ -86,12 +95,12 @@ def hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         )
     words = pc.split_pattern(texts, " ")
     text_offsets = words.offsets.to_numpy().astype(np.int64)
-    return _hash_distinct_words(words.values)[
-        text_offsets[0] : text_offsets[-1]
-    ], text_offsets - text_offsets[0]
+    hashes = _hash_distinct_words(words.values)[text_offsets[0] : text_offsets[-1]]
+    return hashes, text_offsets - text_offsets[0]
 
 
 def _separate_unspaced_characters(texts: pa.Array) -> pa.Array:
+    """Put spaces around every character of scripts that do not separate words."""
     is_unspaced = pc.match_substring_regex(texts, UNSPACED_SCRIPT_PATTERN)
     if not pc.any(is_unspaced).as_py():
         return texts
@@ -100,7 +109,7 @@ def _separate_unspaced_characters(texts: pa.Array) -> pa.Array:
 
 
 def _hash_distinct_words(words: pa.Array) -> np.ndarray:
-    """One uint64 a word; equal words are hashed once."""
+    """Hash words to uint64, each distinct word only once."""
     encoded = words.dictionary_encode()
     digests = [
         hashlib.blake2b(word.encode(), digest_size=8).digest()
@@ -110,6 +119,8 @@ def _hash_distinct_words(words: pa.Array) -> np.ndarray:
 
 
 def mix_hashes(accumulated: np.ndarray, added: np.ndarray | np.uint64) -> np.ndarray:
-    """Fold one array of uint64 into another; the order of folding counts."""
-    mixed = (accumulated ^ added) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+    """Fold one uint64 array into another; the order of folding matters."""
+    mixed = (accumulated ^ added) * np.uint64(
+        0x9E3779B97F4A7C15
+    )  # The product overflows on purpose.
     return mixed ^ (mixed >> np.uint64(32))

@@ -1,8 +1,9 @@
-"""Occupations beside gendered words: which words of women and of men stand near which occupation.
+"""Count words for women and for men that occur near each occupation.
 
-Found by whole English words of the project's own (``data/occupations.json``): pronouns, titles and
-the plainest nouns. Kin is left out: the *husband* of a baker is not the baker. A word near an
-occupation may be of somebody else, too; what is counted is company, not who works as what.
+The English words are the project's own list (`data/occupations.json`): pronouns, titles and the
+most common nouns. Kinship terms are excluded: a baker's *husband* is not the baker. A gendered word
+near an occupation may refer to somebody else; the counts measure co-occurrence, not who has which
+job.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from hallmark.tasks.measures.identities import (
 
 Int64 = NDArray[np.int64]
 
-#: Names of the groups beside those of occupations, which are their singulars.
+#: Names of the groups of gendered words; each occupation is a group named by its singular.
 GENDER_GROUPS = ("women", "men")
 _SENTENCE_END = "end of a sentence"
 
-#: No ends of sentences for us: behind a title, within a number, and what ends only a clause.
+#: Punctuation that does not end a sentence: after a title, within a number, or between clauses.
 _NOT_SENTENCE_END = r"\b(Mrs?|Ms|Mx|Dr|Prof|Rev|St)\.|(\pN)[.:](\pN)|[;:]"
 _PARAGRAPH_BREAK = r"\n[ \t\r]*\n"
 
-#: More words than a text can have, so that places of all texts are one ascending sequence.
+#: More words than a text can have, so that positions of all texts form one ascending sequence.
 _MAX_WORDS_PER_TEXT = 1 << 40
 
 
 @cache
 def list_occupations() -> tuple[str, ...]:
-    """The singulars, in order."""
+    """Return the singulars of all occupations, in the order of their codes."""
     return tuple(
         group
         for group in _load_occupation_lexicon().groups
@@ -49,8 +50,10 @@ def list_occupations() -> tuple[str, ...]:
 
 @cache
 def _load_occupation_lexicon() -> Lexicon:
-    """Occupations, gendered words and ends of sentences. Words that are also verbs or names count
-    where a word such as *the* or *been* stands before them."""
+    """Load a lexicon of occupations, gendered words and sentence ends.
+
+    Words that are also verbs or names count only after a word such as *the* or *been*.
+    """
     definition = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"))
     entries: list[tuple[str, LexiconEntry]] = []
     for name in definition["occupations"]:
@@ -67,33 +70,32 @@ def _load_occupation_lexicon() -> Lexicon:
 
 
 def count_gendered_words(texts: pa.Array, window_words: int) -> tuple[Int64, Int64, Int64]:
-    """Every mention of an occupation: its number in ``occupations``, the number of its text, and
-    how many words of women and of men stand at most ``window`` words before or behind it in its
-    sentence, (n,), (n,) and (n, 2). A blank line ends a sentence, too."""
+    """Count gendered words near each mention of an occupation, within its sentence.
+
+    A blank line also ends a sentence.
+
+    Args:
+        texts: (texts,) strings.
+        window_words: Number of words searched on either side of the occupation.
+
+    Returns:
+        For each of n mentions: the index of the occupation in `list_occupations`, (n,); the index
+            of the text, (n,); the counts of words for women and for men, (n, 2).
+    """
     texts = pc.replace_substring_regex(texts, _PARAGRAPH_BREAK, " . ")
     texts = pc.replace_substring_regex(texts, _NOT_SENTENCE_END, r"\1\2 \3")
     lexicon = _load_occupation_lexicon()
-    group_codes = {
-        term_group_codes: number
-        for number, term_group_codes in enumerate(
-            (*list_occupations(), *GENDER_GROUPS, _SENTENCE_END)
-        )
-    }
-    term_group_codes = np.array([group_codes[name] for name, _ in lexicon.terms], np.int64)
-    term_lengths = np.array(
-        [len(term_indices.split()) for _, term_indices in lexicon.terms], np.int64
-    )
+    groups = (*list_occupations(), *GENDER_GROUPS, _SENTENCE_END)
+    group_codes = {group: code for code, group in enumerate(groups)}
+    term_group_codes = np.array([group_codes[group] for group, _ in lexicon.terms], np.int64)
+    term_lengths = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
     term_indices, text_indices, word_positions = find_mention_positions(texts, lexicon)
-    global_positions, mention_groups = (
-        text_indices * _MAX_WORDS_PER_TEXT + word_positions,
-        term_group_codes[term_indices],
-    )
+    global_positions = text_indices * _MAX_WORDS_PER_TEXT + word_positions
+    mention_groups = term_group_codes[term_indices]
     occupation_rows = np.flatnonzero(mention_groups < len(list_occupations()))
     sentence_ends = global_positions[mention_groups == group_codes[_SENTENCE_END]]
-    starts, stops = (
-        global_positions[occupation_rows],
-        global_positions[occupation_rows] + term_lengths[term_indices[occupation_rows]],
-    )
+    starts = global_positions[occupation_rows]
+    stops = starts + term_lengths[term_indices[occupation_rows]]
     text_starts = text_indices[occupation_rows] * _MAX_WORDS_PER_TEXT
     sentence_indices = np.searchsorted(sentence_ends, starts)
     window_starts = np.maximum(

@@ -1,8 +1,8 @@
-"""Overlap of texts with a set of items, such as an audit's or a benchmark's: stretches of words.
+"""Find texts that overlap with a set of items, such as an audit's or a benchmark's.
 
-An item overlaps a text that holds any ``words`` consecutive words of it (13 in Brown et al. 2020,
-appendix C), or, where it has fewer, all of them. Words are compared in lower case after NFKC,
-without punctuation; of scripts that leave no space between words every character is one.
+A text overlaps an item if it contains any n consecutive words of it (n = 13 in Brown et al. 2020,
+appendix C), or all its words if it has fewer. Words are compared in lower case after NFKC, without
+punctuation; in scripts without spaces every character is a word.
 """
 
 from __future__ import annotations
@@ -20,24 +20,36 @@ from hallmark.tasks.measures.normalised_words import hash_words, mix_hashes, nor
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
-#: Bits by which most of what is no hit is passed over.
+#: Size of the bit table that rejects most n-grams before the binary search.
 FILTER_SLOTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class OverlapIndex:
-    """What is looked for: for each number of words the hashes of stretches, ascending, and the
-    items that they are of."""
+    """Hashes of the n-grams of all items.
+
+    Attributes:
+        hashes_by_length: For each number of words, the hashes of n-grams, ascending, and the
+            indices of their items.
+        item_count: Number of items.
+        short_item_count: Number of items that are too short and are not searched.
+    """
 
     hashes_by_length: dict[int, tuple[UInt64, Int64]]
     item_count: int
-    short_item_count: int  # items of fewer words than ``least``, which are not looked for
+    short_item_count: int
 
 
 def build_overlap_index(
     items: Sequence[str], ngram_words: int = 13, min_words: int = 4
 ) -> OverlapIndex:
-    """``least``: items of fewer words are left out, since they stand in any text."""
+    """Build an index of the n-grams of items.
+
+    Args:
+        items: Texts to search for.
+        ngram_words: Number of words per n-gram; a shorter item is searched as a whole.
+        min_words: Items with fewer words are skipped, because they occur in any text.
+    """
     hashes, ends = _hash_text_words(pa.array(items, pa.large_string()))
     word_counts = np.diff(ends)
     hashes_by_length: dict[int, tuple[UInt64, Int64]] = {}
@@ -58,7 +70,11 @@ def build_overlap_index(
 
 
 def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> tuple[Int64, Int64]:
-    """Which text holds a stretch of which item, (m,) each: pairs once, by text, then by item."""
+    """Find the pairs of a text and an item that share an n-gram.
+
+    Returns:
+        Text indices and item indices, (m,) each; distinct pairs, sorted by text, then by item.
+    """
     hashes, ends = _hash_text_words(texts)
     text_indices = np.repeat(np.arange(len(texts)), np.diff(ends))
     pairs = [np.empty((0, 2), np.int64)]
@@ -86,18 +102,20 @@ def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> tuple[Int64, 
 
 
 def _hash_text_words(texts: pa.Array) -> tuple[UInt64, Int64]:
-    """A hash for each word, and where those of each text begin and end, (n + 1,)."""
+    """Return a hash for each word, and the offsets of the texts among the words, (n + 1,)."""
     normalised = pc.replace_substring_regex(normalise_texts(texts), r"[^\pL\pN\pM]+", " ")
     normalised = pc.utf8_trim_whitespace(normalised)
     hashes, ends = hash_words(normalised)
     counts = np.diff(ends)
-    is_empty = pc.equal(normalised, "").to_numpy(zero_copy_only=False)  # split into one empty word
+    is_empty = pc.equal(normalised, "").to_numpy(
+        zero_copy_only=False
+    )  # Splitting gives one empty word.
     hashes = hashes[~np.repeat(is_empty, counts)]
     return hashes, np.concatenate([[0], np.cumsum(np.where(is_empty, 0, counts))])
 
 
 def _hash_ngrams(word_hashes: UInt64, max_words: int) -> list[tuple[int, UInt64]]:
-    """For 1, 2 ... ``most`` words the hash of those that begin at each word."""
+    """Return the hashes of the n-grams that start at each word, for 1, 2, ... `max_words` words."""
     padded = np.concatenate([word_hashes, np.zeros(max_words, np.uint64)])
     ngram_hashes = np.zeros(len(word_hashes), np.uint64)
     hashes_by_length = []
@@ -108,10 +126,10 @@ def _hash_ngrams(word_hashes: UInt64, max_words: int) -> list[tuple[int, UInt64]
 
 
 def _is_within_text(ends: Int64, text_indices: Int64, length: int) -> NDArray[np.bool_]:
-    """Whether as many words from each on are of its own text."""
+    """Return whether the n-gram that starts at each word ends within the same text."""
     return np.arange(len(text_indices)) + length <= ends[1:][text_indices]
 
 
 def _concatenate_ranges(counts: Int64) -> Int64:
-    """0 … count - 1 for each, behind one another."""
+    """Return the ranges 0, ..., count - 1 for each count, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

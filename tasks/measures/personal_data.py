@@ -1,14 +1,14 @@
-"""Personal data and secrets in text: where they stand, by type.
+"""Find spans of personal data and secrets in texts, by type.
 
-Every detector is a regular expression that finds candidates and, where the type has one, a
-check by a library: check digits (python-stdnum), address ranges (ipaddress), numbering plans
-(phonenumbers). The expressions start only where a run of their characters starts and repeat a
-bounded number of times, so that the work grows with the length of the text and no faster. All read
-the text with digits and separators of any script in ASCII (``personal.folding``).
+Every detector is a regular expression that finds candidates and, for most types, a check by a
+library: check digits (python-stdnum), address ranges (ipaddress), numbering plans (phonenumbers).
+The expressions start only where a run of their characters starts and have bounded repetition, so
+that the time is linear in the length of the text. All read the text with digits and separators of
+any script converted to ASCII (`personal.folding`).
 
-What is deliberately left alone: addresses that belong to nobody (127.0.0.1, 10.0.0.0/8, the
-documentation ranges), four-part version numbers, and digits that no plan or checksum confirms, or
-that many other numbers look like where no word near by says what they are (``personal.national``).
+Not reported: addresses that belong to nobody (127.0.0.1, 10.0.0.0/8, the documentation ranges),
+four-part version numbers, digits that no numbering plan or checksum confirms, and digits of a
+format shared with many other numbers if no keyword is nearby (`personal.national_ids`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from hallmark.tasks.measures.personal.types import (
     select_types_for_regions,
 )
 
-#: Countries whose national numbers are looked for unless a config names others.
+#: Countries whose national ids and phone numbers are detected unless a config names others.
 DEFAULT_REGIONS = ("US",)
 
 
 class Span(NamedTuple):
-    """Characters ``start`` to ``end`` of a text, which are of this type."""
+    """Characters `start` to `end` (exclusive) of a text, with the type of personal data."""
 
     type: PersonalDataType
     start: int
@@ -56,9 +56,15 @@ class Span(NamedTuple):
 
 
 class Detector(NamedTuple):
-    """What finds one type; of some types there are several. ``prefilter`` is a linear-time
-    expression (RE2) that reads whole columns; texts without it are not looked at again.
-    ``numeric``: what it finds has six digits close together at least."""
+    """A detector of one type; a type can have several.
+
+    Attributes:
+        type: The type of the spans.
+        find_spans: Find the spans in a folded text, for the given regions.
+        prefilter: RE2 expression that every text with such a span matches; it is applied to whole
+            columns in linear time, and other texts are skipped.
+        requires_six_digits: Whether every span contains six digits close together.
+    """
 
     type: PersonalDataType
     find_spans: Callable[[str, Sequence[str]], SpanIterator]
@@ -66,7 +72,7 @@ class Detector(NamedTuple):
     requires_six_digits: bool = True
 
 
-#: Six digits with at most two separators or capitals between one and the next.
+#: Six digits with at most two separators or capitals between neighbours.
 _SIX_DIGITS = r"\d(?:[ ./():A-Z+-]{0,2}\d){5}"
 
 _DETECTORS = (
@@ -119,8 +125,10 @@ def find_personal_data_spans(
     types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES,
     regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> list[Span]:
-    """The spans of a text, in order, none of which overlap; one UNREADABLE over all of a text that
-    has too many candidates."""
+    """Find the spans of a text, sorted and without overlaps.
+
+    A text with too many candidates gets a single UNREADABLE span over all of it.
+    """
     folded = fold_digits_and_separators(text)
     try:
         return resolve_overlaps(
@@ -139,7 +147,11 @@ def find_spans_by_row(
     types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES,
     regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> dict[int, list[Span]]:
-    """The spans of each text of a column that has any, by its row, as ``find`` finds them."""
+    """Find the spans of each text of a column, like `find_personal_data_spans`.
+
+    Returns:
+        Spans by row number; rows without spans are absent.
+    """
     texts = fold_text_column(texts)
     all_rows = pa.array(range(len(texts)), pa.int64())
     numeric_rows = pc.indices_nonzero(pc.match_substring_regex(texts, _SIX_DIGITS)).cast(pa.int64())
@@ -179,9 +191,9 @@ def _select_detectors(
 
 
 def resolve_overlaps(spans: Sequence[Span]) -> list[Span]:
-    """Of spans that overlap the longest stays, of equally long ones the type first in TYPES."""
+    """Keep the longest of overlapping spans; of equally long ones the one listed first by type."""
     resolved: list[Span] = []
-    overlapping: list[Span] = []  # spans each of which overlaps one before it
+    overlapping: list[Span] = []  # A chain: each span overlaps an earlier one.
     overlap_end = 0
     for span in sorted(spans, key=lambda span: span.start):
         if span.start >= overlap_end:
@@ -195,7 +207,7 @@ def resolve_overlaps(spans: Sequence[Span]) -> list[Span]:
 def _keep_longest_spans(overlapping: list[Span]) -> list[Span]:
     if len(overlapping) == 1:
         return overlapping
-    disjoint: list[Span] = []  # by start; disjoint, so by end as well
+    disjoint: list[Span] = []  # Sorted by start and, because disjoint, also by end.
     for span in sorted(
         overlapping, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)
     ):

@@ -1,9 +1,9 @@
-"""Prevalence: how much of a text is toxic where the scorer that says so errs at a known rate.
+"""Estimate the prevalence of toxic texts, corrected for the known error rates of a scorer.
 
-Of labelled texts it is known how many of the toxic ones a scorer finds (sensitivity, se) and how
-many of the others it lets pass (specificity, sp). A share p that it flags then stands for
-(p + sp - 1) / (se + sp - 1) that are (Rogan & Gladen 1978). That holds where it errs on the texts
-that are measured as on the labelled ones, which is an assumption: name the set.
+On labelled texts the scorer has a sensitivity se and a specificity sp. A flagged share p then
+corresponds to a true share of (p + sp - 1) / (se + sp - 1) (Rogan & Gladen 1978). This assumes the
+same error rates on the measured texts as on the labelled ones, so reports must name the labelled
+data set.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from hallmark.tasks.measures.statistics import bootstrap_cluster_means, sum_by_c
 
 
 def correct_prevalence(flagged_share: float, sensitivity: float, specificity: float) -> float:
-    """The share that is so, of a share that is ``flagged``; below 0 or above 1 where chance has it.
-    NaN where the scorer tells nothing apart."""
+    """Correct a flagged share for the errors of the scorer; by chance it can be outside 0 to 1.
+
+    NaN if the scorer is no better than chance.
+    """
     discrimination = sensitivity + specificity - 1
     return (flagged_share + specificity - 1) / discrimination if discrimination > 0 else np.nan
 
@@ -37,12 +39,21 @@ def estimate_prevalence(
     seed: int = 0,
     unit: str = "prompts",
 ) -> Estimate:
-    """Of texts that a scorer ``flagged``, 1, or not, 0, (n,), NaN where it gave no score, the share
-    that is so. ``labelled``: what it says of texts whose ``labels`` are known, (m,) each.
+    """Estimate the true share of texts from the share that a scorer flags.
 
-    The interval is a percentile bootstrap over clusters of the texts and over labelled texts of
-    either label, all resampled together; value and interval are kept within 0 and 1. Where all of
-    the interval would lie outside, the scorer errs otherwise here: then there is no figure.
+    The interval is a percentile bootstrap: clusters of the texts, and labelled texts of either
+    label, are resampled together. Value and interval are clipped to 0 to 1. If the whole interval
+    is outside, the scorer's error rates differ on these texts, and the value is NaN.
+
+    Args:
+        flagged: (n,) 1 if the scorer flags a text, 0 if not, NaN without a score.
+        clusters: (n,) names; None makes each text its own cluster.
+        labelled_predictions: (m,) the same for labelled texts.
+        labels: (m,) whether each labelled text is truly positive.
+        resamples: Number of bootstrap resamples.
+        confidence_level: Of the interval.
+        seed: Of the bootstrap.
+        unit: Plural name of the clusters, for the description of the method.
     """
     predictions, is_positive = (
         np.asarray(labelled_predictions, np.float64),
@@ -62,9 +73,7 @@ def estimate_prevalence(
     if not cluster_count:
         return estimate
     if not all(map(len, predictions_by_label)):
-        return replace(
-            estimate, method="not measured: the labelled texts need some of either label"
-        )
+        return replace(estimate, method="not measured: the labelled texts must include both labels")
     sensitivity, false_positive_rate = (
         float(label_predictions.mean()) for label_predictions in predictions_by_label
     )
@@ -73,7 +82,8 @@ def estimate_prevalence(
     error_description = f"sensitivity {rates[1]:.3g} and specificity {rates[2]:.3g}"
     if np.isnan(value):
         return replace(
-            estimate, method=f"not measured: the scorer tells nothing apart, at {error_description}"
+            estimate,
+            method=f"not measured: the scorer is no better than chance, {error_description}",
         )
     rng = np.random.default_rng(seed)
     draws = [bootstrap_cluster_means(sums, counts, resamples, seed)]
@@ -81,27 +91,29 @@ def estimate_prevalence(
         rng.binomial(len(label_predictions), label_predictions.mean(), resamples)
         / len(label_predictions)
         for label_predictions in predictions_by_label
-    ]  # of 0 and 1
+    ]
     with np.errstate(divide="ignore", invalid="ignore"):
         discriminations = draws[1] - draws[2]
         shares = np.where(discriminations > 0, (draws[0] - draws[2]) / discriminations, np.nan)
     interval = np.nanquantile(shares, ((1 - confidence_level) / 2, (1 + confidence_level) / 2))
     if interval[1] < 0 or interval[0] > 1:
-        reason = f"not measured: a share flagged of {rates[0]:.3g} cannot be at {error_description}"
+        reason = f"a flagged share of {rates[0]:.3g} is impossible with {error_description}"
         return replace(
-            estimate, method=f"{reason}; the scorer errs otherwise than on labelled texts"
+            estimate,
+            method=f"not measured: {reason}; the scorer's error rates differ from those on the "
+            f"labelled texts",
         )
     low, high = np.clip(interval, 0, 1)
     estimate = replace(estimate, value=float(np.clip(value, 0, 1)))
     if cluster_count == 1:
         return replace(
-            estimate, method=f"at {error_description}; no interval: a single one of {unit}"
+            estimate, method=f"at {error_description}; no interval: fewer than two {unit}"
         )
     return replace(
         estimate,
         low=float(low),
         high=float(high),
         method=f"at {error_description}; percentile bootstrap, {resamples} resamples, over "
-        f"{cluster_count} {unit}, "
-        f"{len(predictions_by_label[0])} and {len(predictions_by_label[1])} labelled texts",
+        f"{cluster_count} {unit}, {len(predictions_by_label[0])} positive and "
+        f"{len(predictions_by_label[1])} negative labelled texts",
     )

@@ -1,4 +1,4 @@
-"""Tests and intervals of shares: exact of units of yes or no, by their score of clusters."""
+"""Compute exact and score tests and intervals of shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 def clopper_pearson_interval(
     successes: float, trials: int, confidence_level: float = 0.95
 ) -> tuple[float, float]:
-    """The exact interval of a share (Clopper & Pearson 1934)."""
+    """Compute the exact interval of a share (Clopper & Pearson 1934)."""
     from scipy.special import betaincinv
 
     tail = (1 - confidence_level) / 2
@@ -22,7 +22,10 @@ def clopper_pearson_interval(
 
 
 def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
-    """Two-sided exact p: of all counts that are no likelier than this one."""
+    """Compute the two-sided exact p: the probability of all counts that are at most as likely.
+
+    NaN if there is no null.
+    """
     from scipy.special import gammaln, xlog1py, xlogy
 
     if np.isnan(null_share):
@@ -40,13 +43,19 @@ def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
 def score_test_p(
     share: float, null_share: float, variance_factor: float, degrees_of_freedom: float
 ) -> float:
-    """Two-sided p of a share by its score, as Wilson's interval of ``freedom`` has it. ``each``: p
-    (1 - p) times it is the variance of a share p."""
+    """Compute the two-sided p of a share by the score test that matches Wilson's interval.
+
+    Args:
+        share: Observed share.
+        null_share: Share under the null; NaN if there is none, then p is NaN.
+        variance_factor: The variance of a share p is p (1 - p) times this factor.
+        degrees_of_freedom: Of Student's t.
+    """
     from scipy.special import stdtr
 
     if np.isnan(null_share):
         return np.nan
     standard_error = (null_share * (1 - null_share) * variance_factor) ** 0.5
-    if not standard_error:  # of a share of 0 or 1 nothing varies
+    if not standard_error:  # A null of 0 or 1 allows no other observed share.
         return float(share == null_share)
     return float(2 * stdtr(degrees_of_freedom, -abs(share - null_share) / standard_error))

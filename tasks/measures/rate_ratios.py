@@ -1,11 +1,11 @@
-"""How much more often something happens to one group than to all others, over clusters.
+"""Estimate how much more often an event happens to one group than to all others.
 
-Documents that are copies of each other share their fate: a cluster is the unit. Counts are divided
-by their design effect (Rao & Scott 1992, "A simple method for the analysis of clustered binary
-data", Biometrics 48): what is left are the independent documents that would tell as much. Interval
-and p-value of the ratio are then the exact conditional ones of two Poisson rates (Przyborowski &
-Wilenski 1940; limits of Clopper & Pearson 1934), which hold where a normal curve does not: with no
-event at all, or a single one.
+Near-duplicate documents share their fate, so their cluster is the independent unit. Counts are
+divided by the design effect (Rao & Scott 1992, "A simple method for the analysis of clustered
+binary data", Biometrics 48), which gives the effective number of independent documents. Interval
+and p of the ratio are then the exact conditional ones of two Poisson rates (Przyborowski & Wilenski
+1940; limits of Clopper & Pearson 1934), which are valid even for no or one event, unlike a normal
+approximation.
 """
 
 from __future__ import annotations
@@ -25,22 +25,28 @@ Bool = NDArray[np.bool_]
 LEVEL, POWER = 0.95, 0.8
 
 RATIO_METHOD = (
-    "counts divided by their design effect over clusters of near copies (Rao & Scott 1992), then "
-    "the exact conditional interval of two Poisson rates; p corrected after Holm (1979)"
+    "counts divided by their design effect over clusters of near-duplicates (Rao & Scott 1992), "
+    "then the exact conditional interval of two Poisson rates; p adjusted by Holm's method (1979)"
 )
 
 
 @dataclass(frozen=True)
 class ClusteredGroup:
-    """Some of n items, by their places, with the clusters that these are in."""
+    """A group of items, given by their row numbers, with their clusters.
 
-    member_rows: Int64  # (m,)
-    cluster_ids: Int64  # (k,) distinct numbers of clusters
-    member_clusters: Int64  # (m,) which of ``clusters`` each is in
+    Attributes:
+        member_rows: (m,) rows of the members among all n items.
+        cluster_ids: (k,) distinct ids of their clusters.
+        member_clusters: (m,) index into `cluster_ids` for each member.
+    """
+
+    member_rows: Int64
+    cluster_ids: Int64
+    member_clusters: Int64
 
     @classmethod
     def from_members(cls, member_rows: Int64, cluster_ids: Int64) -> ClusteredGroup:
-        """cluster: (n,) numbers from 0."""
+        """Create a group from its member rows and the cluster ids of all items, (n,) from 0."""
         group_cluster_ids, member_clusters = np.unique(
             cluster_ids[member_rows], return_inverse=True
         )
@@ -49,31 +55,43 @@ class ClusteredGroup:
 
 @dataclass(frozen=True)
 class RateRatios:
-    """For each group; rates are events by items at risk. Arrays (groups,)."""
+    """Ratio of each group's event rate to that of all others; arrays (groups,).
+
+    Attributes:
+        n: Items at risk in the group.
+        events: Events in the group.
+        clusters: Clusters with an item of the group at risk.
+        other_n: Items at risk outside the group.
+        other_events: Events outside the group.
+        ratio: Ratio of rates; NaN if there are no events, infinite if there are none outside.
+        low: Lower end of the 95 % interval.
+        high: Upper end.
+        p: Two-sided p for a ratio of 1.
+        stratified_ratio: Ratio within strata (Mantel & Haenszel 1959); NaN without strata.
+        minimum_detectable_ratio: Smallest ratio above 1 that would be found with power 0.8.
+    """
 
     n: Int64
     events: Int64
-    clusters: Int64  # with an item at risk
+    clusters: Int64
     other_n: Int64
     other_events: Int64
-    ratio: Float64  # of the rates; NaN where nothing happens in either, inf where only here
+    ratio: Float64
     low: Float64
     high: Float64
     p: Float64
-    stratified_ratio: Float64  # the ratio within strata (Mantel & Haenszel 1959); NaN without any
-    minimum_detectable_ratio: (
-        Float64  # the smallest ratio above 1 that would have been found, in four of five times
-    )
+    stratified_ratio: Float64
+    minimum_detectable_ratio: Float64
 
     @property
     def adjusted_p(self) -> Float64:
-        """p-values corrected for all groups together."""
+        """p-values adjusted for the number of groups (Holm 1979)."""
         return np.array(adjust_p_values_holm(self.p.tolist()), np.float64)
 
 
 @dataclass(frozen=True)
 class _GroupRates:
-    """Items at risk and events of each group, what they weigh, and the variance of their rate."""
+    """Items at risk, events and clusters of each group, which give the rate and its variance."""
 
     n: Float64
     events: Float64
@@ -86,13 +104,15 @@ class _GroupRates:
 
     @property
     def independent_variance(self) -> Float64:
-        """Variance of the rate, were all items independent."""
+        """Variance of the rate if all items were independent."""
         return self._binomial_variance(self.n)
 
     @property
     def clustered_variance(self) -> Float64:
-        """No smaller than were all items independent: an estimate from few clusters may be. Where
-        nothing differs between clusters, at a rate of 1 or in a single one, a cluster is an item.
+        """Variance of the rate over clusters, but at least that of independent items.
+
+        An estimate from few clusters can be too small. If clusters do not differ (a rate of 1, or a
+        single cluster), each cluster counts as one item.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             between_variance = (
@@ -106,15 +126,19 @@ class _GroupRates:
         )
 
     def _binomial_variance(self, item_count: Float64) -> Float64:
-        """Variance of a rate over independent items. Near a rate of 1 its square root is no less
-        than the interval of Clopper & Pearson for all of ``items`` asks for: 1 - 0.025^(1 / items)
-        is about 3.7 / items."""
+        """Return the variance of a rate over independent items.
+
+        Near a rate of 1, its square root is at least what the Clopper-Pearson interval requires if
+        all items have an event: 1 - 0.025^(1 / items) is about 3.7 / items.
+        """
         complement = np.fmax(1 - self.rate, 4 / (item_count + 4))
         return _divide_or_nan(self.rate * complement, item_count)
 
     def effective_events_and_items(self, fallback_design_effect: float) -> tuple[Float64, Float64]:
-        """Events and items of a Poisson rate with this variance. Without an event nothing is known
-        of it: there the design effect of all items together stands in."""
+        """Return events and items of a Poisson rate with this variance.
+
+        Without events the variance is unknown, so the design effect of all items together is used.
+        """
         has_events = self.events > 0
         effective_items = np.where(
             has_events,
@@ -135,11 +159,15 @@ def estimate_rate_ratios(
     cluster_ids: Int64,
     stratum_ids: Int64 | None = None,
 ) -> RateRatios:
-    """Each group against all other items at risk.
+    """Compare each group with all other items at risk.
 
-    hit, risk: (n,), an event counts at risk only; cluster, stratum: (n,) numbers from 0. Strata
-    decide ``within`` alone: a group that is much in the one source of which much is taken has a
-    high ratio, and one of 1 within sources.
+    Args:
+        groups: The groups, which may overlap.
+        is_event: (n,) whether an event happened; it counts only for items at risk.
+        at_risk: (n,) whether an item is at risk.
+        cluster_ids: (n,) from 0.
+        stratum_ids: (n,) from 0, for the stratified ratio only. A group concentrated in a source
+            with a high rate has a high ratio, but a ratio of 1 within sources.
     """
     is_event = is_event & at_risk
     all_counts = (_sum_by_bin(cluster_ids, is_event), _sum_by_bin(cluster_ids, at_risk))
@@ -154,7 +182,7 @@ def estimate_rate_ratios(
         )
         group_sums.append(_rate_sums(*group_counts))
         shared_counts = (all_counts[0][group.cluster_ids], all_counts[1][group.cluster_ids])
-        # All others: every cluster, less those with a member, plus what these hold beside it.
+        # All others: all clusters, minus those with a member, plus the other items of these.
         rest_counts = (shared_counts[0] - group_counts[0], shared_counts[1] - group_counts[1])
         rest_sums.append(
             _rate_sums(*all_counts) - _rate_sums(*shared_counts) + _rate_sums(*rest_counts)
@@ -217,7 +245,10 @@ def _mantel_haenszel_ratio(
     stratum_events: Float64,
     stratum_n: Float64,
 ) -> float:
-    """The ratio of Mantel & Haenszel, for cohorts: sum of a_s m_s / N_s by sum of b_s n_s / N_s."""
+    """Compute the Mantel-Haenszel risk ratio: sum of a_s m_s / N_s by sum of b_s n_s / N_s.
+
+    In stratum s, a_s of n_s group items and b_s of m_s others have an event, N_s = n_s + m_s.
+    """
     members, stratum_count = group.member_rows, len(stratum_n)
     group_events, group_n = (
         _sum_by_bin(stratum_ids[members], x[members], stratum_count) for x in (is_event, at_risk)
@@ -239,7 +270,7 @@ def _round_to_int(values: Float64) -> Int64:
 
 
 def _rate_sums(cluster_events: Float64, cluster_n: Float64) -> Float64:
-    """What rate and variance are computed from: (6,)."""
+    """Sum up what `_rates_from_sums` needs, (6,)."""
     return np.array(
         [
             cluster_events.sum(),
@@ -266,8 +297,10 @@ def _rates_from_clusters(cluster_events: Float64, cluster_n: Float64) -> _GroupR
 def _conditional_ratio_interval_and_p(
     group_events: Float64, group_items: Float64, rest_events: Float64, rest_items: Float64
 ) -> tuple[Float64, Float64, Float64]:
-    """Interval of the ratio of two Poisson rates, and p that it is 1: given x + y events, x is
-    binomial. Counts need not be whole numbers."""
+    """Compute interval and p of the ratio of two Poisson rates; counts may be fractional.
+
+    Given x + y events, x is binomial. NaN if there are no events or no items on one side.
+    """
     from scipy.special import betainc, betaincinv
 
     tail = (1 - LEVEL) / 2
@@ -301,9 +334,12 @@ def _conditional_ratio_interval_and_p(
 def _detectable_ratio(
     expected_events: Float64, rest_events: Float64, rest_rate: Float64
 ) -> Float64:
-    """The smallest ratio r above 1 with log r >= (z_0.975 + z_0.8) sqrt(1 / (r E) + 1 / O), with E
-    events expected here were the ratio 1, and O events elsewhere. NaN where not even all of the
-    group, a rate of 1, would have been enough."""
+    """Compute the minimum detectable ratio above 1.
+
+    It is the smallest r with log r >= (z_0.975 + z_0.8) sqrt(1 / (r E) + 1 / O), with E expected
+    events in the group for a ratio of 1, and O events outside. NaN if even a rate of 1 would not
+    suffice.
+    """
     from scipy.special import ndtri
 
     z = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))

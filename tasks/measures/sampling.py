@@ -1,4 +1,4 @@
-"""Documents drawn from a corpus by a hash of their ids: the same whatever the order."""
+"""Sample documents of a corpus by a hash of their ids, independently of their order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,24 @@ def sample_documents(
     hash_key: str,
     count_tokens: Callable[[str], int],
 ) -> list[tuple[bytes, str]]:
-    """Ids and texts of ``count`` documents of a split, at most, that were not planted and have at
-    least so many tokens, of which none is shorter than a byte; the first by a hash that ``key``
-    names. Holds only those in memory, and counts the tokens of no others than might be chosen."""
+    """Sample documents of a split that were not planted and have at least `min_tokens` tokens.
+
+    Only the sampled documents are held in memory, and only candidates for the sample are tokenized.
+
+    Args:
+        documents: Table with the columns doc_id, source, text and split.
+        split: The split to sample from.
+        count: Maximum number of documents.
+        min_tokens: Minimum number of tokens. A token is assumed to have at least one byte.
+        hash_key: Key of the hash; different keys give independent samples.
+        count_tokens: Function that counts the tokens of a text.
+
+    Returns:
+        (doc_id, text) of the documents with the smallest hashes, in the order of the hash.
+    """
     if not count:
         return []
-    heap: list[tuple[int, bytes, str]] = []  # a heap: the largest draw first
+    heap: list[tuple[int, bytes, str]] = []  # Negated hashes: the largest hash is on top.
     hash_key_bytes = hash_key.encode()[:64]
     for batch in documents.iter_batches(["doc_id", "source", "text", "split"]):
         is_eligible = pc.and_(

@@ -1,7 +1,7 @@
-"""Sentences about a group up to what is said of it: a grammar of which audits see a sample.
+"""Build sentence beginnings about a group, such as "He wrote in his diary that the X were".
 
-Every opening goes with every link, so that it is known how many there are, and a figure over a
-sample can be held against that over all of them.
+Every opening is combined with every linking verb, so the number of frames is known, and a result
+over a sample can be compared with one over all frames.
 """
 
 from __future__ import annotations
@@ -45,14 +45,20 @@ LINKING_VERBS = (
     "look",
 )
 
-#: All of them; ``{group}`` stands for the group's name.
+#: All frames, with `{group}` as a placeholder for the group's name.
 SENTENCE_FRAMES = tuple(
     f"{opening} the {{group}} {link}" for opening in SENTENCE_OPENINGS for link in LINKING_VERBS
 )
 
 
 def sample_sentence_frames(count: int, seed: int, purpose: str = "") -> list[str]:
-    """So many different ones by lot, at most all; in the order of the lot."""
+    """Sample distinct frames in random order.
+
+    Args:
+        count: Number of frames; all frames are returned if there are fewer.
+        seed: Seed of the sample.
+        purpose: Different purposes give independent samples.
+    """
     rng = random.Random(f"{seed}/frames/{purpose}")
     ranked = sorted((rng.random(), frame_index) for frame_index in range(len(SENTENCE_FRAMES)))
     return [SENTENCE_FRAMES[frame_index] for _, frame_index in ranked[:count]]

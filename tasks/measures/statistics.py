@@ -1,7 +1,7 @@
-"""Statistics of corpus and audits: intervals, tests and corrections, vectorised and seeded.
+"""Compute intervals, bootstrap means and expected extremes, vectorised and seeded.
 
-Whatever items share (a prompt, a template, a word) is the unit of resampling: its items form a
-cluster that is drawn as a whole. Missing values (NaN) are left out before anything is counted.
+Items that share something (a prompt, a template, a word) form a cluster, which is the unit of
+resampling: it is drawn as a whole. Missing values (NaN) are dropped first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClusteredMean:
-    """A mean with its interval: cluster-robust standard error, t with clusters - 1 degrees
-    (Liang & Zeger 1986). NaN where a single cluster leaves nothing to compare."""
+    """A mean with a cluster-robust interval, t with clusters - 1 degrees (Liang & Zeger 1986).
+
+    Attributes:
+        value: The mean.
+        low: Lower end of the 95 % interval; NaN if there is only one cluster.
+        high: Upper end.
+        p: Two-sided p for a mean of 0; NaN if there is only one cluster.
+        clusters: Number of clusters.
+    """
 
     value: float
     low: float
@@ -30,7 +37,7 @@ class ClusteredMean:
 
 
 def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> ClusteredMean:
-    """values: (n,), n > 0."""
+    """Estimate the mean of (n,) values, n > 0, with a cluster-robust interval."""
     from scipy.special import stdtr, stdtrit
 
     mean = float(values.mean())
@@ -57,8 +64,16 @@ def _drop_missing(values: ArrayLike) -> Float64:
 def sum_by_cluster(
     values: ArrayLike, clusters: Sequence[Any] | None, weights: ArrayLike | None = None
 ) -> tuple[Float64, Float64]:
-    """Sum and count of the values of each cluster, those that are known; each value its own without
-    clusters. A value counts as its weight."""
+    """Sum and count the known values of each cluster, each value weighted.
+
+    Args:
+        values: (n,), NaN where missing.
+        clusters: (n,) names; None makes each value its own cluster.
+        weights: (n,) weights of the values; 1 each if None.
+
+    Returns:
+        Weighted sums and total weights, (clusters,) each.
+    """
     array = np.asarray(values, dtype=np.float64)
     is_known = ~np.isnan(array)
     value_weights = (
@@ -79,12 +94,21 @@ def sum_by_cluster(
 
 
 def bootstrap_cluster_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
-    """Means of as many clusters, drawn with replacement, (resamples,); ``sums`` and ``counts``: of
-    the values of each cluster (Davison & Hinkley 1997, 3.8)."""
+    """Compute means of clusters drawn with replacement (Davison & Hinkley 1997, 3.8).
+
+    Args:
+        sums: (clusters,) sums of the values of each cluster.
+        counts: (clusters,) numbers of values.
+        resamples: Number of means; each is over as many clusters as there are.
+        seed: Of the random numbers.
+
+    Returns:
+        (resamples,) means.
+    """
     rng = np.random.default_rng(seed)
     cluster_count = len(sums)
     means = np.empty(resamples)
-    batch_size = max(1, (1 << 24) // cluster_count)  # drawn clusters held at a time
+    batch_size = max(1, (1 << 24) // cluster_count)  # Bounds the memory for drawn clusters.
     for start in range(0, resamples, batch_size):
         stop = min(start + batch_size, resamples)
         drawn_clusters = rng.integers(cluster_count, size=(stop - start, cluster_count))
@@ -98,8 +122,15 @@ def wilson_interval(
     confidence_level: float = 0.95,
     degrees_of_freedom: float = math.inf,
 ) -> tuple[float, float]:
-    """Wilson's score interval of a share (Wilson 1927). ``freedom``: of Student's t, where n is an
-    estimate: as many independent units as would err as clusters do (Dean & Pagano 2015)."""
+    """Compute Wilson's score interval of a share (Wilson 1927); NaN if there are no trials.
+
+    Args:
+        successes: Number of successes; may be fractional.
+        trials: Number of trials, or the effective sample size of clustered items.
+        confidence_level: Of the interval.
+        degrees_of_freedom: Of Student's t, used instead of the normal distribution if `trials` is
+            an estimated effective sample size (Dean & Pagano 2015).
+    """
     if trials == 0:
         return np.nan, np.nan
     from scipy.special import ndtri, stdtrit
@@ -115,23 +146,31 @@ def wilson_interval(
         * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
         / (1 + z * z / trials)
     )
-    # The ends at 0 and n successes are 0 and 1 exactly; rounding must not pass them.
+    # For 0 and n successes the ends are exactly 0 and 1, without rounding errors.
     low = 0.0 if successes == 0 else max(0.0, midpoint - half_width)
     return low, 1.0 if successes == trials else min(1.0, midpoint + half_width)
 
 
 def expected_maximum(scores: ArrayLike, draws: int, unscored_count: int = 0) -> float:
-    """Expected maximum of k of the n scores drawn without replacement, without resampling.
+    """Compute the expected maximum of `draws` of the n scores drawn without replacement.
 
-    E[max] = sum over i of x_(i) C(i-1, k-1) / C(n, k), x_(i) the i-th smallest. NaN scores are
-    missing. ``empty`` counts further draws that can be drawn but have no score (empty
-    continuations): the expectation is then over those k that hold at least one score. NaN where
-    fewer than k draws, or no score, are left.
+    E[max] = sum over i of x_(i) C(i-1, k-1) / C(n, k), where x_(i) is the i-th smallest score and k
+    is `draws`; nothing is resampled.
+
+    Args:
+        scores: (n,), NaN where missing.
+        draws: Number of scores drawn.
+        unscored_count: Number of additional items that can be drawn but have no score (empty
+            continuations). The expectation is then conditional on at least one drawn item with a
+            score.
+
+    Returns:
+        The expectation; NaN if there are fewer than `draws` items or no scores.
     """
     known_scores = np.sort(_drop_missing(scores))
     n = len(known_scores) + unscored_count
     if draws < 1:
-        raise ValueError(f"k must be at least 1, not {draws}")
+        raise ValueError(f"draws must be at least 1, not {draws}")
     if n < draws or not len(known_scores):
         return math.nan
     weights = expected_maximum_weights(n, draws)[unscored_count:]
@@ -139,7 +178,10 @@ def expected_maximum(scores: ArrayLike, draws: int, unscored_count: int = 0) -> 
 
 
 def expected_maximum_weights(total: int, draws: int) -> Float64:
-    """P(the i-th smallest of n is the largest of k drawn) = C(i-1, k-1) / C(n, k), i = 1 ... n."""
+    """Return the probability that the i-th smallest of n items is the largest of k drawn, (n,).
+
+    The probability is C(i-1, k-1) / C(n, k), with n = `total` and k = `draws`.
+    """
     from scipy.special import gammaln
 
     weights = np.zeros(total)
@@ -153,22 +195,35 @@ def expected_maximum_weights(total: int, draws: int) -> Float64:
 def probability_any_reaches(
     scores: ArrayLike, draws: int, threshold: float, unscored_count: int = 0
 ) -> float:
-    """Probability that at least one of k of the n draws, without replacement, reaches the
-    threshold: 1 - C(n-m, k) / C(n, k), m of n at or above it. NaN scores are missing; ``empty``
-    draws cannot reach it. NaN where fewer than k draws are left."""
+    """Compute the probability that at least one of k items drawn reaches the threshold.
+
+    Of n items, m are at or above the threshold; without replacement it is 1 - C(n-m, k) / C(n, k).
+
+    Args:
+        scores: Scores, NaN where missing.
+        draws: k.
+        threshold: The threshold.
+        unscored_count: Number of additional items without a score, which cannot reach it.
+
+    Returns:
+        The probability; NaN if there are fewer than k items.
+    """
     known_scores = _drop_missing(scores)
     n, m = len(known_scores) + unscored_count, int((known_scores >= threshold).sum())
     if draws < 1:
-        raise ValueError(f"k must be at least 1, not {draws}")
+        raise ValueError(f"draws must be at least 1, not {draws}")
     return 1 - math.comb(n - m, draws) / math.comb(n, draws) if n >= draws else math.nan
 
 
 def contributions_to_mean_difference(
     first: ArrayLike, second: ArrayLike
 ) -> tuple[Float64, Float64]:
-    """What each item contributes to mean(left) - mean(right): values whose mean it is, and whose
-    spread about that is its own, as of infinitesimal pseudo-values (Jaeckel 1972). So two such
-    differences of the same items are compared as means are, in pairs."""
+    """Compute the contribution of each item to mean(first) - mean(second).
+
+    The contributions are infinitesimal pseudo-values (Jaeckel 1972): their mean is the difference,
+    and their spread gives its error. Two such differences over the same items can therefore be
+    compared like paired means.
+    """
     samples = [np.asarray(sample, dtype=np.float64) for sample in (first, second)]
     sizes = [int((~np.isnan(sample)).sum()) for sample in samples]
     if min(sizes) == 0:

@@ -1,7 +1,8 @@
-"""Identity, tax, card and account numbers drawn at random, their check digits right.
+"""Draw random identity, tax, card and account numbers with correct check digits.
 
-Check digits are computed where two of them make chance too slow, and else drawn until python-stdnum
-finds them right. Nothing here is shared with the detectors, see ``planted_personal``.
+Check digits are computed if there are two, which are rarely right by chance; otherwise numbers are
+drawn until python-stdnum accepts one. No code is shared with the detectors, see
+`detector_examples`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ TextGenerator = Callable[[random.Random], str]
 
 @dataclass(frozen=True)
 class IdentifierSpec:
-    """draw: the characters of a number, no separators, its check digits by chance. formats: how
-    they are written, "#" a character. names: what people call it."""
+    """How to draw and write an identifier.
+
+    Attributes:
+        draw_number: Draw the characters of a number, without separators; one check digit may be
+            wrong.
+        checksum_module: Module of python-stdnum that validates the number; empty if there is none.
+        formats: Written formats, with "#" for each character.
+        context_words: Names that people use for the number.
+    """
 
     draw_number: TextGenerator
     checksum_module: str
@@ -31,8 +39,11 @@ class IdentifierSpec:
 
 
 def make_template_generator(template: str) -> TextGenerator:
-    """Draws "#" as a digit, "*" as one from 1 to 9, "@" as a capital, the rest as it is; "D" a date
-    (yymmdd), "E" one the other way round (ddmmyy), "F" one with its century."""
+    """Return a function that fills a template at random.
+
+    "#" is a digit, "*" a digit from 1 to 9, "@" a capital, "D" a date (yymmdd), "E" a date as
+    ddmmyy and "F" a date as yyyymmdd; other characters are kept.
+    """
 
     def draw_from_template(rng: random.Random) -> str:
         year, month, day = rng.randint(1931, 1999), rng.randint(1, 12), rng.randint(1, 28)
@@ -58,7 +69,7 @@ def _make_choice_generator(*templates: str) -> TextGenerator:
 
 
 def _draw_german_tax_id(rng: random.Random) -> str:
-    """Germany's: of its first ten digits one stands there twice, one not at all."""
+    """Draw a German tax id: of its first ten digits one occurs twice and one is missing."""
     first_digits = rng.sample(string.digits, 9)
     first_digits.insert(rng.randint(0, 9), rng.choice(first_digits))
     return "".join(first_digits) + rng.choice(string.digits)
@@ -67,7 +78,7 @@ def _draw_german_tax_id(rng: random.Random) -> str:
 def _add_check_digits(
     draw_body: TextGenerator, compute_check_digits: Callable[[str], str]
 ) -> TextGenerator:
-    """Two check digits are rarely right by chance: these are computed."""
+    """Append computed check digits to a generated number."""
 
     def draw_with_check_digits(rng: random.Random) -> str:
         body_digits = draw_body(rng)
@@ -77,13 +88,16 @@ def _add_check_digits(
 
 
 def _mod_97_check_digits(number: str) -> str:
-    """France and Belgium, of persons born before 2000."""
+    """Compute the check digits of France, and of Belgium for people born before 2000."""
     return f"{97 - int(number) % 97:02}"
 
 
 def _make_weighted_check_digits(sign: int, *weights: Sequence[int]) -> Callable[[str], str]:
-    """Two digits, each the sum of those before it with these weights, modulo 11; what is 10 stands
-    as 0, which is drawn again where the country has no such number."""
+    """Return a function that computes two check digits as weighted sums modulo 11.
+
+    Each is over all digits before it. A remainder of 10 becomes 0; if the country has no such
+    number, the number fails validation and is drawn again.
+    """
 
     def compute_check_digits(number: str) -> str:
         digits_so_far = number
@@ -106,7 +120,7 @@ def _turkish_check_digits(number: str) -> str:
 
 
 def _draw_iban(rng: random.Random) -> str:
-    """ISO 13616: the letters as numbers from 10, the country and the check digits behind."""
+    """Draw an IBAN by ISO 13616: letters count as numbers from 10, the country code comes last."""
     prefix, account_digits = rng.choice([("DE", 18), ("GBNWBK", 14), ("NLABNA", 10)])
     number = prefix + make_template_generator(account_digits * "#")(rng)
     as_digits = "".join(str(int(c, 36)) for c in number[2:] + number[:2])
@@ -114,7 +128,7 @@ def _draw_iban(rng: random.Random) -> str:
 
 
 def _make_lettered_generator(template: str, **alphabets: str) -> TextGenerator:
-    """``digits`` whose lower-case letters are drawn from these."""
+    """Return a template generator whose lower-case letters are drawn from the given alphabets."""
     draw_template = make_template_generator(template)
     return lambda rng: "".join(
         rng.choice(alphabets[c]) if c in alphabets else c for c in draw_template(rng)
@@ -418,7 +432,7 @@ IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
 
 @cache
 def draw_valid_numbers(spec: IdentifierSpec) -> tuple[str, ...]:
-    """Numbers that are drawn until their check digits are right."""
+    """Draw 25 numbers with correct check digits."""
     rng = random.Random(spec.checksum_module)
     drawn = (spec.draw_number(rng) for _ in repeat(None))
     return tuple(islice(filter(checksum_validator(spec), drawn), 25))

@@ -1,9 +1,8 @@
-"""What texts are scored for. Imports nothing, so that cards can name it without a scorer."""
+"""Name the heads of toxicity scorers; imports nothing, so that cards need no scorer."""
 
 from __future__ import annotations
 
-#: What a text is scored for: the classes of Detoxify's models under the names of its ``predict``.
-#: No scorer has all of them.
+#: Classes of Detoxify's models, under the names of its `predict`. No scorer has all of them.
 TOXICITY_HEADS = (
     "toxicity",
     "severe_toxicity",

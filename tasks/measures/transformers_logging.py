@@ -1,4 +1,4 @@
-"""Keeping other libraries quiet where our own words are enough."""
+"""Silence transformers where its progress bars and advice would only distract."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def silence_transformers_output() -> Iterator[None]:
-    """Keep transformers' own progress bar and advice off the terminal."""
+    """Disable transformers' progress bars and advice within the context."""
     from transformers.utils import logging
 
     progress_bars_enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Weights of models that transformers loads."""
+"""Detach model weights from the files from which transformers loaded them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def copy_weights_to_memory(model: Any) -> Any:
-    """The model, its weights copied into memory of their own.
+    """Copy the weights of a model into memory of their own, and return the model.
 
-    Tensors of a safetensors file are mapped into memory: they change where the file is written
-    over, and where it is cut the process ends.
+    Tensors of a safetensors file are memory-mapped: they change if the file is overwritten, and the
+    process crashes if it is truncated.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()

@@ -1,4 +1,4 @@
-"""A corpus to a tokenizer, packed sequences and a trained model.
+"""Stages that turn a corpus into a tokenizer, packed sequences and a trained model.
 
-Its stages import the contract, the measures and ``model``, nothing of corpus and audits.
+They import the contract, the measures and `model`, but nothing from the corpus or the audits.
 """

@@ -1,13 +1,13 @@
-"""Take documents out of packed sequences: padding stands in place of their tokens.
+"""Remove documents from packed sequences by replacing their tokens with padding.
 
-What is left stands where it stood: every other row, position, batch and step of a training stays
-what it was, bit for bit, and so does what an objective masks or cuts out there (the pairs of span
-corruption, which lie side by side, move up). So two trainings from one seed, one of which lacks the
-documents, differ in nothing but these. Padding weighs nothing and is no target, and training has
-read the documents never, for they have no span.
+All other rows, positions, batches and steps of a training stay the same, bit for bit, and so does
+what an objective masks or cuts out there (except that the adjacent pairs of span corruption move
+up). Two trainings from the same seed, one without the documents, therefore differ in nothing else.
+Padding has no weight and is no target, and since the documents have no spans, training counts them
+as never read.
 
-Memory: a part of the rows in each worker; 60 bytes a stretch of a document, and of those that lie
-across parts one at a time.
+Memory: a partition of the rows in each worker; 60 bytes per span; and one document across
+partitions at a time.
 """
 
 from __future__ import annotations
@@ -46,20 +46,26 @@ Int64 = NDArray[np.int64]
 
 
 def replace_spans_with_padding(rows: pa.Table, first_row: int, spans: pa.Table) -> pa.Table | None:
-    """Packed rows, the first of them row ``first`` of its split, with padding in place of the
-    tokens of ``spans`` (sequence, row_start, row_end); None where they have nothing else."""
+    """Replace the tokens of spans with padding.
+
+    Args:
+        rows: Packed rows.
+        first_row: Number of the first of them in its split.
+        spans: Columns sequence, row_start and row_end; spans do not overlap.
+
+    Returns:
+        The padded rows, or None if they are unchanged.
+    """
     row_indices = spans["sequence"].to_numpy() - first_row
     is_in_rows = (row_indices >= 0) & (row_indices < len(rows))
     arrays = []
     is_changed = False
     for column_name in rows.column_names:
         values = rows[column_name].combine_chunks()
-        context_length, padding_value = (
-            values.type.list_size,
-            PAD_ID if column_name == "token_ids" else -1,
-        )
+        context_length = values.type.list_size
+        padding_value = PAD_ID if column_name == "token_ids" else -1
         flat_values = values.flatten().to_numpy()
-        span_edges = np.zeros(len(flat_values) + 1, np.int64)  # no two spans share a token
+        span_edges = np.zeros(len(flat_values) + 1, np.int64)
         for edge_column, step in (("row_start", 1), ("row_end", -1)):
             np.add.at(
                 span_edges,
@@ -76,8 +82,15 @@ def replace_spans_with_padding(rows: pa.Table, first_row: int, spans: pa.Table) 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """A part of the rows of a split, the first of them row ``first``; the spans in them that go,
-    and those that stay, with their sources."""
+    """A partition of the packed rows of a split.
+
+    Attributes:
+        split: The split.
+        part: The rows.
+        first_row: Number of the first row in the split.
+        removed_spans: Spans in these rows of documents to remove.
+        remaining_spans: Spans of all other documents, with a column source.
+    """
 
     split: str
     part: TablePart
@@ -89,7 +102,7 @@ class PackedRows:
         return str(self.part)
 
 
-#: A document at an edge of a part, the tokens of which may go on in the next one.
+#: Part of a document at an edge of a partition, which may continue in the neighbouring one.
 EDGE_DOCUMENTS = pa.schema(
     [("doc_id", ID_TYPE), ("source", pa.string()), ("text", pa.large_binary())]
 )
@@ -98,8 +111,12 @@ EDGE_DOCUMENTS = pa.schema(
 def write_padded_rows(
     packed_rows: PackedRows, tokenizer_path: str, out: TableWriters
 ) -> accounts.SourceCounts:
-    """Write the rows of a part; returns what is left, measured from the tokens as they were
-    written. Documents at its edges are spilled instead."""
+    """Write the padded rows of a partition, and spill the documents at its edges.
+
+    Returns:
+        Counts of the remaining documents except those at the edges, computed from the written
+            tokens.
+    """
     original_rows = packed_rows.part.read()
     padded_rows = replace_spans_with_padding(
         original_rows, packed_rows.first_row, packed_rows.removed_spans
@@ -110,16 +127,13 @@ def write_padded_rows(
     token_ids = id_array.flatten().to_numpy()
     bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
-    byte_offsets = np.concatenate(
-        [[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)]
-    )  # in bytes
+    byte_offsets = np.concatenate([[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)])
     first_span_indices, token_starts, token_ends = find_document_token_ranges(
         packed_rows, id_array.type.list_size
     )
     text_edges = byte_offsets[np.append(token_starts, -1)]
-    text_edges[0] = (
-        0  # text that is nobody's any more counts as of the document beside it, and tells
-    )
+    # Text without a span is added to the first document, so that its checksum reveals it.
+    text_edges[0] = 0
     texts = join_token_bytes(bytes_by_token, token_ids, text_edges)
     first_spans = packed_rows.remaining_spans.take(first_span_indices)
     documents = pa.table(
@@ -133,8 +147,13 @@ def write_padded_rows(
 def find_document_token_ranges(
     packed_rows: PackedRows, context_length: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The first span of each document that stays, and where in the part its tokens begin and end:
-    they lie side by side, and so do their spans."""
+    """Find where the tokens of each remaining document begin and end in the partition.
+
+    The spans of a document are consecutive, and so are its tokens.
+
+    Returns:
+        Index of the first span, first token and end token of each document.
+    """
     document_numbers = pc.rank(packed_rows.remaining_spans["doc_id"], tiebreaker="dense").to_numpy()
     first_spans, last_spans = (
         np.flatnonzero(np.diff(document_numbers, **{side: 0})) for side in ("prepend", "append")
@@ -150,7 +169,7 @@ def find_document_token_ranges(
 
 
 def count_documents_by_source(documents: pa.Table) -> accounts.SourceCounts:
-    """The counts of documents, each whole, with what their tokens spell."""
+    """Count whole documents, with the bytes and hashes of what their tokens spell."""
     document_columns = (documents["source"], pc.binary_length(documents["text"]))
     document_values = zip(
         *(column.to_pylist() for column in document_columns),
@@ -165,7 +184,7 @@ def count_documents_by_source(documents: pa.Table) -> accounts.SourceCounts:
 
 
 def count_edge_documents(results: Sequence[ItemResult]) -> accounts.SourceCounts:
-    """The counts of the documents at the edges of parts, joined one by one."""
+    """Count the documents at the edges of partitions, joining the pieces of one at a time."""
     piece_rows = (
         piece_row
         for result in results
@@ -186,7 +205,7 @@ def count_edge_documents(results: Sequence[ItemResult]) -> accounts.SourceCounts
 
 
 def append_source_column(spans: pa.Table, documents: Table) -> pa.Table:
-    """Spans of documents that stayed, with the source of each."""
+    """Append the source of each document to its spans."""
     document_sources = pa.concat_tables(
         [part.read(["doc_id", "source"]) for part in documents.parts]
     )
@@ -199,7 +218,7 @@ def append_source_column(spans: pa.Table, documents: Table) -> pa.Table:
 
 
 def split_spans_by_part(spans: pa.Table, split: str, row_edges: Int64) -> list[pa.Table]:
-    """The spans of a split from each of these rows to the next; they are in the rows' order."""
+    """Divide the spans of a split, which are sorted by row, at the given rows."""
     split_spans = spans.filter(pc.equal(spans["split"], split))
     span_edges = np.searchsorted(split_spans["sequence"].to_numpy(), row_edges)
     return [split_spans.slice(start, stop - start) for start, stop in pairwise(span_edges)]
@@ -227,7 +246,19 @@ def pad_removed_documents(
     config: EmptyConfig,
     context: StageContext,
 ) -> None:
-    """``documents``: those that stay; ``ledger``: those that go, as ``leave_out`` has them."""
+    """Replace removed documents in the packed sequences with padding.
+
+    Args:
+        packed_corpus: Output of `pack`.
+        documents: The remaining documents.
+        ledger: The removed documents, from the stage `leave_out`.
+        tokenizer: Output of `train_tokenizer`.
+        config: Empty.
+        context: Context of the stage.
+
+    Raises:
+        HallmarkError: A removed document is not in the packed sequences.
+    """
     removed_ids = pc.unique(ledger.read(["doc_id"])["doc_id"].combine_chunks())
     spans = packed_corpus["spans"].read()
     unpacked_ids = removed_ids.filter(
@@ -235,9 +266,9 @@ def pad_removed_documents(
     )
     if len(unpacked_ids):
         raise HallmarkError(
-            f"{len(unpacked_ids):,} documents are to be blanked that stand nowhere in "
-            f"{packed_corpus.name}, "
-            f"{unpacked_ids[0].as_py().hex()} among them; leave out documents that training packed"
+            f"{len(unpacked_ids):,} documents to remove are not in {packed_corpus.name}, among "
+            f"them {unpacked_ids[0].as_py().hex()}; remove only documents that were packed for "
+            f"training"
         )
     is_removed = pc.is_in(spans["doc_id"], value_set=removed_ids)
     remaining_spans = append_source_column(spans.filter(pc.invert(is_removed)), documents)
@@ -254,13 +285,8 @@ def pad_removed_documents(
         ):
             packed_rows.append(PackedRows(split, part, first_row, *part_spans))
         if packed_corpus[split].row_count:
-            context_length = (
-                packed_corpus[split]
-                .parts[0]
-                .read_empty_table()
-                .schema.field("token_ids")
-                .type.list_size
-            )
+            row_schema = parts[0].read_empty_table().schema
+            context_length = row_schema.field("token_ids").type.list_size
             context.schemas |= {
                 name: build_sequences_schema(context_length) for name in PACKED_SPLITS
             }
@@ -286,7 +312,7 @@ def pad_removed_documents(
 
 
 def read_packed_counts(packed_corpus: Artifact) -> accounts.SourceCounts:
-    """What was packed, by its accounts."""
+    """Read the counts of what was packed from the accounts and checksums."""
     counts_by_unit = {
         (row["source"], row["unit"]): row["kept"]
         for row in packed_corpus["accounts"].read().to_pylist()

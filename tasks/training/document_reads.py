@@ -1,12 +1,12 @@
-"""Compute how often training read each document, from (seed, step): training logs no documents.
+"""Compute how often training read each document from (seed, step); training logs no documents.
 
-Training reads rows of packed tokens epoch by epoch, in the order that
-``hallmark.model.training.packed_rows.select_batch_rows`` gives. How often a row was read up to a
-step, and when first and last, therefore has a closed form.
+Training reads rows of packed tokens epoch by epoch, in the order of
+`model.training.packed_rows.select_batch_rows`. How often a row was read up to a step, and when
+first and last, therefore has a closed form.
 
-Memory: 60 bytes a packed row, 60 bytes a stretch of a document, and the ids of the documents; in a
-worker a part of these for each checkpoint. What each row's readings are waits in a file, 12 bytes a
-row and checkpoint.
+Memory: 60 bytes per packed row, 60 bytes per span, and the ids of the documents; in each worker,
+one partition of these per checkpoint. The reads of the rows are in a file, with 12 bytes per row
+and checkpoint.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "What training read of each packed document: a row for each checkpoint before which it read "
-    "any of it since the checkpoint before that.",
+    "How much training read of each packed document: a row for each checkpoint and document with "
+    "tokens that were read since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -44,34 +44,34 @@ DOCUMENT_READS = table_schema(
         "document_tokens",
         pa.int64(),
         "figure",
-        "tokens of the document, its begin among them",
+        "tokens of the document, including <|endoftext|>",
         unit="tokens",
     ),
     column(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens of it that were read since the checkpoint before, each as often as it was read",
+        "tokens read since the previous checkpoint, counted each time they were read",
         unit="tokens",
     ),
     column(
         "first_step",
         pa.int64(),
         "figure",
-        "first step since the checkpoint before that read any of it",
+        "first step since the previous checkpoint that read any of its tokens",
     ),
-    column("last_step", pa.int64(), "figure", "last step so far that read any of it"),
+    column("last_step", pa.int64(), "figure", "last step so far that read any of its tokens"),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "how often the whole of it was read, in all steps until this checkpoint",
+        "how often the whole document was read in all steps up to this checkpoint",
     ),
     partition_by=True,
 )
 
 COVERAGE = table_schema(
-    "How much of each source training had read, in all steps until a checkpoint.",
+    "How much of each source training had read in all steps up to a checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
     column("documents", pa.int64(), "figure", "documents packed for training", unit="documents"),
@@ -79,14 +79,14 @@ COVERAGE = table_schema(
         "read_documents",
         pa.int64(),
         "figure",
-        "those of which any token was read",
+        "documents with at least one token read",
         unit="documents",
     ),
     column(
         "fully_read_documents",
         pa.int64(),
         "figure",
-        "those of which every token was read",
+        "documents with all tokens read",
         unit="documents",
     ),
     column("packed_tokens", pa.int64(), "figure", "tokens of the documents", unit="tokens"),
@@ -94,7 +94,7 @@ COVERAGE = table_schema(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens read, each as often as it was read",
+        "tokens read, counted each time they were read",
         unit="tokens",
     ),
 )
@@ -102,8 +102,16 @@ COVERAGE = table_schema(
 
 @dataclass(frozen=True)
 class DocumentSpans:
-    """The training documents of a part, (D,), in the order of their ids, and where they stand in
-    the packed rows, (S,): ``begin`` is the first stretch of each document."""
+    """The training documents of a partition, sorted by id, and their spans in the packed rows.
+
+    Attributes:
+        part: The partition.
+        doc_ids: (D,) ids.
+        sources: (D,) sources.
+        first_span_indices: (D,) index of the first span of each document.
+        span_rows: (S,) packed row of each span.
+        span_tokens: (S,) number of tokens of each span.
+    """
 
     part: TablePart
     doc_ids: pa.Array
@@ -116,7 +124,7 @@ class DocumentSpans:
         return str(self.part)
 
     def reduce_by_document(self, ufunc: np.ufunc, span_values: Int64) -> Int64:
-        """``how`` over the stretches of each document: (S,) to (D,)."""
+        """Apply a ufunc's `reduceat` to the spans of each document: (S,) to (D,)."""
         return (
             ufunc.reduceat(span_values, self.first_span_indices)
             if len(self.first_span_indices)
@@ -125,12 +133,12 @@ class DocumentSpans:
 
     @property
     def document_tokens(self) -> Int64:
-        """Tokens of each document, (D,)."""
+        """Number of tokens of each document, (D,)."""
         return self.reduce_by_document(np.add, self.span_tokens)
 
 
 def load_document_spans(spans: Table, documents: Table) -> list[DocumentSpans]:
-    """Where the documents of the split "train" stand, for each part of ``documents``."""
+    """Load the spans of the train split for each partition of `documents`."""
     train_spans = spans.read(["split", "sequence", "row_start", "row_end", "doc_id"])
     train_spans = (
         train_spans.filter(pc.equal(train_spans["split"], "train"))
@@ -158,7 +166,7 @@ def load_document_spans(spans: Table, documents: Table) -> list[DocumentSpans]:
 
 
 def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpans:
-    doc_ids = pc.unique(span_table["doc_id"])  # in the order in which they first appear: sorted
+    doc_ids = pc.unique(span_table["doc_id"])  # Keeps the order, so the ids are sorted.
     document_numbers = pc.index_in(span_table["doc_id"], value_set=doc_ids).to_numpy()
     first_span_indices = np.searchsorted(document_numbers, np.arange(len(doc_ids)))
     sources = span_table["source"].combine_chunks().take(pa.array(first_span_indices))
@@ -170,15 +178,19 @@ def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpan
     )
 
 
-#: The first reading of a row that was not read.
+#: First step of a row that was not read.
 NEVER_READ = np.iinfo(np.int32).max
 
 
 def iter_row_reads(
     row_count: int, seed: int, batch_size: int, steps: Sequence[int]
 ) -> Iterator[Int32]:
-    """For each of these ascending steps, (3, rows): how often each packed row had been read; the
-    first step since the one before that read it, or NEVER; and the last, or 0."""
+    """Yield, for each of the ascending steps, how often and when each packed row was read.
+
+    Yields:
+        (3, rows): number of reads up to the step; the first step since the previous one in `steps`
+            that read the row, or NEVER_READ; and the last such step, or 0.
+    """
     previous_counts = np.zeros(row_count, np.int64)
     for step in steps:
         read_counts = count_reads_per_row(seed, step, batch_size, row_count)
@@ -196,8 +208,13 @@ def iter_row_reads(
 def build_read_tables(
     document_spans: DocumentSpans, row_reads: Iterable[Int32], steps: Sequence[int]
 ) -> tuple[pa.Table, pa.Table]:
-    """Rows of DOCUMENT_READS and of COVERAGE for each of the checkpoints' steps, from the rows'
-    readings."""
+    """Build rows of DOCUMENT_READS and of COVERAGE for each checkpoint's step.
+
+    Args:
+        document_spans: Documents of a partition.
+        row_reads: For each step, what `iter_row_reads` yields.
+        steps: Steps of the checkpoints, ascending.
+    """
     read_tables, coverage_tables = [DOCUMENT_READS.empty_table()], [COVERAGE.empty_table()]
     previous_counts = np.zeros(len(document_spans.span_rows), np.int64)
     for step, step_reads in zip(steps, row_reads, strict=True):
@@ -231,8 +248,7 @@ def build_read_tables(
 
 
 def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64) -> pa.Table:
-    """Rows of COVERAGE for one checkpoint, by which the row of each stretch was read ``count``
-    times."""
+    """Build rows of COVERAGE for one checkpoint from the number of reads of each span, (S,)."""
     tokens_read = document_spans.reduce_by_document(
         np.add, read_counts * document_spans.span_tokens
     )
@@ -253,7 +269,7 @@ def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64
 
 
 def sum_coverage_by_source(coverage: pa.Table) -> pa.Table:
-    """Rows of COVERAGE with one for each checkpoint and source, in their order."""
+    """Sum rows of COVERAGE to one for each checkpoint and source, sorted."""
     key_columns, count_columns = COVERAGE.names[:2], COVERAGE.names[2:]
     sums = coverage.group_by(key_columns).aggregate([(name, "sum") for name in count_columns])
     sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
@@ -264,7 +280,7 @@ def sum_coverage_by_source(coverage: pa.Table) -> pa.Table:
 def write_document_reads(
     document_spans: DocumentSpans, reads_path: str, steps: Sequence[int], out: TableWriters
 ) -> Any:
-    """Write what was read of the documents of a part; returns the rows of COVERAGE."""
+    """Write DOCUMENT_READS of a partition; return its rows of COVERAGE."""
     row_reads = np.memmap(reads_path, np.int32, "r").reshape(len(steps), 3, -1)
     read_table, coverage = build_read_tables(document_spans, row_reads, steps)
     out.get_table_writer("document_reads").write(read_table)
@@ -280,7 +296,17 @@ def write_read_tables(
     steps: Sequence[int],
     context: StageContext,
 ) -> None:
-    """The tables ``document_reads`` and ``coverage``; ``packed``: the rows of the split "train"."""
+    """Write the tables `document_reads` and `coverage`.
+
+    Args:
+        packed_rows: The packed train split.
+        spans: Rows of SPANS.
+        documents: The packed documents.
+        seed: Seed of the training.
+        batch_size: Sequences per step.
+        steps: Steps of the checkpoints, ascending.
+        context: Context of the stage.
+    """
     reads_path = context.work_area / "readings"
     with reads_path.open("wb") as file:
         for step_reads in iter_row_reads(packed_rows.row_count, seed, batch_size, steps):

@@ -1,4 +1,4 @@
-"""The tokenizer of a file, as every stage opens it."""
+"""Load the project's tokenizers, and split texts and decoded bytes for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file. Special tokens written out in a text are encoded as plain text."""
+    """Load a tokenizer.json; special tokens written out in a text are encoded as plain text.
+
+    Raises:
+        HallmarkError: The file cannot be read.
+    """
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exceptions
-        raise HallmarkError(f"{path} is no tokenizer.json that can be read ({error})") from error
+    except Exception as error:  # The library raises bare Exceptions.
+        raise HallmarkError(f"{path} cannot be read as a tokenizer.json ({error})") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -31,22 +35,22 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def join_token_bytes(
     bytes_by_token: pa.LargeBinaryArray, token_ids: NDArray[np.int32], byte_edges: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
-    """What tokens spell together, cut at these places (n + 1,), which are in bytes."""
+    """Concatenate the bytes of tokens and cut them at the given byte positions, (n + 1,)."""
     _, _, joined_bytes = bytes_by_token.take(pa.array(token_ids)).buffers()
     buffers = [None, pa.py_buffer(byte_edges), joined_bytes]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(byte_edges) - 1, buffers)
 
 
-#: Characters of a text that are encoded together. A tokenizer takes a hundred bytes a character.
+#: Maximum characters encoded together: a tokenizer needs a hundred bytes of memory per character.
 MAX_PIECE_CHARACTERS = 1 << 20
 _WORD_BOUNDARY = re.compile(r"(?<=\S) (?=\S)")
 
 
 def split_long_text(text: str, max_characters: int = MAX_PIECE_CHARACTERS) -> list[str]:
-    """A text in pieces whose tokens are together those of the whole.
+    """Split a text into pieces whose tokens together are the tokens of the whole text.
 
-    GPT-2's rule lets a single blank begin a word, and nothing before it reaches beyond it: a text
-    may be cut there. One without such a blank stays longer.
+    By GPT-2's rule a single space begins a word, and nothing before it affects later tokens, so a
+    text can be split there. A piece without such a space stays longer.
     """
     text_pieces = []
     start = 0

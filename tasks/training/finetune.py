@@ -1,7 +1,7 @@
 """Fine-tune a checkpoint on a task: pairs, labels of texts, or labels of words.
 
-The trainer is the one of ``pretrain``, in a process of its own: it goes on after a kill, and leaves
-checkpoints. The rows of the table are held in memory, about as large as they are in Python.
+The trainer is that of `pretrain`, in a separate process: it resumes after it is killed, and writes
+checkpoints. All rows of the user's table are held in memory as Python objects.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ from hallmark.tasks.training.training_resumption import (
 
 log = logging.getLogger("hallmark")
 
-#: What follows from the task and the checkpoint; a task writes no samples while it is trained.
+#: Settings that follow from the task and the checkpoint; no samples are generated in training.
 DERIVED_SETTINGS = ("objective", "sample_count", "sample_tokens", "document_mask")
 
-#: Where fine-tuning begins with other values than training.
+#: Defaults of training settings that differ from pretraining.
 FINETUNING_DEFAULTS: dict[str, Any] = {
     "steps": 300,
     "learning_rate": 5e-4,
@@ -80,7 +80,7 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
 
 
 class FinetuneConfig(StageConfig):
-    """Fine-tuning of a checkpoint, by the command ``finetune``."""
+    """Settings of the command `finetune`."""
 
     task: Task
     data: TaskDataConfig
@@ -89,7 +89,9 @@ class FinetuneConfig(StageConfig):
         description="which weights are trained: all, or only the output layer (head) over "
         "frozen features",
     )
-    train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="how it is trained")
+    train: TrainConfig = Field(
+        TrainConfig(**FINETUNING_DEFAULTS), description="settings of the training"
+    )
 
     @field_validator("train", mode="before")
     @classmethod
@@ -98,7 +100,7 @@ class FinetuneConfig(StageConfig):
             return value
         for name in DERIVED_SETTINGS:
             if name in value:
-                raise ValueError(f"{name} follows from the task and the checkpoint; leave it out")
+                raise ValueError(f"{name} follows from the task and the checkpoint; omit it")
         return FINETUNING_DEFAULTS | value
 
     @field_serializer("train")
@@ -113,9 +115,8 @@ class FinetuneConfig(StageConfig):
     def _check_weights_suit_task(self) -> FinetuneConfig:
         if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
-                "trained_weights is head, and the head of a model that writes is its "
-                "embedding: pairs "
-                "train all weights"
+                "trained_weights is head, but the head of a model that generates text is its "
+                "embedding; set trained_weights to all for pairs"
             )
         return self
 
@@ -123,23 +124,32 @@ class FinetuneConfig(StageConfig):
 QUARANTINE = table_schema(
     "Rows that could not be used.",
     column("file_name", pa.string(), "label", "name of the file"),
-    column(
-        "row_number", pa.int64(), "figure", "number of the row in it, from 1; of jsonl its line"
-    ),
-    column("reason", pa.string(), "project text", "why"),
+    column("row_number", pa.int64(), "figure", "row of the file, from 1; in jsonl the line number"),
+    column("reason", pa.string(), "project text", "why the row cannot be used"),
 )
 
 COUNTS = table_schema(
-    "What became of the rows.",
-    column("split", pa.string(), "label", "train, validation or test; of none empty"),
-    column("outcome", pa.string(), "project text", "used, cut, quarantined, unlike those of train"),
-    column("row_count", pa.int64(), "figure", "how many", unit="rows"),
+    "Number of rows by split and outcome.",
+    column("split", pa.string(), "label", "train, validation or test; empty for quarantined rows"),
+    column(
+        "outcome",
+        pa.string(),
+        "project text",
+        "used, cut, quarantined, or how the row relates to the train split",
+    ),
+    column("row_count", pa.int64(), "figure", "number of rows", unit="rows"),
 )
 
 
 @dataclass(frozen=True)
 class BaseCheckpoint:
-    """What is fine-tuned: the checkpoint's folder, its model, and what that is trained for now."""
+    """The checkpoint to fine-tune.
+
+    Attributes:
+        folder: Folder of the checkpoint.
+        config: Its model settings.
+        objective: Objective for fine-tuning.
+    """
 
     folder: Path
     config: ModelConfig
@@ -151,13 +161,17 @@ class BaseCheckpoint:
 
 
 def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
-    """UsageError where the checkpoint cannot be read, or not learn the task."""
+    """Open the checkpoint and choose the objective for the task.
+
+    Raises:
+        UsageError: The checkpoint cannot be read or cannot learn the task.
+    """
     from hallmark.model.interchange import checkpoint as checkpoint_files
 
     folder = Path(checkpoint.fetch_directory())
     try:
         config = checkpoint_files.read_model_config(folder)
-        # What others are trained for from now on hangs on the task alone.
+        # For other architectures the objective depends only on the task.
         is_decoder = config.architecture == "decoder"
         objective = (
             checkpoint_files.read_training_objective(folder, "decoder") if is_decoder else None
@@ -166,32 +180,33 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
             folder / checkpoint_files.TOKENIZER_FILE, config.vocab_size
         )
     except checkpoint_files.CheckpointError as error:
-        raise UsageError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error
+        raise UsageError(
+            f"the checkpoint cannot be fine-tuned: {str(error).rstrip('.')}"
+        ) from error
     generates_text = isinstance(task, PairsTask)
     if generates_text and (config.architecture == "encoder" or config.labels):
-        obstacle = "gives labels" if config.labels else "is an encoder"
+        obstacle = "predicts labels" if config.labels else "is an encoder"
         raise UsageError(
-            f"the checkpoint {obstacle} and cannot write the targets of pairs; take a "
-            f"decoder or an "
-            f"encoder-decoder"
+            f"the checkpoint {obstacle} and cannot generate the targets of pairs; use a decoder "
+            f"or an encoder-decoder"
         )
     if not generates_text and config.architecture == "encoder_decoder":
         raise UsageError(
-            f"labels are read off one stack, and the checkpoint is an encoder-decoder: {task.kind} "
-            f"takes an encoder or a decoder"
+            f"the checkpoint is an encoder-decoder, which cannot predict labels; use an encoder or "
+            f"a decoder for {task.kind}"
         )
     if config.architecture == "encoder_decoder":
         return BaseCheckpoint(folder, config, "seq2seq")
     if config.architecture == "encoder":
         return BaseCheckpoint(folder, config, "mlm")
-    assert objective is not None, "read_objective refuses a decoder without one"
+    assert objective is not None, "read_training_objective requires an objective of a decoder"
     return BaseCheckpoint(folder, config, "prefix" if generates_text else objective)
 
 
 def build_task_model_config(
     base: BaseCheckpoint, task: Task, labels: tuple[str, ...]
 ) -> ModelConfig:
-    """The config of the model that is made."""
+    """Return the settings of the fine-tuned model."""
     from hallmark.model.training.adaptation import make_classifier_config
 
     if isinstance(task, PairsTask):
@@ -212,19 +227,23 @@ def build_task_model_config(
 
 
 def load_task_rows(config: FinetuneConfig) -> TaskRows:
-    """The rows; HallmarkError where none can be trained on, or none tested."""
+    """Load the rows of the user's files, and log how many are quarantined.
+
+    Raises:
+        HallmarkError: There are no usable rows to train on, or none to test on.
+    """
     rows = read_task_rows(config.task, config.data)
     for split in ("train", "test"):
         if not rows.select_split(split):
             first_rejection = next(
                 (f"; row {n} of {file}: {reason}" for file, n, reason in rows.rejected_rows), ""
             )
+            path_setting = "test_path" if split == "test" else "path"
             raise HallmarkError(
                 f"the split {split!r} of {config.data.path} is empty "
-                f"({len(rows.usable_rows):,} rows can "
-                f"be used, {len(rows.rejected_rows):,} cannot{first_rejection}): bring more "
-                f"rows, or set "
-                f"finetune.data.{split if split == 'test' else 'path'}"
+                f"({len(rows.usable_rows):,} rows can be used, "
+                f"{len(rows.rejected_rows):,} cannot{first_rejection}); add rows, or set "
+                f"finetune.data.{path_setting} to another file"
             )
     if rows.rejected_rows:
         file, row_number, reason = rows.rejected_rows[0]
@@ -245,7 +264,7 @@ def write_trainer_job(
     config: FinetuneConfig,
     work_area: Path,
 ) -> Path:
-    """The trainer's job file."""
+    """Write the trainer's job file and its examples."""
     work_area.mkdir(parents=True, exist_ok=True)
     data_paths: dict[str, str | None] = {"train": None, "validation": None}
     for split in data_paths:
@@ -272,7 +291,7 @@ def write_trainer_job(
 
 
 def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageContext) -> None:
-    """Beside the tables, the model as an architecture of transformers, where there is one."""
+    """Also export the model for transformers, if that has its architecture."""
     from hallmark.model.interchange.transformers_checkpoint import export_transformers
 
     try:
@@ -286,7 +305,7 @@ def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageConte
 
 
 def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
-    """What comes from outside the store: the files of the rows."""
+    """Hash the user's files, which are inputs from outside the store."""
     digests = {}
     for path in config.data.split_paths.values():
         check_table_path(path)
@@ -312,6 +331,7 @@ def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, st
     resume_key=lambda config: remove_batch_neutral_settings(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext) -> None:
+    """Train a checkpoint on the user's rows and score it on the test split."""
     from hallmark.model.decoding.inference_mode import autocast_to_precision
     from hallmark.model.interchange.checkpoint import load_checkpoint
 

@@ -1,11 +1,12 @@
-"""Pack documents into sequences of one length, and keep which document stands where.
+"""Pack documents into sequences of equal length, and record the position of each document.
 
-The documents of a split are laid end to end, each after ``<|endoftext|>``, and cut into rows of
-``context`` tokens; the last row is padded. Their order is a shuffle by a hash of (seed, doc_id):
-sources and planted copies mix, and the order depends on neither parts nor the input's order.
+The documents of a split are concatenated, each after `<|endoftext|>`, and cut into rows of
+`context` tokens; the last row is padded. Their order is a shuffle by a hash of (seed, doc_id),
+which mixes sources and planted copies and depends neither on partitions nor on the order of the
+input.
 
-Memory: the encoded documents of a part in each worker, then of a stretch of rows; 60 bytes a
-document where their places are computed. Encoded documents wait in files that are mapped at need.
+Memory: each worker holds the encoded documents of a partition, then of a range of rows; computing
+positions takes 60 bytes per document. Encoded documents are spilled to memory-mapped files.
 """
 
 from __future__ import annotations
@@ -56,36 +57,42 @@ if TYPE_CHECKING:
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-#: The splits that are packed; "holdout" stays out, as the non-members of the extraction audit.
+#: The packed splits; "holdout" provides the non-members of the extraction audit.
 PACKED_SPLITS = ("train", "validation")
 
-#: Tokens that are laid out together: a part of the packed table.
+#: Approximate number of tokens in a partition of the packed table.
 TOKENS_PER_RANGE = 1 << 20
 
 
 class PackConfig(StageConfig):
-    context: int = Field(256, ge=8, le=1 << 20, description="tokens of a sequence")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="names the order of the documents")
+    context: int = Field(256, ge=8, le=1 << 20, description="number of tokens per sequence")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the order of the documents")
 
 
 SPANS = table_schema(
-    "Which characters of which document stand where in the packed sequences.",
-    column("split", pa.string(), "label", "train or validation: the table that holds the sequence"),
+    "Positions of documents in the packed sequences.",
+    column("split", pa.string(), "label", "train or validation: the table with the sequence"),
     column("sequence", pa.int64(), "figure", "row of that table, from 0"),
     column("row_start", pa.int32(), "figure", "first position in the row", unit="tokens"),
-    column("row_end", pa.int32(), "figure", "position behind the last", unit="tokens"),
+    column("row_end", pa.int32(), "figure", "end position in the row, exclusive", unit="tokens"),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("char_start", pa.int32(), "figure", "its first character there", unit="characters"),
-    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
+    column(
+        "char_start",
+        pa.int32(),
+        "figure",
+        "first character of the document in this span",
+        unit="characters",
+    ),
+    column("char_end", pa.int32(), "figure", "end character, exclusive", unit="characters"),
 )
 
-#: An encoded document on its way to its place; ``key`` is its place in the shuffle.
+#: A spilled encoded document; documents are sorted by `key`.
 ENCODED_DOCUMENTS = pa.schema(
     [
         ("key", pa.uint64()),
         ("doc_id", ID_TYPE),
         ("source", pa.string()),
-        ("size", pa.int64()),  # tokens
+        ("size", pa.int64()),  # Number of tokens.
         ("token_ids", pa.large_list(pa.int32())),
         ("char_start", pa.large_list(pa.int32())),
         ("char_end", pa.large_list(pa.int32())),
@@ -94,13 +101,12 @@ ENCODED_DOCUMENTS = pa.schema(
 
 
 def build_sequences_schema(context_length: int) -> pa.Schema:
-    """Schema of packed rows."""
-    row_type = pa.list_(
-        pa.int32(), context_length
-    )  # a pickled one forgets another name of its elements
+    """Return the schema of packed rows."""
+    # The default name of list elements is kept, because pickling loses any other name.
+    row_type = pa.list_(pa.int32(), context_length)
     return table_schema(
         "Packed sequences; each row has as many positions as the context.",
-        column("token_ids", row_type, "id", "ids of the tokens"),
+        column("token_ids", row_type, "id", "token ids"),
         column(
             "char_start",
             row_type,
@@ -112,7 +118,7 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
             "char_end",
             row_type,
             "figure",
-            "the character behind its last; 0 at <|endoftext|>, -1 at padding",
+            "end character, exclusive; 0 at <|endoftext|>, -1 at padding",
             unit="characters",
         ),
     )
@@ -124,11 +130,21 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
 def encode_texts(
     texts: pa.LargeStringArray, tokenizer: Tokenizer, bytes_by_token: pa.LargeBinaryArray
 ) -> pa.Table:
-    """Columns token_ids, char_start, char_end of each text, ``<|endoftext|>`` first; ``known``:
-    what each token spells.
+    """Encode texts, each with `<|endoftext|>` first.
 
-    The characters follow from the tokens' lengths in bytes; a token that holds a part of a
-    character counts as that whole character.
+    Character positions follow from the byte lengths of tokens; a token with part of a character
+    covers the whole character.
+
+    Args:
+        texts: (n,) texts.
+        tokenizer: The tokenizer.
+        bytes_by_token: The bytes that each token spells.
+
+    Returns:
+        Columns token_ids, char_start and char_end, lists with an element per token.
+
+    Raises:
+        HallmarkError: The tokens do not spell the text.
     """
     pieces_by_text = [split_long_text(text) for text in texts.to_pylist()]
     all_pieces = [piece for text_pieces in pieces_by_text for piece in text_pieces]
@@ -145,35 +161,31 @@ def encode_texts(
     token_counts = np.bincount(
         text_indices, piece_token_counts, minlength=len(pieces_by_text)
     ).astype(np.int64)
-    token_offsets = np.concatenate([[0], np.cumsum(token_counts)])  # of each document's tokens
+    token_offsets = np.concatenate([[0], np.cumsum(token_counts)])
 
     text_byte_offsets, utf8_data = _get_utf8_buffers(texts)
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
-    byte_ends = np.cumsum(
-        token_byte_lengths[token_ids], dtype=np.int64
-    )  # of each token, in the bytes of all texts
+    # The end of each token in the concatenated bytes of all texts.
+    byte_ends = np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)
     decoded_texts = join_token_bytes(
         bytes_by_token, token_ids, np.concatenate([[0], byte_ends])[token_offsets]
     )
     first_mismatch = pc.index(pc.equal(decoded_texts, texts.cast(pa.large_binary())), False).as_py()
     if first_mismatch >= 0:
         raise HallmarkError(
-            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of "
-            f"a batch; "
-            f"pack needs a byte-level tokenizer without normalisation"
+            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of a "
+            f"batch; pack needs a byte-level tokenizer without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]
     is_first_byte = (utf8_data & 0xC0) != 0x80
     character_counts = np.concatenate([[0], np.cumsum(is_first_byte, dtype=np.int64)])
     text_char_offsets = np.repeat(character_counts[text_byte_offsets[:-1]], token_counts)
-    char_start = (
-        character_counts[byte_starts + 1] - 1 - text_char_offsets
-    )  # the character that holds its first byte
+    # The character that contains the first byte of the token.
+    char_start = character_counts[byte_starts + 1] - 1 - text_char_offsets
     char_end = character_counts[byte_ends] - text_char_offsets
 
-    list_offsets = token_offsets + np.arange(
-        len(token_offsets)
-    )  # one place more a document, for <|endoftext|>
+    # Each document has one token more, <|endoftext|>.
+    list_offsets = token_offsets + np.arange(len(token_offsets))
     columns = {}
     for column_name, values in (
         ("token_ids", token_ids),
@@ -189,7 +201,7 @@ def encode_texts(
 
 
 def _get_utf8_buffers(texts: pa.LargeStringArray) -> tuple[Int64, NDArray[np.uint8]]:
-    """Offsets (n + 1,) and bytes of a column of texts, without a copy."""
+    """Return offsets (n + 1,) and bytes of a column of texts without copying."""
     _, offsets, data = texts.buffers()
     byte_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     start, stop = int(byte_offsets[0]), int(byte_offsets[-1])
@@ -198,7 +210,7 @@ def _get_utf8_buffers(texts: pa.LargeStringArray) -> tuple[Int64, NDArray[np.uin
 
 
 def compute_shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
-    """Each document's place in the shuffle: a hash of (seed, doc_id), (n,)."""
+    """Compute the sort key of each document, a hash of (seed, doc_id), (n,)."""
     if not len(doc_ids):
         return np.empty(0, np.uint64)
     id_halves = np.frombuffer(b"".join(doc_ids.to_pylist()), dtype="<u8").reshape(-1, 2)
@@ -210,8 +222,11 @@ def compute_shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
 def encode_partition(
     partition: TablePart, config: PackConfig, tokenizer_path: str, out: TableWriters
 ) -> FailureList:
-    """Encode the documents of a part: those of each split in the order of the shuffle. Returns
-    those on which the tokenizer failed, which are in quarantine."""
+    """Encode the documents of a partition and spill each split in the order of the shuffle.
+
+    Returns:
+        The documents on which the tokenizer failed; they are quarantined.
+    """
     tokenizer = load_tokenizer(Path(tokenizer_path))
     bytes_by_token = spell_tokens_as_bytes(tokenizer)
     failures: FailureList = []
@@ -224,7 +239,7 @@ def encode_partition(
     }
     for batch in partition.iter_batches(["doc_id", "source", "text", "split"]):
         holdout_batch = batch.filter(pc.equal(batch["split"], "holdout"))
-        reason = "holdout: kept from training, for the extraction audit"
+        reason = "holdout: excluded from training, for the extraction audit"
         out.get_table_writer("ledger").write(build_removal_columns(reason, holdout_batch))
         for split, split_tables in tables_by_split.items():
             split_batch = batch.filter(pc.equal(batch["split"], split))
@@ -238,10 +253,8 @@ def encode_partition(
                 )
                 failures += list_failures_by_doc_id(split_batch, failed_rows)
                 encoded_rows = np.setdiff1d(np.arange(len(split_batch)), failed_rows.rows)
-                split_batch, encoded_columns = (
-                    split_batch.take(pa.array(encoded_rows)),
-                    encoded_columns.take(pa.array(encoded_rows)),
-                )
+                split_batch = split_batch.take(pa.array(encoded_rows))
+                encoded_columns = encoded_columns.take(pa.array(encoded_rows))
             sort_keys = pa.array(
                 compute_shuffle_keys(split_batch["doc_id"], config.seed), pa.uint64()
             )
@@ -250,13 +263,8 @@ def encode_partition(
                 "key": sort_keys,
                 "doc_id": split_batch["doc_id"],
                 "source": split_batch["source"],
-            }
-            document_columns |= {
                 "size": token_counts,
-                **{
-                    column_name: encoded_columns[column_name]
-                    for column_name in encoded_columns.column_names
-                },
+                **{name: encoded_columns[name] for name in encoded_columns.column_names},
             }
             split_tables.append(pa.table(document_columns, schema=ENCODED_DOCUMENTS))
     for split, split_tables in tables_by_split.items():
@@ -274,10 +282,15 @@ SHUFFLE_ORDER: Any = [("key", "ascending"), ("doc_id", "ascending")]
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows of a split, and the encoded documents that any of their tokens are of.
+    """Consecutive rows of a split, and the encoded documents whose tokens they contain.
 
-    ``begins`` is where the first of these documents begins, ``first`` and ``last`` where the rows
-    begin and end, in the tokens of the whole split. The last row may be short of tokens.
+    Attributes:
+        split: The split.
+        context_length: Tokens per row.
+        token_start: Start of the rows, in tokens of the whole split.
+        token_end: End of the rows; the last row may be incomplete.
+        documents_start: Start of the first of these documents, in tokens of the whole split.
+        document_slices: Spilled results with the start and end of the documents in each.
     """
 
     split: str
@@ -291,7 +304,7 @@ class RowRange:
         return f"{self.split}, rows from {self.token_start // self.context_length}"
 
     def read_documents(self) -> pa.Table:
-        """The encoded documents in the order of the shuffle."""
+        """Read the encoded documents in the order of the shuffle."""
         document_tables = [ENCODED_DOCUMENTS.empty_table()]
         for result, start, stop in self.document_slices:
             document_tables.append(
@@ -301,7 +314,7 @@ class RowRange:
 
 
 def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) -> list[RowRange]:
-    """The rows of a split in stretches of about STRETCH tokens."""
+    """Divide the rows of a split into ranges of about TOKENS_PER_RANGE tokens."""
     index_tables = [
         result_index.open_spilled_table(split, ENCODED_DOCUMENTS).select(["key", "doc_id", "size"])
         for result_index in results
@@ -324,9 +337,9 @@ def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) 
         )
         document_slices = []
         for result_index in np.unique(result_indices[overlapping]):
-            part_rows = row_indices[overlapping][
-                result_indices[overlapping] == result_index
-            ]  # in a part, too, they stand in this order
+            # Each partition is in the order of the shuffle, so its documents are consecutive.
+            is_in_result = result_indices[overlapping] == result_index
+            part_rows = row_indices[overlapping][is_in_result]
             document_slices.append(
                 (results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1)
             )
@@ -347,13 +360,14 @@ def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) 
 def write_row_range(
     row_range: RowRange, tokenizer_path: str, out: TableWriters
 ) -> accounts.SourceCounts:
-    """Write the rows and spans of a stretch. Returns what was packed, measured from the tokens;
-    documents are counted where they begin."""
+    """Write the rows and spans of a range.
+
+    Returns:
+        Counts of what was packed, computed from the tokens; a document is counted where it begins.
+    """
     documents = row_range.read_documents()
-    range_start, range_end = (
-        row_range.token_start - row_range.documents_start,
-        row_range.token_end - row_range.documents_start,
-    )
+    range_start = row_range.token_start - row_range.documents_start
+    range_end = row_range.token_end - row_range.documents_start
     token_ids, char_start, char_end = (
         documents[name].combine_chunks().flatten().to_numpy()
         for name in ("token_ids", "char_start", "char_end")
@@ -370,12 +384,13 @@ def write_row_range(
         arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(padded_values), type=field.type))
     out.get_table_writer(row_range.split).write(pa.table(arrays, schema=schema))
     token_counts = documents["size"].to_numpy()
-    document_ends = np.cumsum(token_counts)  # from where the first document begins
+    document_ends = np.cumsum(token_counts)  # Relative to the start of the first document.
+    document_starts = document_ends - token_counts
     out.get_table_writer("spans").write(
         build_span_columns(
             row_range,
             documents["doc_id"],
-            document_ends - token_counts,
+            document_starts,
             document_ends,
             char_start,
             char_end,
@@ -384,37 +399,30 @@ def write_row_range(
     bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
     byte_offsets = np.concatenate([[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)])
-    clipped_ends_and_starts = (
-        np.minimum(document_ends, range_end),
-        np.maximum(document_ends - token_counts, range_start),
-    )
+    clipped_ends = np.minimum(document_ends, range_end)
+    clipped_starts = np.maximum(document_starts, range_start)
     texts = join_token_bytes(
         bytes_by_token, token_ids, byte_offsets[np.concatenate([[0], document_ends])]
     )
     document_rows = zip(
         documents["source"].to_pylist(),
-        (document_ends - token_counts >= range_start).tolist(),
-        (
-            byte_offsets[clipped_ends_and_starts[0]] - byte_offsets[clipped_ends_and_starts[1]]
-        ).tolist(),
+        (document_starts >= range_start).tolist(),
+        (byte_offsets[clipped_ends] - byte_offsets[clipped_starts]).tolist(),
         hash_documents(documents["doc_id"], texts),
         strict=True,
     )
-    return accounts.merge_counts(
+    counts = [
         [
-            [
-                [
-                    source,
-                    "document",
-                    int(begins_in_range),
-                    byte_count,
-                    0,
-                    document_hash.hex() if begins_in_range else "0",
-                ]
-                for source, begins_in_range, byte_count, document_hash in document_rows
-            ]
+            source,
+            "document",
+            int(begins_in_range),
+            byte_count,
+            0,
+            document_hash.hex() if begins_in_range else "0",
         ]
-    )
+        for source, begins_in_range, byte_count, document_hash in document_rows
+    ]
+    return accounts.merge_counts([counts])
 
 
 def build_span_columns(
@@ -425,16 +433,21 @@ def build_span_columns(
     char_starts: Int32,
     char_ends: Int32,
 ) -> dict[str, Any]:
-    """Rows of SPANS: one for each row of the stretch that a document touches."""
+    """Build rows of SPANS: one for each row of the range that contains tokens of a document.
+
+    Args:
+        row_range: The range.
+        doc_ids: (n,) documents.
+        document_starts: (n,) first token of each document, from the start of the first one.
+        document_ends: (n,) end of each document, exclusive.
+        char_starts: First character of each token of the documents.
+        char_ends: End character of each token.
+    """
     context_length, documents_start = row_range.context_length, row_range.documents_start
-    first_rows = (
-        np.maximum(document_starts + documents_start, row_range.token_start) // context_length
-    )
-    rows_per_document = (
-        (np.minimum(document_ends + documents_start, row_range.token_end) - 1) // context_length
-        - first_rows
-        + 1
-    )
+    clipped_starts = np.maximum(document_starts + documents_start, row_range.token_start)
+    clipped_ends = np.minimum(document_ends + documents_start, row_range.token_end)
+    first_rows = clipped_starts // context_length
+    rows_per_document = (clipped_ends - 1) // context_length - first_rows + 1
     document_indices = np.repeat(np.arange(len(rows_per_document)), rows_per_document)
     row_in_document = np.arange(len(document_indices)) - np.repeat(
         np.cumsum(rows_per_document) - rows_per_document, rows_per_document
@@ -457,9 +470,8 @@ def build_span_columns(
 @stage(
     name="pack",
     tables={
-        **{
-            split: build_sequences_schema(-1) for split in PACKED_SPLITS
-        },  # of any length: the config knows it
+        # Lists of any length, until the config is known.
+        **{split: build_sequences_schema(-1) for split in PACKED_SPLITS},
         "spans": SPANS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
@@ -470,6 +482,7 @@ def build_span_columns(
     reads={"tokenizer": ("tokenizer.json",)},
 )
 def pack(documents: Table, tokenizer: Artifact, config: PackConfig, context: StageContext) -> None:
+    """Pack the documents of the train and validation splits into sequences."""
     tokenizer_path = str(tokenizer.fetch_file("tokenizer.json"))
     context.schemas |= {split: build_sequences_schema(config.context) for split in PACKED_SPLITS}
     encoding_results = context.map_partitions(

@@ -1,10 +1,9 @@
-"""Pretrain a model on packed sequences, in a process of its own.
+"""Pretrain a model on packed sequences in a separate process.
 
-The trainer (``python -m hallmark.model.training.run``) keeps its state in the work area and tells
-of its progress in JSON lines. This stage starts it, starts it again if it is killed, and commits
-each
-checkpoint the moment it is whole. The trainer dies with this process: its standard input is a pipe
-that only this process holds open.
+The trainer (`python -m hallmark.model.training.run`) keeps its state in the work area and reports
+its progress in JSON lines. This stage starts it, restarts it if it is killed, and commits each
+checkpoint as soon as it is complete. The trainer ends with this process: its standard input is a
+pipe that only this process holds open.
 """
 
 from __future__ import annotations
@@ -54,17 +53,17 @@ from hallmark.tasks.training.validation_groups import build_validation_groups
 
 log = logging.getLogger("hallmark")
 
-#: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences; a model of
-#: labels is what ``finetune`` makes.
+#: Settings that follow from the tokenizer, the packed sequences and, for `finetune`, its data.
 DERIVED_MODEL_SETTINGS = ("vocab_size", "context", "labels")
 
 
 class PretrainConfig(StageConfig):
     model: ModelConfig = Field(
         ModelConfig(),
-        description="the model; vocab_size and context are those of the tokenizer and of pack",
+        description="settings of the model; vocab_size and context follow from the tokenizer and "
+        "from pack",
     )
-    train: TrainConfig = Field(TrainConfig(), description="how it is trained")
+    train: TrainConfig = Field(TrainConfig(), description="settings of the training")
 
     @field_validator("model", mode="before")
     @classmethod
@@ -83,7 +82,7 @@ class PretrainConfig(StageConfig):
     @classmethod
     def _reject_pair_objective(cls, value: TrainConfig) -> TrainConfig:
         if value.objective == "seq2seq":
-            raise ValueError("objective seq2seq learns from pairs: see hallmark finetune")
+            raise ValueError("objective seq2seq needs pairs; use hallmark finetune")
         return value
 
     @field_serializer("model")
@@ -96,24 +95,24 @@ class PretrainConfig(StageConfig):
 
 
 LOG = table_schema(
-    "The training, one row a step; losses are means.",
+    "Training log with one row per step; losses are means.",
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
     column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
-    column("skipped", pa.bool_(), "figure", "whether the step diverged, and changed nothing"),
+    column("skipped", pa.bool_(), "figure", "whether the step was skipped because it diverged"),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column(
         "validation_loss",
         pa.float64(),
         "figure",
-        "loss on the validation split; null where this step was not validated",
+        "loss on the validation split; null if it was not measured at this step",
         unit="nats a token",
     ),
 )
 
 CHECKPOINTS = table_schema(
-    "The checkpoints; step 0 is the model before training and has no losses.",
+    "Checkpoints; step 0 is the model before training and has no losses.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
@@ -129,40 +128,40 @@ CHECKPOINTS = table_schema(
 )
 
 VALIDATION = table_schema(
-    "What the rows of the validation split cost the model, whenever they were measured.",
+    "Compression of the validation split by the model, at each step where it was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
     column("name", pa.string(), "label", "the source, or the identity group a document mentions"),
     column("tokens", pa.int64(), "figure", "tokens predicted", unit="tokens"),
-    column("bytes", pa.int64(), "figure", "bytes that they spell", unit="bytes"),
+    column("bytes", pa.int64(), "figure", "bytes of these tokens", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "what it costs to spell a byte; null where nothing was predicted",
+        "bits per byte that the model needs; null if no token was predicted",
         unit="bits per byte",
     ),
 )
 
-#: Nobody has judged them, so no page shows them; see score_samples.
+#: Unscored texts, so no page shows them; see the stage score_samples.
 SAMPLES = table_schema(
-    "What the model wrote at the same steps, drawn with the same numbers each time.",
+    "Texts that the model generated at the validated steps, each time with the same random seed.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample_id", pa.int64(), "id", "number of the sample at its step"),
     column(
         "prompt",
         pa.string(),
         "corpus text",
-        "what the encoder of an encoder-decoder read, else empty",
+        "text that the encoder of an encoder-decoder read; empty for other models",
     ),
-    column("text", pa.string(), "model text", "what the model wrote"),
-    column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
+    column("text", pa.string(), "model text", "text that the model generated"),
+    column("precision", pa.string(), "label", "number format of the model: fp32, or bf16 on a GPU"),
 )
 
 SPEED = table_schema(
     "Speed and memory of the training on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("seconds", pa.float64(), "figure", "time since the row before", unit="s"),
+    column("seconds", pa.float64(), "figure", "time since the previous row", unit="s"),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
     column(
         "mfu",
@@ -175,7 +174,7 @@ SPEED = table_schema(
 )
 
 
-# The job -------------------------------------------------------------------------------------
+# Job file ------------------------------------------------------------------------------------
 
 
 def write_trainer_job(
@@ -188,23 +187,39 @@ def write_trainer_job(
     work_area: Path,
     training_folder: Path,
 ) -> Path:
-    """The trainer's job file, to work in ``folder``; vocabulary and context are read from the
-    inputs."""
+    """Write the trainer's job file; vocabulary size and context length come from the inputs.
+
+    Args:
+        packed_corpus: Output of `pack`.
+        tokenizer: Output of `train_tokenizer`.
+        documents: The packed documents.
+        identity_signals: Output of `identities`, or None.
+        start_checkpoint: Checkpoint to continue from, or None to train from scratch.
+        config: Settings of the model and the training.
+        work_area: Folder of the job file.
+        training_folder: Folder in which the trainer works.
+
+    Raises:
+        HallmarkError: There are no sequences, a document was purged from them, or the start
+            checkpoint does not match the settings.
+    """
     from tokenizers import Tokenizer
 
     if packed_corpus.purged_documents:
         raise HallmarkError(
             f"the sequences in {packed_corpus.name} lost the document "
-            f"{min(packed_corpus.purged_documents)}, which was "
-            f"purged: a training on them can be neither begun nor gone on with; run the config "
-            f"again: that makes a corpus without it"
+            f"{min(packed_corpus.purged_documents)}, which was purged, so training on them can "
+            f"neither start nor continue; run the config again to build a corpus without it"
         )
     tokenizer_path = tokenizer.fetch_file("tokenizer.json")
     train_paths, validation_paths = (
         [str(part.path) for part in packed_corpus[split].parts] for split in ("train", "validation")
     )
     if not packed_corpus["train"].row_count:
-        raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
+        raise HallmarkError(
+            "there are no sequences to train on because the split 'train' is empty; ingest more "
+            "text, or relax select_scored.rules, split.validation_share or split.holdout_share"
+        )
     derived_settings = {
         "vocab_size": Tokenizer.from_file(str(tokenizer_path)).get_vocab_size(),
         "context": pq.read_schema(train_paths[0]).field("token_ids").type.list_size,
@@ -237,24 +252,37 @@ def write_trainer_job(
 def read_start_model_settings(
     start_checkpoint: Artifact, config: PretrainConfig, derived_settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """The model of the checkpoint ``start``; HallmarkError where the settings want another. Those
-    that are the default want none: what a run recorded names them all, asked for or not.
+    """Read the model settings of the start checkpoint and check them.
 
-    ``given``: the context and the vocabulary, or one of them.
+    Settings with default values are not checked: a recorded config contains all settings, whether
+    the user set them or not.
+
+    Args:
+        start_checkpoint: The checkpoint to continue from.
+        config: Settings of the model and the training.
+        derived_settings: Context length and vocabulary size, or one of them.
+
+    Raises:
+        HallmarkError: The checkpoint cannot be read, predicts labels, or has other settings.
     """
     from hallmark.model.interchange.checkpoint import CheckpointError, read_model_config
 
     try:
         model_settings = config_to_dict(read_model_config(start_checkpoint.fetch_directory()))
     except CheckpointError as error:
-        raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
+        raise HallmarkError(
+            f"training cannot continue from the start checkpoint: {str(error).rstrip('.')}"
+        ) from error
     if model_settings["labels"]:
-        raise HallmarkError("training cannot go on from it: it gives labels and writes no text")
+        raise HallmarkError(
+            "training cannot continue from the start checkpoint: it predicts labels and "
+            "generates no text"
+        )
     default_settings = config_to_dict(ModelConfig())
     required_settings = {
-        k: v
-        for k, v in config_to_dict(config.model).items()
-        if v != default_settings[k] and k not in DERIVED_MODEL_SETTINGS
+        name: value
+        for name, value in config_to_dict(config.model).items()
+        if value != default_settings[name] and name not in DERIVED_MODEL_SETTINGS
     }
     required_settings["architecture"] = ARCHITECTURE_BY_OBJECTIVE[config.train.objective]
     for name, value in (required_settings | derived_settings).items():
@@ -262,12 +290,12 @@ def read_start_model_settings(
             setting_names = {
                 "context": "pack.context",
                 "vocab_size": "the tokenizer's vocabulary",
-                "architecture": f"pretrain.train.objective is {config.train.objective}: its model",
+                "architecture": f"the architecture for pretrain.train.objective "
+                f"{config.train.objective}",
             }
             raise HallmarkError(
-                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, and "
-                f"training is to go "
-                f"on from a checkpoint with {model_settings[name]}: set it to that"
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but the start "
+                f"checkpoint has {model_settings[name]}; use the value of the checkpoint"
             )
     return model_settings
 
@@ -276,11 +304,11 @@ def read_start_model_settings(
 
 
 def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifact:
-    """Make an artifact of a checkpoint, once; the trainer's own folder stays where it is.
+    """Commit a checkpoint as an artifact, once; the trainer's own folder stays unchanged.
 
-    The trainer announces all its checkpoints again when it resumes, so that a kill at any moment,
-    also between the commit and a note of it, leaves none out. The weights belong to the key: on a
-    GPU the same step made again may differ.
+    The trainer reports all its checkpoints again when it resumes, so none is lost if a process is
+    killed at any moment. The key includes the hash of the weights, because on a GPU repeating a
+    step may give other weights.
     """
     assert context.commit_child_artifact is not None, (
         "pretrain needs a session to commit checkpoints in"
@@ -290,7 +318,7 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
     copy_folder.mkdir(parents=True)
     for path in folder.iterdir():
         try:
-            os.link(path, copy_folder / path.name)  # files of a checkpoint are never changed
+            os.link(path, copy_folder / path.name)  # Checkpoint files are never modified.
         except OSError:
             shutil.copyfile(path, copy_folder / path.name)
     key = {"step": step, "weights": hash_file(folder / "model.safetensors")}
@@ -298,13 +326,13 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
 
 
 def read_parquet_parts(folder: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """A table that the trainer left in parts."""
+    """Read a table that the trainer wrote in parts."""
     part_tables = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
     return pa.concat_tables(part_tables) if part_tables or schema is None else schema.empty_table()
 
 
 def read_training_log(folder: Path) -> pa.Table:
-    """The trainer's log, one row a step."""
+    """Read the trainer's log, one row per step."""
     log_table = read_parquet_parts(folder)
     validation_loss = pc.multiply(log_table["validation_bits_per_token"], math.log(2))
     return log_table.append_column("validation_loss", validation_loss)
@@ -326,12 +354,12 @@ def build_checkpoint_rows(
     ]
 
 
-#: Figures of a step that are seen while training runs.
+#: Metrics of a step that are reported while training runs.
 LIVE_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
 def format_step_progress(step_event: dict[str, Any]) -> str:
-    """A step in words: for the terminal's line and Prefect's page."""
+    """Format the metrics of a step for the terminal's progress line and Prefect's page."""
     return (
         f"loss {step_event['loss']:.3f}, rate {step_event['learning_rate']:.2g}, norm "
         f"{step_event['grad_norm']:.2g}, {step_event['tokens_per_second']:,.0f} tokens/s, MFU "
@@ -342,32 +370,49 @@ def format_step_progress(step_event: dict[str, Any]) -> str:
 def handle_trainer_events(
     trainer_events: Iterable[dict[str, Any]], context: StageContext, total_steps: int
 ) -> tuple[dict[int, Artifact], list[dict[str, Any]]]:
-    """Pass on what the trainer tells; returns its checkpoints, committed, by step, and under which
-    settings its steps ran."""
+    """Report and log the trainer's events, and commit its checkpoints.
+
+    Returns:
+        Committed checkpoints by step, and the settings under which the steps ran.
+
+    Raises:
+        HallmarkError: The trainer reports an error.
+    """
     checkpoints: dict[int, Artifact] = {}
     settings_history: list[dict[str, Any]] = []
     for event in trainer_events:
         match event["event"]:
             case "waiting":
-                log.info("trainer: waiting for an earlier one to end")
+                log.info("trainer: waiting for an earlier trainer to end")
             case "start":
                 start_values = (
-                    event[k]
-                    for k in ("parameters", "device", "precision", "processes", "threads", "step")
+                    event[name]
+                    for name in (
+                        "parameters",
+                        "device",
+                        "precision",
+                        "processes",
+                        "threads",
+                        "step",
+                    )
                 )
-                message = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
-                message += "from step %d of %d"
-                log.info(message, *start_values, total_steps)
+                log.info(
+                    "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
+                    "from step %d of %d",
+                    *start_values,
+                    total_steps,
+                )
                 if event["stretches"] > 1:
                     log.info(
-                        "trainer: earlier steps ran under other settings; see the table settings"
+                        "trainer: earlier steps ran with other settings; see the table settings"
                     )
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
             case "step":
                 context.report_progress(event["step"], total_steps, format_step_progress(event))
                 context.report_metrics(
-                    event["step"], {k: v for k, v in event.items() if k in LIVE_METRICS}
+                    event["step"],
+                    {name: value for name, value in event.items() if name in LIVE_METRICS},
                 )
             case "validation":
                 bits_per_token = event["bits_per_token"]
@@ -417,8 +462,17 @@ def pretrain(
     config: PretrainConfig,
     context: StageContext,
 ) -> None:
-    """``documents`` were packed; ``signals`` are those of the stage ``identities``: without them no
-    loss is by group; ``start`` is the checkpoint to go on from, or None."""
+    """Train a model on packed sequences.
+
+    Args:
+        packed_corpus: Output of `pack`.
+        tokenizer: Output of `train_tokenizer`.
+        documents: The packed documents.
+        signals: Output of the stage `identities`; None gives no losses by group.
+        start_checkpoint: Checkpoint to continue from, or None to train from scratch.
+        config: Settings of the model and the training.
+        context: Context of the stage.
+    """
     train_config, work_area = config.train, context.work_area
     training_folder = prepare_training_folder(work_area, train_config)
     job_path = write_trainer_job(

@@ -1,12 +1,12 @@
-"""Byte-level subword tokenizers of three kinds, trained on batches of texts.
+"""Train byte-level subword tokenizers of three kinds on batches of texts.
 
-All three write a text as letters, one for each of its UTF-8 bytes, cut it into words by GPT-2's
-rule (Radford et al. 2019) and the words into tokens. Each of the 256 letters is a token, so
-nothing is unknown and every text decodes to itself. ``special`` are the tokens that stand for no
-bytes; they have the first ids, in their order.
+Each writes a text as letters, one per UTF-8 byte, splits it into words by GPT-2's rule (Radford et
+al. 2019) and the words into tokens. Each of the 256 letters is a token, so nothing is unknown and
+every text decodes to itself. Special tokens represent no bytes and have the first ids, in the given
+order.
 
-What comes out depends on how often each word occurs, not on the order or the batches of the
-texts. Memory grows with the distinct words, not the texts.
+The result depends on word counts, not on the order or the batches of the texts. Memory grows with
+the number of distinct words, not with the texts.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ TextBatches = Iterator[list[str]]
 
 BYTE_COUNT = 256
 
-#: WordPiece's mark of a token inside a word; it is no letter of a byte.
+#: WordPiece's prefix of a token inside a word; it is not one of the byte letters.
 CONTINUATION_PREFIX = "▁"
 
-#: WordPiece and Unigram cut longer words, in bytes. The search for the longest token takes time
-#: quadratic in the word, and words without blanks come with megabytes. Characters of two, three
-#: and four bytes fill it without a rest.
+#: Longer words are cut for WordPiece and Unigram. The search for the longest token takes quadratic
+#: time in the length of the word, and a text without spaces can have megabytes. The limit is a
+#: multiple of the bytes of characters of two, three and four bytes.
 MAX_WORD_BYTES = 48
 
-#: Threads that Unigram's sums over words are shared among, whatever the machine has: with another
-#: number the floats are added in another order.
+#: Number of threads for Unigram's sums over words. It is fixed on all machines, because another
+#: number would add the floats in another order.
 UNIGRAM_THREADS = 16
 
 
 def list_byte_letters() -> list[str]:
-    """The 256 letters that stand for bytes, sorted."""
+    """Return the 256 letters that represent bytes, sorted."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     return sorted(ByteLevel.alphabet())
@@ -47,11 +47,11 @@ def list_byte_letters() -> list[str]:
 def train_bpe_tokenizer(
     text_batches: TextBatches, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> Tokenizer:
-    """BPE (Sennrich et al. 2016): the most frequent pair of tokens becomes one, again and again."""
+    """Train BPE (Sennrich et al. 2016): merge the most frequent pair of tokens repeatedly."""
     from tokenizers import Tokenizer, decoders, models, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    # Merging is quadratic in the word, too: 200 KB without a blank took 13 s.
+    # Merging is quadratic in the length of a word: 200 KB without a space took 13 s.
     tokenizer.pre_tokenizer = make_word_splitter(1000)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -68,16 +68,16 @@ def train_bpe_tokenizer(
 def train_wordpiece_tokenizer(
     text_batches: TextBatches, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> Tokenizer:
-    """WordPiece (Schuster & Nakajima 2012): of a word the longest token first, then of the rest.
+    """Train WordPiece (Schuster & Nakajima 2012), which splits a word greedily into longest tokens.
 
-    Tokens that begin a word and tokens inside it are two sets; both hold all letters. As in the
-    tokenizers library the vocabulary comes from merging the most frequent pairs.
+    Tokens at the beginning of a word and tokens inside it are separate; both include all letters.
+    As in the tokenizers library, the vocabulary comes from merging the most frequent pairs.
     """
     from tokenizers import Tokenizer, decoders, models, trainers
 
-    # The library's own WordPieceTrainer numbers the inner letters as its randomly seeded hash map
-    # yields them, and ties between pairs follow the numbers. Given as special tokens of the
-    # training, which is all these are to it, they have fixed ones.
+    # The library's own WordPieceTrainer numbers the inner letters in the order of a randomly seeded
+    # hash map, and breaks ties between pairs by these numbers. Passing them as special tokens gives
+    # them fixed numbers and changes nothing else.
     continuation_letters = [CONTINUATION_PREFIX + letter for letter in list_byte_letters()]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -91,8 +91,8 @@ def train_wordpiece_tokenizer(
     bpe_tokenizer.pre_tokenizer = make_word_splitter()
     bpe_tokenizer.train_from_iterator(text_batches, trainer)
 
-    # The unknown token of the library's default is none of the vocabulary: where a letter were
-    # missing, it would raise an error and lose nothing silently.
+    # The library's default unknown token is not in the vocabulary: if a letter were missing, the
+    # library would raise an error instead of losing it silently.
     model = models.WordPiece(
         bpe_tokenizer.get_vocab(),
         continuing_subword_prefix=CONTINUATION_PREFIX,
@@ -110,30 +110,29 @@ def train_wordpiece_tokenizer(
 def train_unigram_tokenizer(
     text_batches: TextBatches, vocab_size: int, special_tokens: Sequence[str]
 ) -> Tokenizer:
-    """Unigram (Kudo 2018): tokens have probabilities, and a word is cut in its likeliest way.
+    """Train Unigram (Kudo 2018), which splits a word in its most likely way.
 
-    The probabilities come from expectation maximisation over a large vocabulary, which is pruned
-    to the tokens that are missed the most. Merges count in whole numbers; here floats are summed,
-    so the bytes hang on the machine's exp and log too.
+    Token probabilities come from expectation maximisation over a large vocabulary, which is pruned
+    to the most useful tokens. The other kinds count in integers; here floats are summed, so the
+    result also depends on the machine's exp and log.
     """
     from tokenizers import Tokenizer, decoders, models
 
     piece_log_probs = estimate_piece_log_probs(
         count_words(text_batches), vocab_size - len(special_tokens)
     )
-    min_log_prob = (
-        min(piece_log_probs.values(), default=0.0) - 10
-    )  # of letters that the training text lacks
+    # For letters that do not occur in the training text.
+    min_log_prob = min(piece_log_probs.values(), default=0.0) - 10
     alphabet = list_byte_letters()
     longer_pieces = sorted(
         piece_log_probs.keys() - set(alphabet), key=lambda piece: (-piece_log_probs[piece], piece)
     )
     vocabulary = [
-        *((token, 0.0) for token in special_tokens),  # no word spells them: words end at "<|"
+        *((token, 0.0) for token in special_tokens),  # Never matched: words end at "<|".
         *((letter, piece_log_probs.get(letter, min_log_prob)) for letter in alphabet),
         *((piece, piece_log_probs[piece]) for piece in longer_pieces),
     ]
-    # No unk_id: where a letter were missing, the library would raise an error.
+    # Without unk_id the library would raise an error if a letter were missing.
     tokenizer = Tokenizer(models.Unigram(vocabulary[:vocab_size]))
     tokenizer.pre_tokenizer = make_word_splitter()
     tokenizer.decoder = decoders.ByteLevel()
@@ -142,14 +141,14 @@ def train_unigram_tokenizer(
 
 
 def make_word_splitter(max_letters: int = MAX_WORD_BYTES) -> PreTokenizer:
-    """Words of at most ``most`` letters."""
+    """Return a pre-tokenizer that splits texts into words of at most `max_letters` letters."""
     from tokenizers.pre_tokenizers import ByteLevel, FixedLength, Sequence
 
     return Sequence([ByteLevel(add_prefix_space=False), FixedLength(max_letters)])
 
 
 def count_words(text_batches: TextBatches) -> Counter[str]:
-    """How often each word occurs, spelled in letters of bytes."""
+    """Count the occurrences of each word, spelled in byte letters."""
     word_splitter = make_word_splitter()
     word_counts: Counter[str] = Counter()
     for batch in text_batches:
@@ -159,10 +158,10 @@ def count_words(text_batches: TextBatches) -> Counter[str]:
 
 
 def estimate_piece_log_probs(word_counts: Counter[str], piece_count: int) -> dict[str, float]:
-    """About ``size`` pieces of the words and the logarithms of their probabilities.
+    """Estimate log-probabilities of about `piece_count` pieces of the words with sentencepiece.
 
-    By sentencepiece: the trainer of the tokenizers library sums floats in the order of a randomly
-    seeded hash map and gives another vocabulary in every process.
+    The trainer of the tokenizers library is not used: it sums floats in the order of a randomly
+    seeded hash map, so every process gets another vocabulary.
     """
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -174,7 +173,7 @@ def estimate_piece_log_probs(word_counts: Counter[str], piece_count: int) -> dic
         input_format="tsv",
         model_writer=model_buffer,
         model_type="unigram",
-        vocab_size=piece_count + 1,  # and its own token for what is unknown, left out below
+        vocab_size=piece_count + 1,  # Plus its unknown token, which is dropped below.
         hard_vocab_limit=False,
         required_chars="".join(list_byte_letters()),
         character_coverage=1.0,

@@ -1,7 +1,7 @@
-"""Rows of a table that a person brings: parquet, csv, tsv or jsonl, with named columns.
+"""Read rows of a user's table (parquet, csv, tsv or jsonl) with named columns.
 
-A row that cannot be read is told with its place, and reading goes on at the next. Memory is a batch
-of rows, or a line.
+A row that cannot be read is reported with its number, and reading continues with the next one.
+Memory is limited to a batch of rows, or a line.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from hallmark.tasks.contract import HallmarkError, UsageError, open_external_fil
 
 SUPPORTED_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
-#: Longest line of a jsonl file, in bytes, and longest field of another text, in characters.
+#: Maximum length of a jsonl line in bytes, and of a csv or tsv field in characters.
 MAX_LINE_BYTES = MAX_FIELD_CHARACTERS = 1 << 24
 
 
-#: Lines that a row may have, and what is wrong with a longer one.
+#: Maximum number of lines of a csv or tsv row, and the error of a longer one.
 MAX_ROW_LINES, UNCLOSED_QUOTE_ERROR = 1000, "a quote is not closed"
 
 
 class RawRow(NamedTuple):
-    """A row as it was read: its number in the file, from 1, and the values of the columns that were
-    asked for, or why there are none."""
+    """A row as it was read.
+
+    Attributes:
+        row_number: Number of the row in the file, from 1; in jsonl, of the line.
+        values: Values of the requested columns; empty if the row could not be read.
+        error: Why the row could not be read; empty if it could.
+    """
 
     row_number: int
     values: list[Any]
@@ -39,16 +44,23 @@ class RawRow(NamedTuple):
 
 
 def check_table_path(path: Path) -> None:
-    """UsageError where there is no such file, or of no kind that can be read."""
+    """Raise UsageError if the file does not exist or its format is not supported."""
     if path.suffix not in SUPPORTED_SUFFIXES:
-        raise UsageError(f"{path}: its name ends with none of {', '.join(SUPPORTED_SUFFIXES)}")
+        raise UsageError(
+            f"{path} has an unsupported format; give a file whose name ends with one of "
+            f"{', '.join(SUPPORTED_SUFFIXES)}"
+        )
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path} does not exist; correct the path")
 
 
 def read_table_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
-    """The rows of the table at ``path``. HallmarkError where the file as a whole cannot be read, a
-    UsageError where it lacks a column."""
+    """Yield the rows of the table at `path`.
+
+    Raises:
+        HallmarkError: The file as a whole cannot be read.
+        UsageError: The file is missing, has an unsupported format, or lacks a column.
+    """
     check_table_path(path)
     if path.suffix == ".parquet":
         yield from _read_parquet_rows(path, columns)
@@ -65,8 +77,8 @@ def _check_columns_exist(
         if name not in available_columns:
             column_list = ", ".join(map(repr, available_columns[:20]))
             raise UsageError(
-                f"{path} has no column {name!r}, it has {column_list}: name the columns in "
-                f"finetune.task"
+                f"{path} has no column {name!r}; its columns are {column_list}; set the names of "
+                f"the columns in finetune.task"
             )
 
 
@@ -81,7 +93,7 @@ def _read_parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
                     row_number += 1
                     yield RawRow(row_number, list(row))
     except (pa.ArrowException, OSError, ValueError) as error:
-        location = f"behind row {row_number}" if row_number else "at its beginning"
+        location = f"after row {row_number}" if row_number else "at its beginning"
         raise HallmarkError(
             f"{path} is damaged {location} ({_get_first_error_line(error)})"
         ) from error
@@ -98,7 +110,7 @@ def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
                     b"\n"
                 ):
                     pass
-                yield RawRow(line_number, [], f"a line of more than {MAX_LINE_BYTES >> 20} MB")
+                yield RawRow(line_number, [], f"line longer than {MAX_LINE_BYTES >> 20} MB")
                 continue
             if not line.strip():
                 continue
@@ -110,13 +122,13 @@ def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
                 record_keys |= record.keys()
                 yield RawRow(line_number, [record.get(name) for name in columns])
             else:
-                yield RawRow(line_number, [], "no JSON object")
+                yield RawRow(line_number, [], "not a JSON object")
     if record_keys:
         _check_columns_exist(path, columns, sorted(record_keys))
 
 
 class _RestorableLines:
-    """The lines of a file for ``csv.reader``, of which those of a row can be given back."""
+    """Lines of a file for `csv.reader`, which can be put back after a failed row."""
 
     def __init__(self, file: Iterator[str]) -> None:
         self.file, self.row_lines = file, list[str]()
@@ -134,17 +146,20 @@ class _RestorableLines:
         return self.row_lines[-1]
 
     def restore_extra_lines(self) -> None:
-        """All but the first of the lines that were taken."""
+        """Put back all lines of the current row except the first."""
         self.restored_lines.extendleft(reversed(self.row_lines[1:]))
 
 
 def _read_delimited_rows(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[RawRow]:
-    """A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
-    gives no row only the line with the quote is an error, and reading goes on at the next; where it
-    gives one nobody can know."""
-    # One limit for all of the process; another reader may have raised it further.
+    """Yield the rows of a csv or tsv file.
+
+    A stray quote opens a field that extends to the next quote. If the result is not a valid row,
+    only the line with the quote is an error and reading continues with the next line; if it happens
+    to be a valid row, the error cannot be detected.
+    """
+    # The limit is global to the process; another reader may have raised it further.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARACTERS + 1))
-    # Bytes that are no UTF-8 become halves of characters, which no text may hold.
+    # Bytes that are not UTF-8 become lone surrogates, which are rejected later.
     with io.TextIOWrapper(
         open_external_file(path, "finetune.data"),
         newline="",
@@ -165,34 +180,32 @@ def _read_delimited_rows(path: Path, columns: Sequence[str], delimiter: str) -> 
             except StopIteration:
                 return
             except csv.Error as csv_error:
-                error = f"no row of a table: {_get_first_error_line(csv_error)}"
+                error = f"not a valid row: {_get_first_error_line(csv_error)}"
             if not fields and not error:
                 continue
             row_number += 1
             if not error and len(fields) != len(header):
-                error = f"{len(fields)} fields, where the header has {len(header)}"
+                error = f"{len(fields)} fields, but the header has {len(header)}"
             if error and len(lines.row_lines) > 1:
                 lines.restore_extra_lines()
-                csv_rows, error = (
-                    csv.reader(lines, delimiter=delimiter, strict=True),
-                    UNCLOSED_QUOTE_ERROR,
-                )
+                csv_rows = csv.reader(lines, delimiter=delimiter, strict=True)
+                error = UNCLOSED_QUOTE_ERROR
             if not error and max(map(len, fields)) > MAX_FIELD_CHARACTERS:
-                error = f"a field of more than {MAX_FIELD_CHARACTERS:,} characters"
+                error = f"field longer than {MAX_FIELD_CHARACTERS:,} characters"
             yield RawRow(
                 row_number, [] if error else [fields[index] for index in column_indices], error
             )
 
 
 def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
-    """The header; HallmarkError where there is none."""
+    """Return the header; raise HallmarkError if there is none."""
     try:
         return next(csv_rows)
     except StopIteration:
-        raise HallmarkError(f"{path} is empty: give a file with a header and rows") from None
+        raise HallmarkError(f"{path} is empty; give a file with a header and rows") from None
     except csv.Error as error:
         raise HallmarkError(
-            f"{path}: its header cannot be read ({_get_first_error_line(error)})"
+            f"the header of {path} cannot be read ({_get_first_error_line(error)})"
         ) from error
 
 

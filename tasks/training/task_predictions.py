@@ -1,4 +1,4 @@
-"""What a fine-tuned model gives for the rows of the test split, and how well that is."""
+"""Predict the test split with a fine-tuned model, and compare its scores with a baseline's."""
 
 from __future__ import annotations
 
@@ -33,29 +33,37 @@ if TYPE_CHECKING:
     from hallmark.model.architecture import Transformer
 
 PREDICTIONS = table_schema(
-    "What the model gives for the rows of the test split.",
-    column("file_name", pa.string(), "label", "name of the file"),
-    column("row_number", pa.int64(), "figure", "number of the row in it, as in quarantine"),
+    "Predictions of the model for the test split.",
+    column("file_name", pa.string(), "label", "name of the user's file"),
+    column("row_number", pa.int64(), "figure", "row of the file, numbered as in quarantine"),
     column(
-        "word_index", pa.int32(), "figure", "number of the word, from 0, where words have labels"
+        "word_index", pa.int32(), "figure", "index of the word, from 0; null if texts have labels"
     ),
-    column("gold", pa.large_string(), "corpus text", "what stands in the table"),
-    column("label_id", pa.int32(), "id", "of a label its number, as in scores"),
-    column("predicted", pa.large_string(), "model text", "what the model gives"),
+    column("gold", pa.large_string(), "corpus text", "correct label or target text from the file"),
+    column("label_id", pa.int32(), "id", "number of the gold label, as in scores"),
+    column("predicted", pa.large_string(), "model text", "label or text that the model predicts"),
     column(
-        "is_correct", pa.bool_(), "figure", "whether that is the same, blanks at the ends aside"
+        "is_correct",
+        pa.bool_(),
+        "figure",
+        "whether the prediction equals gold, ignoring white space at the ends",
     ),
-    column("log_prob", pa.float64(), "figure", "its log-probability", unit="nats"),
-    column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
+    column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
+    column("precision", pa.string(), "label", "number format of the model: fp32 or bf16"),
 )
 
 
 def predict_texts(
     model: Transformer, tokenizer: Tokenizer, encoded: EncodedRows, max_tokens: int
 ) -> list[tuple[str, Any]]:
-    """What the model writes for each source, greedily, and its log-probability. It writes at most
-    ``longest`` tokens, or what the context holds with its prompt: as in training it never goes on
-    with a part of the source out of sight."""
+    """Generate a text for each source greedily.
+
+    A text has at most `max_tokens` tokens and fits into the context together with its prompt: as in
+    training, the model always sees the whole source.
+
+    Returns:
+        The text and its log-probability for each example.
+    """
     from hallmark.model.decoding.generation import generate
 
     if not encoded.examples:
@@ -85,8 +93,11 @@ def predict_texts(
 
 
 def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[str, Any]]]:
-    """Of each text the likeliest label of each token that was asked for one, and its
-    log-probability."""
+    """Predict the most likely label of each token that has one.
+
+    Returns:
+        For each example, the label and its log-probability for each such token.
+    """
     from hallmark.model.probing.label_scores import compute_label_log_probs
 
     label_names = model.config.labels
@@ -99,8 +110,10 @@ def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[
 
 
 def assign_row_clusters(rows: Sequence[TaskRow]) -> tuple[list[Any], str]:
-    """What each row is resampled with, and what that is called: the rows of its group, else the row
-    alone."""
+    """Return the cluster of each row and the name of the clusters.
+
+    Rows of the same group are resampled together; a row without a group is its own cluster.
+    """
     unit = "groups" if any(row.group for row in rows) else "texts"
     return [row.group or i for i, row in enumerate(rows)], unit
 
@@ -108,15 +121,12 @@ def assign_row_clusters(rows: Sequence[TaskRow]) -> tuple[list[Any], str]:
 def evaluate_labels(
     model: Transformer, task: Task, rows: TaskRows, encoded: dict[str, EncodedRows]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of PREDICTIONS and of SCORES for labels."""
-    test_rows, train_rows, encoded_test = (
-        rows.select_split("test"),
-        rows.select_split("train"),
-        encoded["test"],
-    )
+    """Predict labels for the test split; return rows of PREDICTIONS and of SCORES."""
+    test_rows, train_rows = rows.select_split("test"), rows.select_split("train")
+    encoded_test = encoded["test"]
     predicted_labels = predict_labels(model, encoded_test)
     row_clusters, cluster_unit = assign_row_clusters(test_rows)
-    predictions, label_clusters = [], []  # drawn: the cluster of each label
+    predictions, label_clusters = [], []
     for row, row_predictions, cluster in zip(
         test_rows, predicted_labels, row_clusters, strict=True
     ):
@@ -184,7 +194,7 @@ def evaluate_labels(
 def evaluate_pairs(
     model: Transformer, tokenizer: Tokenizer, rows: TaskRows, encoded: dict[str, EncodedRows]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of PREDICTIONS and of SCORES for pairs."""
+    """Generate targets for the test split; return rows of PREDICTIONS and of SCORES."""
     test_rows = rows.select_split("test")
     max_tokens = 2 * max(len(example.targets) for example in encoded["train"].examples) + 8
     generated = predict_texts(model, tokenizer, encoded["test"], max_tokens)
@@ -192,14 +202,10 @@ def evaluate_pairs(
         _build_prediction_row(row, None, row.gold[0], *prediction)
         for row, prediction in zip(test_rows, generated, strict=True)
     ]
-    gold_texts, source_texts = (
-        [row.gold[0] for row in test_rows],
-        [row.texts[0] for row in test_rows],
-    )
-    generated_texts, clusters_and_unit = (
-        [text for text, _ in generated],
-        assign_row_clusters(test_rows),
-    )
+    gold_texts = [row.gold[0] for row in test_rows]
+    source_texts = [row.texts[0] for row in test_rows]
+    generated_texts = [text for text, _ in generated]
+    clusters_and_unit = assign_row_clusters(test_rows)
     scores = [
         *compute_text_scores("model", generated_texts, gold_texts, *clusters_and_unit),
         *compute_text_scores("the source itself", source_texts, gold_texts, *clusters_and_unit),

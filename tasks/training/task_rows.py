@@ -1,4 +1,4 @@
-"""The rows of a task: what stands in a table, checked, split, and made into examples."""
+"""Read the rows of a task from a user's files, validate them, split them and encode them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "validation", "test"]
 
-#: Characters of a value; a longer one is quarantined.
+#: Maximum number of characters of a value; a row with a longer one is quarantined.
 MAX_VALUE_CHARACTERS = 1 << 20
-#: Different labels; where there are more, the column is hardly one of labels.
+#: Maximum number of distinct labels; a column with more is probably not a column of labels.
 MAX_LABELS = 4096
 
 
 class PairsTask(StageConfig):
-    """A source and its target: translation, summarisation, questions and answers."""
+    """Generate a target from a source: translation, summarisation, question answering."""
 
     kind: Literal["pairs"] = "pairs"
-    source_column: str = Field("source", description="column that the model reads")
-    target_column: str = Field("target", description="column that the model writes")
+    source_column: str = Field("source", description="column with the text that the model reads")
+    target_column: str = Field(
+        "target", description="column with the text that the model learns to generate"
+    )
 
     @property
     def columns(self) -> list[str]:
@@ -49,14 +51,14 @@ class PairsTask(StageConfig):
 
 
 class ClassificationTask(StageConfig):
-    """Texts, or pairs of sentences, each with a label."""
+    """Predict the label of a text or of a pair of sentences."""
 
     kind: Literal["classification"] = "classification"
-    text_column: str = Field("text", description="column of the text")
+    text_column: str = Field("text", description="column with the text")
     second_text_column: str | None = Field(
-        None, description="column of the second sentence of a pair"
+        None, description="column with the second sentence of a pair"
     )
-    label_column: str = Field("label", description="column of the label")
+    label_column: str = Field("label", description="column with the label")
 
     @property
     def columns(self) -> list[str]:
@@ -68,11 +70,13 @@ class ClassificationTask(StageConfig):
 
 
 class WordLabellingTask(StageConfig):
-    """Texts whose words have a label each; both columns hold lists, or words between blanks."""
+    """Predict a label for each word; both columns have lists, or words separated by spaces."""
 
     kind: Literal["labelling"] = "labelling"
-    words_column: str = Field("words", description="column of the words of a text")
-    labels_column: str = Field("labels", description="column of their labels, as many")
+    words_column: str = Field("words", description="column with the words of a text")
+    labels_column: str = Field(
+        "labels", description="column with the labels of the words, one for each"
+    )
 
     @property
     def columns(self) -> list[str]:
@@ -83,20 +87,26 @@ Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discr
 
 
 class TaskDataConfig(StageConfig):
-    """Where the rows are. Without a file of its own, a split is a share of ``path``, drawn by a
-    hash of (seed, group): of what stands in the ``group_column``, else of the text itself, so that
-    equal texts are on one side."""
+    """Where the rows are, and how they are split.
 
-    path: ExternalPath = Field(min_length=1, description="parquet, csv, tsv or jsonl file")
+    A split without its own file is a share of `path`, selected by a hash of (seed, group). The
+    group is the value of `group_column`, or the text itself, so that equal texts are in the same
+    split.
+    """
+
+    path: ExternalPath = Field(
+        min_length=1, description="parquet, csv, tsv or jsonl file with the rows"
+    )
     validation_path: ExternalPath | None = Field(None, description="file of the validation split")
     test_path: ExternalPath | None = Field(None, description="file of the test split")
     validation_share: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
     test_share: float = Field(0.2, ge=0, lt=1, description="share of the test split")
     group_column: str | None = Field(
         None,
-        description="column whose rows stay together, in splits and intervals: author, document",
+        description="column of the group of a row, such as its author or document; rows of the "
+        "same group are in the same split and are resampled together",
     )
-    seed: Seed = Field(0, description="names the split")
+    seed: Seed = Field(0, description="seed of the split")
 
     @model_validator(mode="after")
     def _check_training_share(self) -> TaskDataConfig:
@@ -109,7 +119,7 @@ class TaskDataConfig(StageConfig):
 
     @property
     def split_shares(self) -> tuple[float, float]:
-        """Of ``path``: that of the test split and that of the validation split."""
+        """Shares of `path` for the test and the validation split; 0 if the split has a file."""
         return (
             0.0 if self.test_path else self.test_share,
             0.0 if self.validation_path else self.validation_share,
@@ -117,14 +127,22 @@ class TaskDataConfig(StageConfig):
 
     @property
     def split_paths(self) -> dict[str, Path]:
-        """The files, by the split that all of their rows are of; "" where it is drawn."""
+        """Files by the split of all their rows; "" for `path`, whose rows are assigned by hash."""
         optional_paths = {"": self.path, "validation": self.validation_path, "test": self.test_path}
         return {split: expand_home(path) for split, path in optional_paths.items() if path}
 
 
 class TaskRow(NamedTuple):
-    """texts: one, or two sentences, or words. gold: a target, a label, or the words' labels.
-    group: what stands in the ``group_column``, empty where none is named."""
+    """A row of a user's file.
+
+    Attributes:
+        file_name: Name of the file.
+        row_number: Number of the row in the file.
+        split: train, validation or test.
+        texts: One text, two sentences, or the words of a text.
+        gold: The target, the label, or the labels of the words.
+        group: Value of `group_column`; empty if there is no such column.
+    """
 
     file_name: str
     row_number: int
@@ -136,7 +154,12 @@ class TaskRow(NamedTuple):
 
 @dataclass
 class TaskRows:
-    """``kept``: the rows that can be used; ``bad``: file, row and reason of the others."""
+    """Rows of the user's files.
+
+    Attributes:
+        usable_rows: Rows that can be used.
+        rejected_rows: File name, row number and reason of all other rows.
+    """
 
     usable_rows: list[TaskRow] = field(default_factory=list)
     rejected_rows: list[tuple[str, int, str]] = field(default_factory=list)
@@ -146,14 +169,14 @@ class TaskRows:
 
 
 class UnusableRowError(Exception):
-    """Why a row cannot be used."""
+    """Report why a row cannot be used."""
 
 
 # From a table --------------------------------------------------------------------------------
 
 
 def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
-    """All rows of the data, in the order of the files. They are held in memory."""
+    """Read all rows into memory, in the order of the files."""
     task_rows = TaskRows()
     columns = [*task.columns, *([data_config.group_column] if data_config.group_column else [])]
     for split, path in data_config.split_paths.items():
@@ -179,22 +202,18 @@ def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
 
 
 def assign_splits(groups: Sequence[str], data_config: TaskDataConfig) -> list[Split]:
-    """The split of each row, by the hash of its group."""
-    hash_positions = (
-        compute_shuffle_keys(hash_to_ids(groups), data_config.seed) / 2.0**64
-    )  # uniform over [0, 1)
+    """Assign each row to a split by the hash of its group."""
+    # Uniform in [0, 1).
+    hash_positions = compute_shuffle_keys(hash_to_ids(groups), data_config.seed) / 2.0**64
     test_share, validation_share = data_config.split_shares
     split_names: list[Split] = ["test", "validation", "train"]
-    return [
-        split_names[split_index]
-        for split_index in np.searchsorted(
-            [test_share, test_share + validation_share], hash_positions, side="right"
-        )
-    ]
+    split_bounds = [test_share, test_share + validation_share]
+    split_indices = np.searchsorted(split_bounds, hash_positions, side="right")
+    return [split_names[split_index] for split_index in split_indices]
 
 
 def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """Texts and gold of a row's values. Raises Unusable."""
+    """Parse the values of a row into texts and gold; raise UnusableRowError if that fails."""
     if isinstance(task, PairsTask):
         return [parse_text(values[0], "source")], [parse_text(values[1], "target")]
     if isinstance(task, ClassificationTask):
@@ -214,7 +233,7 @@ def parse_text(value: Any, value_name: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise UnusableRowError(f"the {value_name} is no text")
+        raise UnusableRowError(f"the {value_name} is not text")
     if len(value) > MAX_VALUE_CHARACTERS:
         raise UnusableRowError(
             f"the {value_name} has more than {MAX_VALUE_CHARACTERS:,} characters"
@@ -236,23 +255,26 @@ def parse_list(value: Any, value_name: str) -> list[Any]:
     if value is None or value == []:
         raise UnusableRowError(f"no {value_name}")
     if not isinstance(value, list):
-        raise UnusableRowError(f"the {value_name} are no list")
+        raise UnusableRowError(f"the {value_name} are not a list")
     return value
 
 
 def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
-    """The labels of the training rows, in order. HallmarkError where they are no set to learn."""
+    """Return the distinct labels of the training rows, sorted.
+
+    Raises:
+        HallmarkError: There is only one label, or more than MAX_LABELS.
+    """
     labels = sorted({label for row in rows for label in row.gold})
     if len(labels) < 2:
         raise HallmarkError(
-            f"all training rows have the label {labels[0]!r}: there is nothing to tell "
-            f"apart; bring "
-            f"rows with another, or loosen the split (finetune.data)"
+            f"all training rows have the label {labels[0]!r}, so there is nothing to learn; add "
+            f"rows with other labels, or change the split (finetune.data)"
         )
     if len(labels) > MAX_LABELS:
         raise HallmarkError(
-            f"the training rows have {len(labels):,} different labels, more than {MAX_LABELS:,}: "
-            f"does finetune.task name the column of the labels?"
+            f"the training rows have {len(labels):,} different labels, more than {MAX_LABELS:,}; "
+            f"check that finetune.task names the column of the labels"
         )
     return tuple(labels)
 
@@ -262,8 +284,13 @@ def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
 
 @dataclass
 class EncodedRows:
-    """An example of each row; ``cut``: whether the context holds less than all of it; ``read``: of
-    labelled words those that are read."""
+    """Encoded rows.
+
+    Attributes:
+        examples: An example for each row.
+        is_truncated: Whether the row does not fit into the context.
+        read_word_counts: Number of labelled words that fit; 0 for other tasks.
+    """
 
     examples: list[Example]
     is_truncated: list[bool]
@@ -277,8 +304,16 @@ def encode_rows(
     model_config: ModelConfig,
     unknown_label: int,
 ) -> EncodedRows:
-    """Rows to examples. ``unknown`` stands for a label that the model does not have: UNASKED where
-    it is to be left out, else any, so that the model is asked for one."""
+    """Encode rows as examples.
+
+    Args:
+        rows: The rows.
+        task: The task.
+        tokenizer: The tokenizer.
+        model_config: Settings of the model, including its labels.
+        unknown_label: Number for labels that the model does not have: NO_LABEL to ignore them, or
+            any other to request a prediction.
+    """
     label_names = {label for row in rows for label in row.gold}
     label_ids = dict.fromkeys(label_names, unknown_label) | {
         name: i for i, name in enumerate(model_config.labels)
@@ -308,8 +343,14 @@ def encode_rows(
 def join_sentences(
     sentences: Sequence[Sequence[int]], context_length: int
 ) -> tuple[list[int], int]:
-    """Sentences behind a begin token each, and how many of the tokens are the first's. What the
-    context does not hold goes from the end of the longer one, token by token (Devlin et al.)."""
+    """Join sentences with a begin token before each.
+
+    If they do not fit into the context, the longer one is truncated token by token (Devlin et al.
+    2019).
+
+    Returns:
+        The tokens, and the number of tokens of the first sentence.
+    """
     lengths = [len(sentence) for sentence in sentences]
     while sum(lengths) + len(lengths) > context_length and any(lengths):
         longest_index = max(range(len(lengths)), key=lambda i: lengths[i])
@@ -330,34 +371,30 @@ def _encode_word_labels(
     model_config: ModelConfig,
     label_ids: dict[str, int],
 ) -> EncodedRows:
-    """A word's label is asked for at its first token of an encoder (Devlin et al. 2019), at its
-    last of a decoder, which has not read it before."""
-    token_lists = _iter_token_ids(
-        tokenizer, [f" {word_ids}" for row in rows for word_ids in row.texts]
-    )
+    """Encode rows with a label at one token of each word.
+
+    An encoder predicts it at the word's first token (Devlin et al. 2019), a decoder at its last,
+    because it has not read the whole word before. Words that do not fit into the context are
+    dropped.
+    """
+    token_lists = _iter_token_ids(tokenizer, [f" {word}" for row in rows for word in row.texts])
     encoded = EncodedRows([], [], [])
     is_encoder = model_config.architecture == "encoder"
     for row in rows:
-        token_ids, answers, read_word_count = [END_OF_TEXT_ID], [NO_LABEL], 0
+        token_ids, answers, read_word_count, is_truncated = [END_OF_TEXT_ID], [NO_LABEL], 0, False
         for label in row.gold:
             word_ids = next(token_lists)
-            if read_word_count < 0 or len(token_ids) + len(word_ids) > model_config.context:
-                read_word_count = (
-                    read_word_count if read_word_count < 0 else -read_word_count - 1
-                )  # the rest is not read
+            is_truncated |= len(token_ids) + len(word_ids) > model_config.context
+            if is_truncated:
                 continue
             word_answers = [NO_LABEL] * len(word_ids)
             word_answers[0 if is_encoder else -1] = label_ids[label]
-            token_ids, answers, read_word_count = (
-                token_ids + list(word_ids),
-                answers + word_answers,
-                read_word_count + 1,
-            )
+            token_ids += word_ids
+            answers += word_answers
+            read_word_count += 1
         encoded.examples.append(Example(token_ids, answers))
-        encoded.is_truncated.append(read_word_count < 0)
-        encoded.read_word_counts.append(
-            -read_word_count - 1 if read_word_count < 0 else read_word_count
-        )
+        encoded.is_truncated.append(is_truncated)
+        encoded.read_word_counts.append(read_word_count)
     return encoded
 
 
@@ -374,7 +411,7 @@ def _iter_token_ids(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int
 def count_rows_by_outcome(
     rows: TaskRows, encoded: dict[str, EncodedRows], labels: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """(split, what, rows) of all that was read, left out, cut or is unlike the training rows."""
+    """Count rows by (split, outcome), where outcomes include comparisons with the train split."""
     counts: list[tuple[Any, ...]] = []
     train_texts = {"\0".join(row.texts) for row in rows.select_split("train")}
     for split, encoded_split in encoded.items():

@@ -1,4 +1,4 @@
-"""How well a task is done: figures with their intervals, and what a simple method reaches."""
+"""Score a task's predictions with intervals, and compare them with a simple baseline."""
 
 from __future__ import annotations
 
@@ -20,35 +20,34 @@ ScoreRow = dict[str, Any]
 RESAMPLE_COUNT = 1000
 
 SCORES = table_schema(
-    "How well the test split was done, by the model and by what it is compared with.",
+    "Scores of the model and of a baseline on the test split.",
     column(
         "system",
         pa.string(),
         "label",
-        "who was scored: the model, or a simple method; or "
-        "model minus a simple method: how far the model is above it",
+        "the model, the name of the baseline, or model minus the baseline",
     ),
-    column("metric", pa.string(), "label", "what was measured"),
-    column("slice", pa.string(), "corpus text", "empty for all rows, else the label"),
+    column("metric", pa.string(), "label", "name of the metric"),
+    column("slice", pa.string(), "corpus text", "empty for all rows, otherwise the label"),
     column(
         "label_id",
         pa.int32(),
         "id",
-        "number of that label, from 0, as in the model's config.json;"
-        " those that the model does not have stand behind; null for all rows",
+        "number of that label, from 0, as in the model's config.json; labels that the model does "
+        "not have follow; null for all rows",
     ),
-    column("value", pa.float64(), "figure", "the figure, in its unit; null without test rows"),
+    column("value", pa.float64(), "figure", "value of the metric; null without test rows"),
     column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
-    column("high", pa.float64(), "figure", "upper end"),
-    column("n", pa.int64(), "figure", "units that were scored: texts, or words"),
+    column("high", pa.float64(), "figure", "upper end of the 95 % interval, in the same unit"),
+    column("n", pa.int64(), "figure", "number of scored texts or words"),
     column(
         "unit",
         pa.string(),
         "label",
-        "unit of the value: share, or score from 0 to 100; of a difference points, of 100",
+        "unit of the value: share, or score from 0 to 100; for a difference points (of 100)",
     ),
-    column("method", pa.string(), "project text", "what the interval rests on"),
-    column("scorer", pa.string(), "label", "library and version, where one measured"),
+    column("method", pa.string(), "project text", "how the interval was computed"),
+    column("scorer", pa.string(), "label", "library and version that computed the value, if any"),
 )
 
 
@@ -84,7 +83,7 @@ def build_score_row(
     }
 
 
-# Written texts -------------------------------------------------------------------------------
+# Generated texts -----------------------------------------------------------------------------
 
 
 def compute_text_scores(
@@ -94,9 +93,15 @@ def compute_text_scores(
     clusters: Sequence[Any] | None = None,
     cluster_unit: str = "texts",
 ) -> Iterator[ScoreRow]:
-    """Exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) of texts, one reference
-    each. ``clusters``: of each text what it is resampled with, else itself; ``unit``: what these
-    are."""
+    """Compute exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) with one reference.
+
+    Args:
+        system: Name of the system that is scored.
+        generated: (n,) texts of the system.
+        gold: (n,) references.
+        clusters: (n,) clusters that are resampled; None makes each text its own cluster.
+        cluster_unit: Plural name of the clusters.
+    """
     is_exact = [
         text.strip() == gold_text.strip() for text, gold_text in zip(generated, gold, strict=True)
     ]
@@ -114,10 +119,8 @@ def compute_text_scores(
         return
     for metric in make_text_metrics():
         cluster_counts = count_ngrams_by_cluster(metric, generated, gold, clusters)
-        overall_score, resampled_scores = (
-            compute_metric_score(metric, cluster_counts.sum(0)),
-            compute_resampled_scores(metric, bootstrap_cluster_sums(cluster_counts)),
-        )
+        overall_score = compute_metric_score(metric, cluster_counts.sum(0))
+        resampled_scores = compute_resampled_scores(metric, bootstrap_cluster_sums(cluster_counts))
         low, high, interval_method = compute_bootstrap_interval(
             resampled_scores, len(cluster_counts), cluster_unit
         )
@@ -144,8 +147,11 @@ def make_text_metrics() -> tuple[Any, Any]:
 def count_ngrams_by_cluster(
     metric: Any, generated: Sequence[str], gold: Sequence[str], clusters: Sequence[Any] | None
 ) -> Float64:
-    """What sacrebleu's own paired tests add up: n-grams, that make a score in sum, by cluster:
-    (clusters, k). Its bootstrap's interval leaves the scale, and fails where a draw has none."""
+    """Count the n-grams that sacrebleu sums up to a score, by cluster: (clusters, k).
+
+    These counts are also what sacrebleu's paired tests use. Its own bootstrap is not used, because
+    its intervals can leave the scale, and it fails if a resample has no n-grams.
+    """
     counts = np.asarray(metric._extract_corpus_statistics(generated, [list(gold)]), float)
     cluster_indices = clusters_to_indices(range(len(counts)) if clusters is None else clusters)
     sums = np.zeros((int(cluster_indices.max()) + 1, counts.shape[1]))
@@ -158,7 +164,7 @@ def compute_metric_score(metric: Any, counts: Float64) -> Any:
 
 
 def compute_resampled_scores(metric: Any, resampled_counts: Float64) -> Float64:
-    """The score of each of resampled sums: (R,) of (R, k)."""
+    """Compute the score of each resample, (R,), from its counts, (R, k)."""
     return np.array(
         [compute_metric_score(metric, counts).score for counts in resampled_counts], float
     )
@@ -168,7 +174,7 @@ def compute_resampled_scores(metric: Any, resampled_counts: Float64) -> Float64:
 
 
 def number_labels(labels: Sequence[str], gold: Sequence[str]) -> dict[str, int]:
-    """The number of each label: those of the model as it counts them, then what else is gold."""
+    """Number the labels: those of the model in its order, then other gold labels."""
     return {name: i for i, name in enumerate([*labels, *sorted(set(gold) - set(labels))])}
 
 
@@ -181,9 +187,17 @@ def compute_label_scores(
     scorer: str = "",
     cluster_unit: str = "texts",
 ) -> Iterator[ScoreRow]:
-    """Accuracy, F1 of each label and their mean over those that occur, macro-F1. ``clusters``: of
-    each label what it is resampled with, its text or its group; ``unit``: what these are;
-    ``labels``: those of the model."""
+    """Compute accuracy, the F1 of each label, and macro-F1, their mean over labels that occur.
+
+    Args:
+        system: Name of the system that is scored.
+        predicted: (n,) predicted labels.
+        gold: (n,) correct labels.
+        clusters: (n,) clusters that are resampled: the text or the group of each label.
+        model_labels: Labels of the model.
+        scorer: Library and version of the baseline.
+        cluster_unit: Plural name of the clusters.
+    """
     is_correct = [
         predicted_label == gold_label
         for predicted_label, gold_label in zip(predicted, gold, strict=True)
@@ -243,7 +257,7 @@ def count_label_outcomes(
     clusters: Sequence[Any],
     label_ids: dict[str, int],
 ) -> Float64:
-    """``outcomes`` of labels by name."""
+    """Count outcomes like `count_outcomes_by_cluster`, for labels given by name."""
     gold_ids, predicted_ids = (
         np.array([label_ids[name] for name in labels]) for labels in (gold, predicted)
     )
@@ -253,25 +267,23 @@ def count_label_outcomes(
 
 
 def clusters_to_indices(clusters: Sequence[Any]) -> NDArray[np.int64]:
-    """The clusters as numbers, from 0 without a gap."""
+    """Number the clusters from 0 without gaps."""
     return np.unique(np.asarray(clusters), return_inverse=True)[1]
 
 
 def compute_bootstrap_interval(
     resampled_values: Float64, cluster_count: int, cluster_unit: str
 ) -> tuple[float, float, str]:
-    """The ends of the 95 % interval that resampled figures, (R,), give, and what it rests on."""
+    """Compute the 95 % interval from resampled values, (R,), and describe the method."""
     defined_values = resampled_values[~np.isnan(resampled_values)]
     if not len(defined_values):
-        return np.nan, np.nan, "no test row has the label, and none was given it"
+        return np.nan, np.nan, "no test row has the label or is predicted to have it"
     low, high = np.quantile(defined_values, [0.025, 0.975])
-    if low == high:  # all right, say: a bootstrap would claim certainty
-        return np.nan, np.nan, f"no interval: {cluster_count} {cluster_unit} without spread"
-    return (
-        low,
-        high,
-        f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples",
-    )
+    if low == high:  # For example if all are correct; the interval would falsely claim certainty.
+        method = f"no interval: all resamples of {cluster_count} {cluster_unit} have the same value"
+        return np.nan, np.nan, method
+    method = f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
+    return low, high, method
 
 
 def count_outcomes_by_cluster(
@@ -280,8 +292,7 @@ def count_outcomes_by_cluster(
     cluster_indices: NDArray[np.int64],
     label_count: int,
 ) -> Float64:
-    """Of each cluster and label how often it was found, wrongly given, and missed: (clusters, 3,
-    labels)."""
+    """Count true positives, false positives and false negatives: (clusters, 3, labels)."""
     counts = np.zeros((int(cluster_indices.max()) + 1, 3, label_count))
     is_correct = gold_ids == predicted_ids
     np.add.at(counts, (cluster_indices[is_correct], 0, gold_ids[is_correct]), 1)
@@ -291,34 +302,32 @@ def count_outcomes_by_cluster(
 
 
 def compute_f1(outcome_counts: Float64) -> Float64:
-    """2 found / (2 found + wrongly given + missed), NaN where a label does not occur: (..., labels)
-    of (..., 3, labels)."""
+    """Compute F1 as 2 TP / (2 TP + FP + FN), (..., labels), from outcomes (..., 3, labels).
+
+    NaN for a label that does not occur.
+    """
     true_positives, false_positives, false_negatives = np.moveaxis(outcome_counts, -2, 0)
     with np.errstate(invalid="ignore"):
         return 2 * true_positives / (2 * true_positives + false_positives + false_negatives)
 
 
 def bootstrap_cluster_sums(counts: Float64, seed: int = 0) -> Float64:
-    """Sums over as many clusters, drawn with replacement, RESAMPLES times: (R, 3, labels)."""
+    """Sum the counts of clusters drawn with replacement, RESAMPLE_COUNT times: (R, ...)."""
     generator, cluster_count = np.random.default_rng(seed), len(counts)
     flat_counts = counts.reshape(cluster_count, -1)
     sums = np.empty((RESAMPLE_COUNT, flat_counts.shape[1]))
     for draw in range(RESAMPLE_COUNT):
-        sums[draw] = (
-            np.bincount(
-                generator.integers(cluster_count, size=cluster_count), minlength=cluster_count
-            )
-            @ flat_counts
-        )
+        drawn_clusters = generator.integers(cluster_count, size=cluster_count)
+        sums[draw] = np.bincount(drawn_clusters, minlength=cluster_count) @ flat_counts
     return sums.reshape(RESAMPLE_COUNT, *counts.shape[1:])
 
 
-# The model beside a simple method, on the same texts -------------------------------------------
+# Differences between the model and a baseline on the same texts --------------------------------
 
-#: The unit of differences of shares and of scores: of 100.
+#: Unit of differences of shares and of scores, of 100.
 POINTS_UNIT = "points"
 
-#: What an interval of a difference is of.
+#: Suffix of the method of a difference.
 PAIRED_DIFFERENCE_NOTE = "of the difference on the same texts"
 
 
@@ -330,8 +339,11 @@ def build_share_difference_row(
     clusters: Sequence[Any] | None,
     cluster_unit: str,
 ) -> ScoreRow:
-    """Of answers that are right or wrong, in percentage points. Differences lie from -1 to 1, and
-    are put to where shares lie: so that they have an interval without any spread, too."""
+    """Build the score row of a difference of two shares, in percentage points.
+
+    The differences of items, from -1 to 1, are scaled to shares, which have an interval even if all
+    are equal.
+    """
     scaled_differences = (
         np.asarray(model_correct, float) - np.asarray(baseline_correct, float) + 1
     ) / 2
@@ -357,8 +369,19 @@ def compute_label_differences(
     model_labels: Sequence[str],
     cluster_unit: str = "texts",
 ) -> Iterator[ScoreRow]:
-    """How far the labels ``given`` by the model are above those of the ``simple`` method ``other``:
-    clusters are drawn for both at once. The rest as in ``label_scores``."""
+    """Compute how far the accuracy and the macro-F1 of the model exceed those of a baseline.
+
+    Clusters are drawn for both at once. Other arguments are as in `compute_label_scores`.
+
+    Args:
+        baseline_name: Name of the baseline.
+        predicted: (n,) labels predicted by the model.
+        baseline_predicted: (n,) labels predicted by the baseline.
+        gold: (n,) correct labels.
+        clusters: (n,) clusters.
+        model_labels: Labels of the model.
+        cluster_unit: Plural name of the clusters.
+    """
     system = f"model minus {baseline_name}"
     model_correct, baseline_correct = (
         [
@@ -401,8 +424,18 @@ def compute_text_differences(
     clusters: Sequence[Any] | None = None,
     cluster_unit: str = "texts",
 ) -> Iterator[ScoreRow]:
-    """How far the texts ``written`` by the model are above the ``simple`` ones of ``other``. The
-    rest as in ``text_scores``."""
+    """Compute how far the scores of the model's texts exceed those of a baseline's texts.
+
+    Clusters are drawn for both at once.
+
+    Args:
+        baseline_name: Name of the baseline.
+        generated: (n,) texts of the model.
+        baseline_texts: (n,) texts of the baseline.
+        gold: (n,) references.
+        clusters: (n,) clusters; None makes each text its own cluster.
+        cluster_unit: Plural name of the clusters.
+    """
     system = f"model minus {baseline_name}"
     model_correct, baseline_correct = (
         [
@@ -446,7 +479,7 @@ def compute_text_differences(
         )
 
 
-# What a simple method reaches ----------------------------------------------------------------
+# Baselines -----------------------------------------------------------------------------------
 
 
 def predict_with_bag_of_words(
@@ -455,7 +488,7 @@ def predict_with_bag_of_words(
     test_ids: Sequence[Sequence[int]],
     vocab_size: int,
 ) -> list[str]:
-    """The labels that logistic regression over counts of tokens (of ``width``) gives."""
+    """Predict labels by logistic regression over counts of token ids below `vocab_size`."""
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 
@@ -483,8 +516,7 @@ BAG_OF_WORDS_VERSION = f"LogisticRegression of scikit-learn {version('scikit-lea
 def predict_most_frequent_labels(
     train_texts: Sequence[tuple[Sequence[str], Sequence[str]]], test_texts: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Of each word of the texts the label it has most often in training, of an unknown one the most
-    frequent of all."""
+    """Predict each word's most frequent label in training, or, if unknown, that of all words."""
     counts_by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
     overall_counts: Counter[str] = Counter()
     for words, labels in train_texts:

@@ -1,7 +1,7 @@
-"""Train a byte-level tokenizer on the train split: BPE, WordPiece or Unigram, see subwords.py.
+"""Train a byte-level tokenizer on the train split: BPE, WordPiece or Unigram.
 
-Every one of the 256 bytes is a token, so every text has an encoding and decodes to itself. The
-tokens depend on counts of words alone, not on the order or the batches the text comes in.
+All 256 bytes are tokens, so every text can be encoded and decodes to itself. The tokens depend only
+on word counts, not on the order or the batches of the texts; see `subword_tokenizers`.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT_ID, "<|pad|>": PAD_ID}
 
-#: Objectives that need others beside them, see ``special_tokens``.
+#: Objectives that need additional special tokens, see `list_special_tokens`.
 OBJECTIVES_WITH_SPECIAL_TOKENS = {"mlm", "span_corruption"}
 
 
 class TokenizerConfig(StageConfig):
     kind: Literal["bpe", "wordpiece", "unigram"] = Field(
-        "bpe", description="how the vocabulary is found; all three spell bytes"
+        "bpe", description="algorithm that builds the vocabulary; all three are byte-level"
     )
     vocab_size: int = Field(
         4096,
         ge=BYTE_COUNT + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
-        description="most tokens of the vocabulary; a small corpus may not fill it",
+        description="maximum number of tokens in the vocabulary; a small corpus may give fewer",
     )
     min_frequency: int = Field(
         2,
         ge=1,
-        description="how often a pair must occur in the corpus to be merged; unigram merges none",
+        description="minimum number of occurrences of a pair to be merged; ignored by unigram",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
-        "causal", description="what the model is trained for; it decides the special tokens"
+        "causal", description="training objective of the model, which needs special tokens"
     )
     sentinels: int = Field(
         32,
         ge=2,
         le=100_000,
-        description="special tokens that stand for the spans that span_corruption hides: 32 are "
+        description="number of special tokens that replace hidden spans in span_corruption: 32 are "
         "enough for sequences of 649 tokens, 51 for 1,024",
     )
 
@@ -82,22 +82,20 @@ class TokenizerConfig(StageConfig):
         special_count = len(list_special_tokens(self))
         if self.vocab_size < special_count + BYTE_COUNT:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; {special_count} special tokens and the "
-                f"{BYTE_COUNT} bytes "
-                f"need {special_count + BYTE_COUNT}"
+                f"vocab_size is {self.vocab_size}, but {special_count} special tokens and the "
+                f"{BYTE_COUNT} bytes need at least {special_count + BYTE_COUNT}"
             )
         min_vocab_size = special_count + 2 * BYTE_COUNT
         if self.kind == "wordpiece" and self.vocab_size < min_vocab_size:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; wordpiece needs {min_vocab_size}, for "
-                f"every byte at the "
-                f"beginning of a word and inside it"
+                f"vocab_size is {self.vocab_size}, but wordpiece needs at least {min_vocab_size}, "
+                f"for every byte both at the beginning of a word and inside it"
             )
         return self
 
 
 def list_special_tokens(config: TokenizerConfig) -> list[str]:
-    """The special tokens, in the order of their ids; for what: model/objectives.py."""
+    """Return the special tokens in the order of their ids; `model/objectives.py` uses them."""
     objective_tokens = {
         "mlm": ["<|mask|>"],
         "span_corruption": [f"<|sentinel_{i}|>" for i in range(config.sentinels)],
@@ -106,21 +104,25 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 
 FERTILITY = table_schema(
-    "How well the tokenizer compresses text it was not trained on (the validation split): "
-    "tokenizers tax groups differently.",
+    "How well the tokenizer compresses the validation split, on which it was not trained: some "
+    "sources, languages and groups need more tokens per byte than others.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",
         pa.string(),
         "label",
-        "the source, the language (an estimate that may be "
-        "undetermined) or the identity group that documents mention",
+        "the source, the estimated language (may be undetermined), or the identity group that "
+        "documents mention",
     ),
     column("documents", pa.int64(), "figure", "documents of the group", unit="documents"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of their text", unit="bytes"),
     column("tokens", pa.int64(), "figure", "tokens of their text", unit="tokens"),
     column(
-        "bytes_per_token", pa.float64(), "figure", "bytes that a token spells", unit="bytes a token"
+        "bytes_per_token",
+        pa.float64(),
+        "figure",
+        "mean number of bytes per token",
+        unit="bytes a token",
     ),
 )
 
@@ -128,7 +130,7 @@ FERTILITY = table_schema(
 def train_tokenizer_by_kind(
     text_batches: Iterator[list[str]], config: TokenizerConfig
 ) -> Tokenizer:
-    """A tokenizer from batches of texts."""
+    """Train a tokenizer of the configured kind on batches of texts."""
     special_tokens = list_special_tokens(config)
     match config.kind:
         case "bpe":
@@ -147,10 +149,10 @@ def train_tokenizer_by_kind(
 
 
 def iter_training_texts(documents: Table) -> Iterator[list[str]]:
-    """Texts of the train split without the planted documents.
+    """Yield texts of the train split without the planted documents.
 
-    The copies of a canary would earn it tokens of its own. A secret must be cut the same way
-    whether it was planted 64 times or never, or the extraction audit compares unlike things.
+    Copies of a canary would earn it tokens of its own. The extraction audit only compares like with
+    like if a secret is tokenized the same way whether it was planted 64 times or never.
     """
     for batch in documents.iter_batches(["source", "text", "split"]):
         is_planted = pc.starts_with(batch["source"], "planted/")
@@ -161,7 +163,7 @@ def iter_training_texts(documents: Table) -> Iterator[list[str]]:
 
 
 def measure_documents(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
-    """Of each document its language, and its bytes and tokens."""
+    """Measure language, bytes and tokens of each document."""
     encodings = tokenizer.encode_batch_fast(documents["text"].to_pylist(), add_special_tokens=False)
     return pa.table(
         {
@@ -175,8 +177,11 @@ def measure_documents(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Tab
 def compute_fertility(
     documents: Table, identity_signals: Table | None, tokenizer: Tokenizer
 ) -> tuple[pa.Table, FailureList]:
-    """FERTILITY of the validation split, and the documents on which it failed, which are not in
-    it."""
+    """Compute FERTILITY of the validation split.
+
+    Returns:
+        The table, and the documents that failed, which are not included in it.
+    """
     group_tables = []
     failures: FailureList = []
     for validation_batch, group_names, document_indices in iter_validation_documents(
@@ -236,13 +241,23 @@ def _add_group_columns(kind: str, names: pa.Array, sizes: pa.Table) -> pa.Table:
 def train_tokenizer(
     documents: Table, signals: Table | None, config: TokenizerConfig, context: StageContext
 ) -> None:
-    """``signals``: those of the stage ``identities``; without them no figure is by group."""
+    """Train the tokenizer and measure its fertility.
+
+    Args:
+        documents: Documents with splits.
+        signals: Output of the stage `identities`; None gives no results by group.
+        config: Settings of the tokenizer.
+        context: Context of the stage.
+
+    Raises:
+        HallmarkError: The train split is empty.
+    """
     text_batches = iter_training_texts(documents)
     first_batch = next(text_batches, None)
     if first_batch is None:
         raise HallmarkError(
-            "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
-            "loosen what removed it: select_scored.rules, split.validation_share, "
+            "the split 'train' has no documents to train a tokenizer on; ingest more text, or "
+            "relax the settings that removed it: select_scored.rules, split.validation_share, "
             "split.holdout_share"
         )
 
@@ -260,5 +275,5 @@ def train_tokenizer(
         documents, signals, load_tokenizer(tokenizer_path)
     )
     context.get_table_writer("fertility").write(fertility_table)
-    report_failures(context, [failures], documents.row_count, "the measure of the tokenizer")
+    report_failures(context, [failures], documents.row_count, "the measurement of the tokenizer")
     context.record_measurement("vocabulary", tokenizer.get_vocab_size(), "tokens")

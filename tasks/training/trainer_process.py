@@ -1,6 +1,6 @@
-"""The trainer as a process: started, listened to, started again where it was killed.
+"""Run the trainer as a process: start it, read its events, restart it if it is killed.
 
-It dies with this process: its standard input is a pipe that only this process holds open.
+The trainer ends with this process: its standard input is a pipe that only this process holds open.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hallmark.tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
 
-#: How often a trainer that something else killed is started again.
+#: Maximum number of restarts of a trainer that was killed.
 MAX_RESTARTS = 3
 
 
 @contextmanager
 def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A trainer, with its process group gone when the block is left."""
+    """Start a trainer; kill its process group when the block ends."""
     with stderr_path.open("w") as stderr:
         process = subprocess.Popen(
             [
@@ -37,7 +37,7 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
                 str(job_path.absolute()),
                 WATCH_STDIN_OPTION,
             ],
-            stdin=subprocess.PIPE,  # its end tells the trainer that this process died
+            stdin=subprocess.PIPE,  # Its end signals the trainer that this process died.
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
@@ -55,7 +55,11 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
 
 
 def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str, Any], None, None]:
-    """Events of the trainer until it is done; one that was killed is started again."""
+    """Yield events of the trainer until it is done; restart it if it is killed.
+
+    Raises:
+        HallmarkError: The trainer failed, or was killed more than MAX_RESTARTS times.
+    """
     for attempt in range(MAX_RESTARTS + 1):
         with start_trainer(job_path, stderr_path) as process:
             log.info("trainer: process %d started", process.pid)
@@ -67,7 +71,9 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str
             exit_code = process.wait()
         if exit_code == 0:
             return
-        signal_number = -exit_code if exit_code < 0 else exit_code - 128  # of one of its processes
+        signal_number = (
+            -exit_code if exit_code < 0 else exit_code - 128
+        )  # 128 + n: one of its processes was killed.
         if signal_number not in list(signal.Signals):
             raise HallmarkError(
                 f"the trainer failed with exit code {exit_code}: "
@@ -75,18 +81,16 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str
             )
         signal_name = signal.Signals(signal_number).name
         if attempt < MAX_RESTARTS:
-            log.warning("trainer: killed by %s; it goes on from its last state", signal_name)
+            log.warning("trainer: killed by %s; resuming from its last state", signal_name)
     raise HallmarkError(
-        f"the trainer was killed {MAX_RESTARTS + 1} times, at last by {signal_name}; where "
-        f"memory is short, "
-        f"raise train.accumulation_steps and run again: it goes on from its last state (with "
-        f"another "
-        f"batch_size it would begin anew)"
+        f"the trainer was killed {MAX_RESTARTS + 1} times, the last time by {signal_name}; if "
+        f"memory is short, raise train.accumulation_steps and run again: training resumes from "
+        f"its last state (with another batch_size it would start from scratch)"
     )
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
-    """The event of a line, None where a library printed something else."""
+    """Parse the event of a line; None if a library printed something else."""
     with suppress(ValueError):
         event = json.loads(line)
         if isinstance(event, dict) and "event" in event:
@@ -97,4 +101,4 @@ def parse_event(line: str) -> dict[str, Any] | None:
 
 def _read_last_error_line(stderr_path: Path) -> str:
     lines = stderr_path.read_text(errors="replace").strip().splitlines()
-    return f"{lines[-1][:300]!r}" if lines else "it said nothing"
+    return f"{lines[-1][:300]!r}" if lines else "it printed no error"

@@ -1,8 +1,9 @@
-"""Trainings that go on from what another one left in the work area that they share.
+"""Resume a training from states that another training left in the work area they share.
 
-Those share it that differ in nothing but settings that change no batch and, with the schedules
-``wsd`` and ``constant``, in what the rates of later steps depend on: steps can be raised. In it
-each schedule has a folder of its own, so that none takes another's states away.
+Trainings share a work area if they differ only in settings that change no batch or, with the
+schedules `wsd` and `constant`, in what determines the learning rates of later steps: the number of
+steps can be raised. Each schedule has its own folder in the area, so that no training deletes
+another's states.
 """
 
 from __future__ import annotations
@@ -23,57 +24,55 @@ from hallmark.model.training.work_folder import (
 )
 from hallmark.tasks.contract import column, sha256_hex, table_schema, to_canonical_json
 
-#: Schedules of which a longer training begins as a shorter one does.
+#: Schedules whose first steps do not depend on the total number of steps.
 EXTENDABLE_SCHEDULES = ("wsd", "constant")
 
 SETTINGS = table_schema(
-    "Under which settings that change no batch the steps ran: a row for each setting of each "
-    "stretch of steps. Of more than one stretch, the training went on from the state of a run "
-    "with other settings, and its figures agree with those of an undivided one within their noise.",
-    column("first_step", pa.int64(), "figure", "first step of the stretch, from 1"),
-    column("last_step", pa.int64(), "figure", "last step of the stretch"),
+    "Settings of the training steps, limited to those that change no batch: a row for each setting "
+    "of each segment of steps. If there is more than one segment, the training resumed from a run "
+    "with other settings; its results agree with those of an uninterrupted run up to noise.",
+    column("first_step", pa.int64(), "figure", "first step of the segment, from 1"),
+    column("last_step", pa.int64(), "figure", "last step of the segment"),
     column(
         "setting",
         pa.string(),
         "label",
-        "key in the section train; device, precision, "
-        "processes and compile are those that were used",
+        "key in the section train; device, precision, processes and compile have the values that "
+        "were actually used",
     ),
     column("value", pa.string(), "label", "its value, as JSON"),
 )
 
 
 def remove_batch_neutral_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
-    """The recorded config of a stage that trains, without what changes no batch."""
+    """Remove the settings that change no batch from the recorded config of a training stage."""
     train_settings = {
-        k: v for k, v in recorded_config["train"].items() if k not in BATCH_INVARIANT_SETTINGS
+        name: value
+        for name, value in recorded_config["train"].items()
+        if name not in BATCH_INVARIANT_SETTINGS
     }
     return recorded_config | {"train": train_settings}
 
 
 def select_past_step_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
-    """What of the recorded config of ``pretrain`` decides the steps that are done, whatever is
-    still to come."""
+    """Select what determines the steps of `pretrain` so far, whatever steps may follow."""
     batch_settings = remove_batch_neutral_settings(recorded_config)
     excluded_keys = (
         SCHEDULE_SETTINGS if batch_settings["train"]["schedule"] in EXTENDABLE_SCHEDULES else ()
     )
-    return batch_settings | {
-        "train": {k: v for k, v in batch_settings["train"].items() if k not in excluded_keys}
+    train_settings = {
+        name: value for name, value in batch_settings["train"].items() if name not in excluded_keys
     }
+    return batch_settings | {"train": train_settings}
 
 
 def prepare_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
-    """Where a training works in the area. One without a state begins with the newest that another
-    left and from which it can go on."""
-    schedule_hash = sha256_hex(
-        to_canonical_json(
-            {
-                schedule_hash: getattr(train_config, schedule_hash)
-                for schedule_hash in SCHEDULE_SETTINGS
-            }
-        )
-    )[:8]
+    """Return the folder of a training in the work area.
+
+    If it has no state yet, link the newest state of another training from which it can continue.
+    """
+    schedule_settings = {name: getattr(train_config, name) for name in SCHEDULE_SETTINGS}
+    schedule_hash = sha256_hex(to_canonical_json(schedule_settings))[:8]
     folder = work_area / f"training-{schedule_hash}"
     if not list_state_steps(folder):
         resumable_states = [
@@ -88,8 +87,11 @@ def prepare_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
 
 
 def preserve_resumable_states(work_area: Path, folder: Path, train_config: TrainConfig) -> set[str]:
-    """The names in the area that stay when a training is done: the folders of others, and of this
-    one the state from which a longer one goes on."""
+    """Return the names in the work area to keep when a training is done.
+
+    They are the folders of other trainings, and a folder with this training's last state from which
+    a longer training can continue.
+    """
     if train_config.schedule in EXTENDABLE_SCHEDULES and find_last_step_before_decay(
         train_config
     ) in list_state_steps(folder):
@@ -99,9 +101,8 @@ def preserve_resumable_states(work_area: Path, folder: Path, train_config: Train
             work_area / folder.name.replace("training", "kept"),
         )
     preserved_names = {path.name for path in _list_training_folders(work_area) - {folder}}
-    return (
-        preserved_names | {"job.json"} if preserved_names else set()
-    )  # which says on what they trained
+    # job.json records the data of the trainings.
+    return preserved_names | {"job.json"} if preserved_names else set()
 
 
 def _list_training_folders(work_area: Path) -> set[Path]:
@@ -109,7 +110,7 @@ def _list_training_folders(work_area: Path) -> set[Path]:
 
 
 def build_settings_table(settings_history: Sequence[dict[str, Any]], total_steps: int) -> pa.Table:
-    """Rows of SETTINGS from what the trainer tells: [{"from": step, "settings": {…}}, …]."""
+    """Build rows of SETTINGS from the trainer's history: [{"from": step, "settings": {…}}, …]."""
     last_steps = [segment["from"] - 1 for segment in settings_history[1:]] + [total_steps]
     rows = [
         {

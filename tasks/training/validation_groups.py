@@ -1,5 +1,4 @@
-"""Documents of the validation split, the groups of people that they mention, and which stretches of
-the validation rows belong to which source and group."""
+"""Relate validation documents and their packed spans to sources and identity groups."""
 
 from __future__ import annotations
 
@@ -10,25 +9,30 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import ID_TYPE, Table, align_parts, lookup_column_by_doc_id
 
-#: Of each validation document: what it belongs to. The trainer takes it with the documents' places
-#: in the packed rows (model/training/validation.py, GROUPS).
+#: Source and identity groups of each validation document. The trainer gets them with the documents'
+#: spans in the packed rows (model/training/validation.py, GROUPS).
 MEMBERSHIP = pa.schema([("doc_id", ID_TYPE), ("kind", pa.string()), ("name", pa.string())])
 
 
 def iter_validation_documents(
     documents: Table, identity_signals: Table | None, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array, pa.Array]]:
-    """Batches of the validation split with these columns; beside each the groups that its documents
-    mention, a row each time one mentions a group, and the number of that document in the batch.
+    """Yield batches of the validation split with the groups that their documents mention.
 
-    ``signals``: those of the stage ``identities``, which know the groups of every lexicon that the
-    corpus was read with. Documents that are not in them, the planted ones, mention nobody, and
-    without signals no document does.
+    Args:
+        documents: All documents.
+        identity_signals: Output of the stage `identities`, which covers the groups of all lexicons.
+            Documents without signals, such as planted ones, mention no group; without this table no
+            document does.
+        columns: Columns of the batches, besides doc_id and split.
+
+    Yields:
+        A batch; then, for each mention, the group and the row of the document in the batch.
     """
     aligned_parts = (
         align_parts(documents, identity_signals)
         if identity_signals
-        else [(p, None) for p in documents.parts]
+        else [(part, None) for part in documents.parts]
     )
     for part, part_signals in aligned_parts:
         identity_lists = (
@@ -56,9 +60,11 @@ def iter_validation_documents(
 def build_validation_groups(
     documents: Table, identity_signals: Table | None, spans: Table
 ) -> pa.Table:
-    """Columns sequence, row_start, row_end, kind, name: a row for each stretch of a validation
-    document in the packed rows, for its source and for each identity group that the document
-    mentions."""
+    """Build rows that assign each validation span to its source and its document's groups.
+
+    Returns:
+        Columns sequence, row_start, row_end, kind, name.
+    """
     validation_spans = spans.read(["split", "sequence", "row_start", "row_end", "doc_id"])
     validation_spans = validation_spans.filter(
         pc.equal(validation_spans["split"], "validation")

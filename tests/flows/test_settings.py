@@ -154,7 +154,7 @@ def test_a_table_of_tables_is_listed_as_name():
     rows = {row["key"]: row for row in list_settings("policy")}
     assert rows.keys() == {"audit", "metric", "slice", "lt", "le", "gt", "ge"}
     assert {row["section"] for row in rows.values()} == {"policy.rules.NAME"}
-    assert "[policy.rules.NAME]\n# What" in render_settings([*rows.values()])
+    assert "[policy.rules.NAME]\n# Bound" in render_settings([*rows.values()])
     assert {row["key"] for row in list_settings("redact_spans")} >= {
         "actions_by_type"
     }  # of texts, no tables

@@ -37,7 +37,7 @@ from hallmark.tasks.contract import (
 
 
 class AttentionText(StageConfig):
-    """Configure a text, and the word whose attention the model card shows."""
+    """A text, and the word whose attention the model card shows."""
 
     text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(

@@ -38,7 +38,7 @@ WORD_PATTERN = r"(?u)\w+"
 
 
 class AttributionConfig(StageConfig):
-    """Configure the attribution."""
+    """Settings of the attribution."""
 
     max_documents: int = Field(
         default=128, ge=1, le=10_000, description="documents attributed to each text"

@@ -27,7 +27,7 @@ DETECTION_THRESHOLD = 0.8
 
 
 class ErrorRatesConfig(StageConfig):
-    """Configure the error rates."""
+    """Settings of the error rates."""
 
     excluded_worlds: dict[str, str] = Field(
         default={}, description="reason by name of each world that is excluded"

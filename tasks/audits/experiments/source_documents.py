@@ -41,7 +41,7 @@ from hallmark.tasks.contract import (
 
 
 class RemovalCase(StageConfig):
-    """Define findings of one metric whose units are compared together."""
+    """Findings of one metric whose units are compared together."""
 
     name: str = Field(description="name of the case on pages")
     audit: str = Field(description="the audit")

@@ -39,7 +39,7 @@ SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
 
 
 class SeededConfig(StageConfig):
-    """Define the setting that all probes with measures share."""
+    """Settings that all probes with measures share."""
 
     seed: Seed = Field(default=0, description="seed of random draws")
 

@@ -65,7 +65,7 @@ VERDICTS = table_schema(
 
 
 class PolicyRule(StageConfig):
-    """Require the findings of a metric to keep a bound; without rules nothing is judged."""
+    """Bound for the findings of a metric; without rules nothing is judged."""
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
     metric: str = Field(description="the metric of the findings")
@@ -100,7 +100,7 @@ class PolicyRule(StageConfig):
 
 
 class PolicyConfig(StageConfig):
-    """Hold the rules for the findings of a checkpoint."""
+    """Rules for the findings of a checkpoint."""
 
     rules: dict[PathSafeName, PolicyRule] = Field(
         {}, description="the rules, one section [policy.rules.NAME] each"

@@ -1,4 +1,4 @@
-"""Detectors of personal data and secrets, by what they find.
+"""Detectors of personal data and secrets; each finds one kind of span in a text.
 
-Imports nothing of the project: texts in, spans out.
+Imports nothing from the rest of the project.
 """

@@ -1,4 +1,4 @@
-"""Where somebody is reached: e-mail addresses, internet addresses, telephone numbers."""
+"""Find contact details: e-mail addresses, IP addresses and telephone numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import lru_cache
 
 SpanIterator = Iterator[tuple[int, int]]
 
-#: What no number touches: digits and the letters of scripts that set words apart by spaces. Others,
-#: such as Chinese and Thai, stand right beside it.
+#: Characters that cannot be adjacent to a number: digits and letters of scripts that separate words
+#: by spaces. Letters of other scripts, such as Chinese and Thai, can.
 WORD_CHARACTER = "[0-9A-Za-z_\u00c0-\u04ff]"
-#: In a negated class, letters and digits of these scripts: what they are not.
+#: In a negated class, this matches the letters and digits of scripts that use spaces.
 NOT_SPACED_SCRIPT = r"\W\u0500-\u1dff\u2000-\U0010ffff"
 
 
@@ -22,16 +22,17 @@ class TooManyCandidatesError(Exception):
 
 # E-mail ----------------------------------------------------------------------------------------
 
-# Of the characters that RFC 5322 allows before the "@", those in use: with all of them quotation
-# marks and "email=" in front would belong to the address.
-# Chinese and Thai stand right beside an address: no part of one mixes them with letters of scripts
-# that set words apart. In a negated class, as NEAR: the others; all.
+# Only commonly used characters are allowed before the "@": with all of RFC 5322, quotation marks
+# and a preceding "email=" would belong to the address.
+# Chinese and Thai text can be adjacent to an address, so no part of an address mixes such scripts
+# with scripts that use spaces. In a negated class, these match the letters and digits of scripts
+# without spaces, and of all scripts.
 _NOT_UNSPACED_SCRIPT = r"\W\x00-\u04ff\u1e00-\u1fff"
 _NOT_ALPHANUMERIC = r"\W"
 
 
 def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
-    """Read backwards from the "@", which is rare where letters are not."""
+    """Compile an expression that matches the local part that ends at the "@"."""
     alternatives = (
         rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[^{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}}\Z"
         for excluded in excluded_classes
@@ -48,7 +49,7 @@ def _top_level_domain_pattern(excluded: str) -> str:
 
 
 _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIPT)
-#: At a domain of other scripts their names may hold digits.
+#: Local parts for domains in other scripts, in which names may contain digits.
 _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
     NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff"
 )
@@ -56,7 +57,7 @@ _DOMAIN_PATTERN = re.compile(
     rf"@(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
     rf"|(?P<abroad>{_domain_labels_pattern(_NOT_ALPHANUMERIC)}(?:{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}|{_top_level_domain_pattern(_NOT_UNSPACED_SCRIPT)})))"
 )
-#: "image@2x.png", "dot@product.dtype": what stands behind the last dot is a name, no domain.
+#: Suffixes that are no top-level domains, as in "image@2x.png" and "dot@product.dtype".
 _NOT_TOP_LEVEL_DOMAIN = re.compile(
     "(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)"
 )
@@ -76,7 +77,7 @@ def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator
 
 # Internet addresses ----------------------------------------------------------------------------
 
-# Not behind "v", "/", "-" or "==": those are version numbers; "//" begins an address in a URL.
+# Not after "v", "/", "-" or "==", which precede version numbers; "//" precedes a host in a URL.
 _IPV4 = re.compile(
     rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-|\.\d)"
 )
@@ -90,10 +91,10 @@ _VERSION_WORD = re.compile(
 
 
 def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
-    """Addresses that route to somebody: global ones.
+    """Yield the spans of global IP addresses.
 
-    Small numbers in all four places are far more often a version or a section than an address:
-    at least one must be 32 or more, as in all but 1 of 4,096 random addresses.
+    Four small numbers are far more often a version or a section number: at least one must be 32 or
+    more, as in all but 1 of 4,096 random addresses.
     """
     for match in _IPV4.finditer(text):
         if max(map(int, match[0].split("."))) < 32 or match[0].endswith(".0.0.0"):
@@ -117,8 +118,8 @@ def _is_global_ip_address(text: str) -> bool:
 
 # Telephone numbers -----------------------------------------------------------------------------
 
-# PhoneNumberMatcher reads about 0.1 MB a second. It is shown candidates only: an international
-# number, or groups of digits with the marks of a national one (see _looks_national).
+# PhoneNumberMatcher reads about 0.1 MB/s, so it only gets candidates: international numbers, and
+# groups of digits in the form of a national number (see _has_national_phone_form).
 _INTERNATIONAL_PHONE = re.compile(
     rf"(?<!{WORD_CHARACTER})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{6,14}}(?!{WORD_CHARACTER}|\.\d)"
 )
@@ -128,12 +129,16 @@ _NATIONAL_PHONE = re.compile(
 )
 
 
-#: Candidates of a text that are checked at most: each takes about 0.1 ms, for each region.
+#: Maximum number of candidates per text; each takes about 0.1 ms per region.
 MAX_PHONE_CANDIDATES = 20_000
 
 
 def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
-    """Raises TooMuch for a text with more than CANDIDATES of them."""
+    """Yield the spans of telephone numbers.
+
+    Raises:
+        TooManyCandidatesError: The text has more than MAX_PHONE_CANDIDATES candidates.
+    """
     checked_count = 0
     for pattern, find_matches in (
         (_INTERNATIONAL_PHONE, _find_international_phones),
@@ -156,7 +161,7 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
 def _find_international_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
-    if text.count(".") == 1:  # a decimal number with its sign
+    if text.count(".") == 1:  # A signed decimal number.
         return []
     return [(hit.start, hit.end) for hit in PhoneNumberMatcher(text, None, Leniency.VALID)]
 
@@ -166,14 +171,14 @@ def _find_national_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     for region in regions:
-        # Strict grouping: the digits stand in the groups in which the country writes them.
+        # Strict grouping: digits must be grouped as is usual in the country.
         hits = list(PhoneNumberMatcher(text, region, Leniency.STRICT_GROUPING))
         if hits:
             return [(hit.start, hit.end) for hit in hits]
     return []
 
 
-#: What stands before a telephone number, in some languages.
+#: Words that precede telephone numbers, in several languages.
 _PHONE_WORD = re.compile(
     r"(?i)(?<![a-z])(?:tel|t[eé]l|tlf|(?:tele)?phone|call|fax|mob|mobile|cell|dial|whatsapp|sms|"
     r"telefon\w*|t[eé]l[eé]phone|tel[eé]fono|telefone|m[oó]vil|handy|puhelin|τηλ\w*|тел\w*|"
@@ -182,8 +187,11 @@ _PHONE_WORD = re.compile(
 
 
 def _has_national_phone_form(candidate: str, preceding_text: str) -> bool:
-    """An area code in parentheses; three, three and four digits between hyphens or dots; a leading
-    zero between spaces; or a word for it near by."""
+    """Return whether a candidate looks like a national number, or follows a word for it.
+
+    It has an area code in parentheses; three, three and four digits separated by hyphens or dots;
+    or a leading zero and spaces.
+    """
     if candidate[0] == "(" or re.fullmatch(r"(?:1-)?\d{3}([-.])\d{3}\1\d{4}", candidate):
         return True
     return (candidate[0] == "0" and candidate[1] != "0" and " " in candidate) or bool(

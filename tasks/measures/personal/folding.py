@@ -1,8 +1,8 @@
-"""Digits and separators of any script as ASCII, one character for one, so that positions stay.
+r"""Convert digits and separators of any script to ASCII, keeping the positions of characters.
 
-RE2's ``\\d`` is ASCII and Python's is not; behind this step both mean the same. Decimal digits
-become 0 to 9; spaces of any width, and marks without one, a space; hyphens and dashes "-"; full-
-width forms the characters that they are forms of.
+RE2's `\d` is ASCII and Python's is not; after folding both mean the same. Decimal digits become 0
+to 9; spaces of any width and invisible marks become a space; hyphens and dashes become "-";
+full-width forms become the corresponding ASCII characters.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Marks that nobody sees: soft hyphen, zero-width spaces and joiners, marks of direction.
+#: Invisible marks: soft hyphen, zero-width spaces and joiners, directional marks.
 _INVISIBLE_MARKS = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _SLASHES = "\u2044\u2215"
 
 
 @cache
 def build_folding_table() -> dict[int, str]:
-    """Of each character that is not left as it is, what stands for it."""
+    """Return the replacement of each character that folding changes."""
     replacements = {}
-    for code in range(0x80, 0x20000):  # no digit lies above
+    for code in range(0x80, 0x20000):  # There are no digits above.
         character = chr(code)
         category = unicodedata.category(character)
         if category == "Nd":
@@ -40,7 +40,7 @@ def build_folding_table() -> dict[int, str]:
 
 
 def fold_digits_and_separators(text: str) -> str:
-    """The text with digits, separators and full-width forms in ASCII; as many characters."""
+    """Convert digits, separators and full-width forms to ASCII; the length stays the same."""
     if text.isascii():
         return text
     replacements = build_folding_table()
@@ -54,8 +54,11 @@ def _compile_foldable_pattern() -> re.Pattern[str]:
 
 @cache
 def _folding_needed_pattern() -> str:
-    """What a text must have for folding to matter: digits of another script, full-width forms, or
-    digits with a separator between them that is none of ASCII."""
+    """Return a pattern of texts that need folding.
+
+    They contain digits of another script, full-width forms, or a non-ASCII separator next to a
+    digit or capital.
+    """
     digits = [code for code in build_folding_table() if unicodedata.category(chr(code)) == "Nd"]
     full_width = range(0xFF01, 0xFF5F)
     separators = _character_class(
@@ -67,14 +70,14 @@ def _folding_needed_pattern() -> str:
 
 
 def _character_class(code_points: Iterable[int]) -> str:
-    """A character class of these, in ranges."""
+    """Return a regular-expression character class of code points, written as ranges."""
     runs = groupby(enumerate(sorted(set(code_points))), key=lambda pair: pair[1] - pair[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def fold_text_column(texts: pa.Array) -> pa.Array:
-    """``fold`` of those texts of a column whose characters matter."""
+    """Apply `fold_digits_and_separators` to those texts of a column that need it."""
     needs_folding = pc.match_substring_regex(texts, _folding_needed_pattern())
     if not pc.any(needs_folding).as_py():
         return texts

@@ -1,7 +1,7 @@
-"""Identity and tax numbers of countries: their form, their check digits, and what they are called.
+"""Define identity and tax numbers by country: format, check digits and context words.
 
-A number is found where its form and its check digits (python-stdnum) are right. Where other numbers
-of that form are common, a word for it must stand near by, in the language of the country.
+A number is found if its format and its check digits (python-stdnum) are right. If other numbers of
+the same format are common, a word for it must also occur nearby, in the language of the country.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from importlib import import_module
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
 from hallmark.tasks.measures.personal.types import PersonalDataType
 
-#: Characters in front of a number and behind it in which its word is looked for.
+#: Number of characters before and after a number that are searched for context words.
 CONTEXT_CHARS_BEFORE, CONTEXT_CHARS_AFTER = 80, 30
-#: Latin, Greek and Cyrillic letters: those of scripts that set words apart by spaces.
+#: Latin, Greek and Cyrillic letters: scripts that separate words by spaces.
 _LETTER = "[A-Za-z\u00c0-\u04ff]"
 
 
 @dataclass(frozen=True)
 class NationalIdFormat:
-    """A kind of number.
+    """A kind of national number.
 
-    form   a regular expression without look-around, as RE2 takes it as well; "_" in it stands for a
-           separator or none
-    check  the module of python-stdnum that knows the check digits; empty: the form is all there is
-    words  what it is called, a regular expression of whole words as far as its script sets them
-           apart; empty: its form needs no word
-    alone  a form in which it needs no word
-    numeric  whether it always has six digits with at most two letters or separators between them
+    Attributes:
+        type: The type of its spans.
+        pattern: Regular expression without look-around, so that RE2 accepts it, too; "_" is an
+            optional separator.
+        checksum_module: Module of python-stdnum that validates the number; empty if there is none.
+        context_words: Regular expression of words, one of which must be nearby; empty if the format
+            needs no context.
+        standalone_pattern: A format that needs no context word.
+        requires_six_digits: Whether every number has six digits with at most two letters or
+            separators between neighbours.
     """
 
     type: PersonalDataType
@@ -74,7 +77,7 @@ class NationalIdFormat:
 
     def _is_valid_number(self, number: str) -> bool:
         digits = [c for c in number if c.isdigit()]
-        if len(digits) > 5 and len(set(digits)) < 2:  # what fills a form; letters may be the rest
+        if len(digits) > 5 and len(set(digits)) < 2:  # A placeholder such as 000000.
             return False
         return self._checksum_validator(number) or self._checksum_validator(
             re.sub("[ ./-]", "", number)
@@ -99,7 +102,7 @@ _YYMMDD = r"\d{2}(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01])"  # yymmdd
 _DDMMYY = r"(?:[0-2]\d|3[01])(?:0[1-9]|1[0-2])\d{2}"  # ddmmyy
 _TAX_ID_WORDS = r"(?-i:TIN)|tax (?:id|number|identification)\w*"
 
-#: By country. Words are written as people put them before the number.
+#: Formats by country, with the context words that people write before the number.
 NATIONAL_ID_FORMATS = (
     NationalIdFormat(
         "SSN",

@@ -1,4 +1,4 @@
-"""What somebody pays with: payment cards and bank accounts, both with check digits."""
+"""Find payment cards and bank accounts by their format and check digits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
 
-#: The groups in which the digits are printed; otherwise they must stand without a separator.
+#: Digits in the groups that are printed on cards, or without any separator.
 _CARD_PATTERN = re.compile(
     rf"(?<!{WORD_CHARACTER})(?<![.+-])(?:"
     r"\d{4}([ -])\d{4}\1\d{4}\1\d{3,4}(?:\1\d{3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{14,19}"
@@ -46,7 +46,7 @@ def find_ibans(text: str, regions: Sequence[str] = ()) -> SpanIterator:
 
     for match in _IBAN_PATTERN.finditer(text):
         words = match[0].split(" ")
-        while len("".join(words)) >= 15:  # words in capitals may follow the number
+        while len("".join(words)) >= 15:  # Words in capitals may follow the number.
             if iban.is_valid("".join(words)):
                 yield match.start(), match.start() + len(" ".join(words))
                 break

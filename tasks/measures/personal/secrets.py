@@ -1,4 +1,4 @@
-"""Credentials: keys and tokens of vendors, private keys, passwords."""
+"""Find credentials: vendors' keys and tokens, private keys, and passwords."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
 
-#: Credentials whose vendors gave them a prefix, so that they can be told from other text.
-#: Random-looking strings without one are hashes and digests far more often than secrets.
+#: Credentials with a vendor's prefix, which distinguishes them from other text. Random-looking
+#: strings without a prefix are hashes and digests far more often than secrets.
 _VENDOR_KEY_PATTERNS = tuple(
     re.compile(r"(?<![A-Za-z0-9_-])" + pattern + r"(?![A-Za-z0-9_])")
     for pattern in (
@@ -42,24 +42,24 @@ _PRIVATE_KEY_BOUNDARY = re.compile(
 _PRIVATE_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
 
 
-# Both are looked for from their rarest character on: the name in front of it is read backwards.
-#: Credentials in an address: "postgres://user:password@host".
+# The following two searches start at the rarest character; the name before it is matched backwards.
+#: Credentials in a URL: "postgres://user:password@host".
 _CONNECTION_PASSWORD = re.compile(
     r"://[^\s:/@\"'<>]{0,64}:([^\s/@\"'<>]{3,128})@"
-    # Chinese or Thai may stand right behind it, or be the name of the host.
+    # Chinese or Thai text may follow without a space, or be the name of the host.
     rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NOT_SPACED_SCRIPT}]|\])"
     r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
 )
 _URL_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
-#: "=" or ":", and what stands behind it, in quotes or not ...
+#: "=" or ":" and the value after it, with or without quotes ...
 _ASSIGNED_VALUE = re.compile(
     r"[=:]>?[ \t]{0,3}([\"'`]?)([A-Za-z0-9+/=_.~!@#$%^&*?-]{8,200})(?![A-Za-z0-9(\[{])"
 )
-#: ... and a name in front of it that promises a credential.
+#: ... and a name before it that suggests a credential.
 _CREDENTIAL_NAME = re.compile(
     r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)[\"'`]?[ \t]{0,3}:?$"
 )
-#: What examples put where a credential belongs.
+#: Placeholders that examples contain in place of credentials.
 _PLACEHOLDER_HINT = re.compile(
     r"(?i)[$%{<]|pass|pwd|secret|token|user|example|sample|dummy|change|your|my[-_]|test|foo|"
     r"x{3}|\*{2}|\.{2}|1234|abcd"
@@ -73,7 +73,7 @@ def find_vendor_and_private_keys(text: str, regions: Sequence[str] = ()) -> Span
         for match in pattern.finditer(text):
             yield match.span()
     for begin, end in pairwise(_PRIVATE_KEY_BOUNDARY.finditer(text)):
-        # A key has a body: "-----BEGIN ... -----END" in documentation is about keys.
+        # "-----BEGIN ... -----END" without a body is documentation about keys.
         is_key_pair = begin[1] == "BEGIN" and end[1] == "END"
         if is_key_pair and _PRIVATE_KEY_BODY.search(text, begin.end(), end.start()):
             yield begin.start(), end.end()
@@ -94,9 +94,11 @@ def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIte
 
 
 def _is_random_looking(value: str, quoted: bool) -> bool:
-    """Whether a value was drawn at random, as keys and good passwords are: other characters than
-    in words (3 bits each by Shannon's entropy), and small letters, capitals and digits that change
-    more often than in names. Without quotes it must be long."""
+    """Return whether a value looks random, as keys and good passwords do.
+
+    It must have a higher Shannon entropy than words (3 bits per character), and change between
+    lower case, capitals and digits more often than names do. Without quotes it must be long.
+    """
     value = value.rstrip(".!?")
     if len(value) < (8 if quoted else 16) or _PLACEHOLDER_HINT.search(value):
         return False

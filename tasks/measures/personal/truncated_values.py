@@ -1,13 +1,11 @@
-"""Parts of personal data and secrets, which the ends of a text cut off.
+"""Find parts of personal data and secrets that are cut off at the ends of a text.
 
-The detectors of ``hallmark.tasks.measures.personal_data`` look for complete values: check digits,
-numbering plans, whole addresses. A text that a model wrote up to its token limit, or a window of a
-document, may hold the first or the last part of one. Such a part cannot be verified, so these
-expressions go by its shape alone, and only at the very end or beginning of a text; a few characters
-may close the part of a secret, as a quote does. The prefix of a vendor tells a secret anywhere,
-also one that is shorter than complete ones. They are for hiding text that people would otherwise
-see, not for
-counting: they find more than there is.
+The detectors of `personal_data` need complete values: check digits, numbering plans, whole
+addresses. A text that a model generated up to its token limit, or a window of a document, may
+contain only the first or last part of a value. A part cannot be verified, so these expressions use
+only its shape, at the very end or beginning of a text; a few characters such as a quote may follow
+the part of a secret. A vendor's prefix identifies a key anywhere, even a truncated one. Use these
+expressions to redact text that people would see, not to count: they have false positives.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 from hallmark.tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
 from hallmark.tasks.measures.personal.types import PersonalDataType, country_of_type
 
-#: Characters at each end of a text that are searched; only a private key may be longer.
+#: Number of characters searched at each end of a text; only a private key may be longer.
 SEARCHED_CHARACTERS = 400
 
 _LOCAL_PART = r"[\w.%+'-]{1,64}"
 #: Characters of keys, tokens and passwords.
 _CREDENTIAL_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
-#: A word that says that a secret follows; "key" is not the end of another word, such as "turkey".
+#: A word that announces a secret; "key" must not be the end of a word such as "turkey".
 _CREDENTIAL_WORD = (
     r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
     r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
 )
 
-#: What may stand between the part of a secret and the end of the text: it closes a quotation, a
-#: list or a sentence.
+#: Characters allowed between the part of a secret and the end of the text, which close a quotation,
+#: a list or a sentence.
 _CLOSING_PUNCTUATION = r"[\"'`)\]}>.,;…*]{0,4}"
 
-#: What the end of a text must hold before its shapes are tried: most texts have none of it.
+#: Quick checks: shapes are tried only if the end of a text has their cue, and most texts have none.
 _CUE_PATTERNS = {
     "address": r"@|(?i:mail)",
     "digit": r"\d[^\d]{0,7}\Z",
@@ -51,15 +49,15 @@ _CUE_PATTERNS = {
 
 @dataclass(frozen=True)
 class TruncatedShape:
-    """What a value that the end of a text cuts off looks like."""
+    """The shape of a value that is cut off at the end of a text."""
 
     type: PersonalDataType
     cue: str
-    """The entry of ``_CUES`` without which it is not tried."""
+    """Name in `_CUE_PATTERNS` of the check that must match first."""
     max_characters: int
-    """Characters from the end in which it must begin."""
+    """Maximum distance of its start from the end of the text."""
     pattern: str
-    """Matched up to the end; the group "value", where there is one, is what is hidden."""
+    """Matches up to the end; the span is the group "value", or the whole match without one."""
 
     @cached_property
     def compiled_pattern(self) -> re.Pattern[str]:
@@ -67,7 +65,7 @@ class TruncatedShape:
         return re.compile(rf"(?:{self.pattern})(?P<closers>{closers})\Z")
 
     def find_span(self, text: str) -> tuple[int, int] | None:
-        """Return the span of the value in a text that ends with the last character that counts."""
+        """Return the span of the value in a text without trailing white space, or None."""
         match = self.compiled_pattern.search(text, max(0, len(text) - self.max_characters))
         if match is None:
             return None
@@ -78,17 +76,17 @@ class TruncatedShape:
 
 @dataclass(frozen=True)
 class VendorKeyFormat:
-    """The prefix by which a vendor's keys are told, and what follows it."""
+    """The prefix of a vendor's keys, and the characters that follow it."""
 
     prefix: str
     characters: str
-    """The class of characters that follow the prefix."""
+    """Character class of the characters after the prefix."""
     max_characters: int
-    """How many of them a complete key has at most."""
+    """Maximum number of these characters in a complete key."""
     min_characters: int = 0
-    """How many must be there at the end of a text."""
+    """Minimum number of these characters at the end of a text."""
     required_pattern: str = r"\d"
-    """What the first characters must hold within a text, so that they are no word."""
+    """Pattern that must occur near the start of a key inside a text, to exclude words."""
 
     @property
     def truncated_pattern(self) -> str:
@@ -96,19 +94,19 @@ class VendorKeyFormat:
 
     @property
     def anywhere_pattern(self) -> str:
-        """Any key that is long enough to be no chance; one that is complete is found as well."""
+        """Pattern of a key inside a text, complete or not, that is too long to be a coincidence."""
         lookahead = rf"(?={self.characters}{{0,40}}?{self.required_pattern})"
         return rf"{self.prefix}{lookahead}{self.characters}{{8,400}}"
 
 
 _DIGIT_AND_CAPITAL = r"(?:\d[\w-]{0,40}?[A-Z]|[A-Z][\w-]{0,40}?\d)"
 
-#: What a prefix does not follow: it would be within a word.
+#: A prefix must not start inside a word.
 _NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
 
-#: Those of ``hallmark.tasks.measures.personal.secrets``.
+#: The vendors of `hallmark.tasks.measures.personal.secrets`.
 _VENDOR_KEY_FORMATS = (
-    # Alone they are words, as is "ASIANS".
+    # The prefixes alone, and "ASIANS", are words.
     VendorKeyFormat(
         r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, min_characters=1
     ),
@@ -118,12 +116,12 @@ _VENDOR_KEY_FORMATS = (
     VendorKeyFormat(r"xox[abeoprs]-", "[A-Za-z0-9-]", 140),
     VendorKeyFormat(r"(?:sk|rk)_live_", "[A-Za-z0-9]", 99),
     VendorKeyFormat(r"sk-ant-", "[A-Za-z0-9_-]", 120),
-    # Style sheets have classes such as "sk-fading-circle12".
+    # CSS has classes such as "sk-fading-circle12".
     VendorKeyFormat(
         r"sk-", "[A-Za-z0-9_-]", 190, min_characters=8, required_pattern=_DIGIT_AND_CAPITAL
     ),
     VendorKeyFormat(r"AIza", "[A-Za-z0-9_-]", 35),
-    # These hold letters alone.
+    # These keys have letters only.
     VendorKeyFormat(r"hf_", "[A-Za-z]", 34, required_pattern=r"[A-Z]{2}"),
     VendorKeyFormat(r"npm_", "[A-Za-z0-9]", 36),
     VendorKeyFormat(r"pypi-AgE", "[A-Za-z0-9_-]", 390),
@@ -138,8 +136,8 @@ _VENDOR_KEY_FORMATS = (
     VendorKeyFormat(r"eyJ", "[A-Za-z0-9_.-]", 390, min_characters=4),
 )
 
-#: Digits that no word and no form announces are hidden from the seventh on: the first six of a
-#: card number name its issuer, and PCI DSS allows them to be shown.
+#: Digits without a context word or a typical format count from the seventh on: the first six digits
+#: of a card number identify its issuer, and PCI DSS allows showing them.
 _END_SHAPES = (
     TruncatedShape("EMAIL", "address", 260, rf"(?<![\w.%+'-]){_LOCAL_PART}@[\w.-]{{0,190}}"),
     TruncatedShape(
@@ -176,7 +174,7 @@ _END_SHAPES = (
         60,
         r"(?<![A-Za-z])(?i:tel|phone|telephone|call|fax|mobile|cell|dial|whatsapp|sms|telefon)"
         r"(?: number| no)?[.:]{0,2} ?"
-        # Three digits of which no three stand together are none: "Please call 2 10".
+        # Three separated digits are not a phone number: "Please call 2 10".
         r"(?P<value>(?=[+(0]|\d{3}|(?:\d[ ().-]{0,3}){4})[+(]?\d[\d ().-]{2,20})",
     ),
     TruncatedShape(
@@ -228,7 +226,7 @@ _END_SHAPES = (
         "SECRET",
         "connection",
         240,
-        # A port is no password, nor is what stands for one: "localhost:8080", "localhost:{port}".
+        # A port or its placeholder is not a password: "localhost:8080", "localhost:{port}".
         r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/@\"'<>\[]{0,64}:"
         r"(?!\d{1,5}_{0,2}(?!\w)|[$%{<]|(?i:port)(?!\w))[^\s/@\"'<>]{1,128}",
     ),
@@ -239,7 +237,7 @@ _END_SHAPES = (
         rf"{_CREDENTIAL_WORD}[\"'`]?[ \t]{{0,3}}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
         rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
     ),
-    # A word in small letters after a colon is prose: "The secret: patience".
+    # A lower-case word after a colon is prose: "The secret: patience".
     TruncatedShape(
         "SECRET",
         "assignment",
@@ -249,7 +247,7 @@ _END_SHAPES = (
     ),
 )
 
-#: Values that the beginning of a text cuts off.
+#: Values that are cut off at the beginning of a text.
 _START_PATTERNS: tuple[tuple[PersonalDataType, str], ...] = (
     ("EMAIL", r"@[^\W_][\w-]{0,62}(?:\.[\w-]{1,63}){1,8}"),
     ("PHONE", r"[\d() -]{0,12}\d{3}[ -]\d{4}(?![\w-])"),
@@ -275,14 +273,14 @@ _PRIVATE_KEY_BOUNDARY = re.compile(
 def find_truncated_values(
     text: str, regions: Sequence[str] = ()
 ) -> Iterator[tuple[PersonalDataType, int, int]]:
-    """Find the parts of values that the ends of a text may have cut off, and of keys anywhere.
+    """Find parts of values that may be cut off at the ends of a text, and keys anywhere.
 
     Args:
-        text: The text as it is shown; its ends are where something may be missing.
-        regions: Countries whose national numbers are expected where a word announces them.
+        text: The text as it is shown.
+        regions: Countries whose national numbers are expected after a context word.
 
     Yields:
-        The type, the first character and the one after the last; parts may overlap.
+        The type, the start and the end (exclusive); spans may overlap.
     """
     folded = fold_digits_and_separators(text)
     for key in _VENDOR_KEY_ANYWHERE.finditer(folded):
@@ -300,7 +298,7 @@ def find_truncated_values(
             if context_pattern.search(preceding_text):
                 yield data_type, start + number.start(), start + number.end()
     leading_blanks = len(folded) - len(folded.lstrip())
-    # Each of them begins with "@" or has a digit among its first characters.
+    # Every start pattern begins with "@" or has a digit among its first characters.
     start_cue = _START_CUE.match(folded, leading_blanks)
     for data_type, pattern in _compile_start_patterns() if start_cue else ():
         if match := pattern.match(folded, leading_blanks, leading_blanks + SEARCHED_CHARACTERS):
@@ -326,7 +324,7 @@ def _compile_start_patterns() -> list[tuple[PersonalDataType, re.Pattern[str]]]:
 def _compile_context_patterns(
     regions: tuple[str, ...],
 ) -> list[tuple[PersonalDataType, re.Pattern[str]]]:
-    """The words that announce a number of these countries, by its type."""
+    """Compile the words that announce a national number of these countries, by type."""
     return [
         (
             id_format.type,

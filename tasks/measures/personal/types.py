@@ -1,6 +1,6 @@
-"""The types of personal data and secrets that are told apart, and where they belong.
+"""Define the types of personal data and secrets, and their countries.
 
-A type of a country begins with its code (ISO 3166), but for the SSN, which is known by its name.
+The type of a national number begins with its country code (ISO 3166), except SSN (United States).
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ PersonalDataType = Literal[
 ]
 PERSONAL_DATA_TYPES: tuple[PersonalDataType, ...] = get_args(PersonalDataType)
 
-#: Stands over the whole of a text that could not be looked through, for no type in particular.
+#: Type of the span over a whole text that has too many candidates to check.
 UNREADABLE: Any = "UNREADABLE"
 
 
 def country_of_type(data_type: str) -> str:
-    """The country whose numbers these are, "" for a type of no country."""
+    """Return the country of a type's numbers, or "" for an international type."""
     if data_type == "SSN":
         return "US"
     return data_type[:2] if data_type[2:3] == "_" else ""
@@ -79,11 +79,11 @@ def country_of_type(data_type: str) -> str:
 def select_types_for_regions(
     types: Sequence[PersonalDataType], regions: Sequence[str]
 ) -> tuple[PersonalDataType, ...]:
-    """Of these types those of no country and of these."""
+    """Select the types that are international or belong to one of the regions."""
     return tuple(data_type for data_type in types if country_of_type(data_type) in ("", *regions))
 
 
-#: Countries that have a type of their own.
+#: Countries with at least one type.
 SUPPORTED_COUNTRIES = tuple(
     sorted({country_of_type(data_type) for data_type in PERSONAL_DATA_TYPES} - {""})
 )

@@ -1,16 +1,14 @@
-"""Scorers behind one interface, each named with the hash of its weights: of toxicity, and, where a
-user brings one, of sentiment and regard (``sentiment.py``).
+"""Open toxicity, sentiment and regard scorers, each identified by a hash of its weights.
 
-``linear``    alt-profanity-check, a linear model inside its wheel. It counts words and knows
-              English profanity, not meaning; the embedded default because it needs no download.
-``detoxify``  Detoxify (Hanu et al. 2020), transformers with six or seven heads. A checkpoint is
-              loaded without running code from it (``weights_only``), after its full SHA-256 was
-              checked.
+`linear`    alt-profanity-check, a linear model shipped in its wheel. It counts words and knows
+            English profanity, not meaning. It is the default because it needs no download.
+`detoxify`  Detoxify (Hanu et al. 2020), transformers with six or seven heads. The full SHA-256 of a
+            checkpoint is checked, then it is loaded without running code from it (`weights_only`).
 
-Use: ``open_scorer(config).score(texts)``, or ``score_heads``, and ``scorer_digest(config)`` in a
-stage's ``external``, so that other weights mean another fingerprint.
+Sentiment and regard scorers are user-supplied word lists and classifiers, see `sentiment.py`.
 
-Imports the contract and ``model``'s first line, which says how threads wait; knows no corpus.
+Use `open_scorer(config).score_toxicity(texts)` or `score_by_head`. Pass `scorer_versions(config)`
+to a stage's `external`, so that other weights change its fingerprint.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ AnyScorerConfig = Annotated[
     ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")
 ]
 
-#: Of Detoxify's models: the languages of the comments that they were trained on.
+#: Languages of the comments on which each Detoxify model was trained.
 _LANGUAGES_BY_MODEL = {
     "original": ("en",),
     "unbiased": ("en",),
@@ -76,12 +74,12 @@ _LANGUAGES_BY_MODEL = {
 }
 
 
-#: The scorers that were opened, each with the files that it was loaded from.
+#: Opened scorers, each with the files from which it was loaded.
 _scorers_in_use: dict[AnyScorerConfig, tuple[Scorer, ExternalFiles]] = {}
 
 
 def open_scorer(config: AnyScorerConfig) -> Scorer:
-    """The scorer, loaded once in a process for as long as its files stay what they are.
+    """Return the scorer; load it once per process, and again if its files have changed.
 
     Raises:
         FileChangedError: A file changed while it was loaded.
@@ -104,10 +102,10 @@ def _load_scorer(config: AnyScorerConfig) -> Scorer:
 
 
 def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, str]:
-    """Name, hash of the weights and library versions, for ``@stage(external=...)``.
+    """Return name, hash of the weights and library versions, for `@stage(external=...)`.
 
-    Detoxify's weights are downloaded here if they are neither present nor pinned by ``sha256``:
-    without their hash the fingerprint of the stage is not known.
+    Detoxify's weights are downloaded here if they are neither present nor pinned by `sha256`: the
+    stage's fingerprint needs their hash.
     """
     if isinstance(config, WordListConfig | ClassifierConfig):
         return sentiment_scorer_versions(config)
@@ -127,5 +125,5 @@ def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, s
 
 
 def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:
-    """ISO 639 codes of the languages that a scorer was made for."""
+    """Return the ISO 639 codes of the languages that a scorer supports."""
     return ("en",) if config.kind == "linear" else _LANGUAGES_BY_MODEL[config.model]

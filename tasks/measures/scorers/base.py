@@ -1,5 +1,4 @@
-"""What every scorer is, its heads, and what it does where it fails; and the config of those of
-toxicity."""
+"""Define the interface of scorers, the config of toxicity scorers and the handling of failures."""
 
 from __future__ import annotations
 
@@ -22,78 +21,89 @@ Result = TypeVar("Result")
 
 
 class ScorerConfig(StageConfig):
-    """Which scorer, and where its weights are."""
+    """Configure the toxicity scorer and where its weights are."""
 
     kind: Literal["linear", "detoxify"] = Field(
         default="linear",
-        description="linear: alt-profanity-check; detoxify: a transformer (see the rest)",
+        description="linear: alt-profanity-check; detoxify: a transformer, which the other "
+        "settings configure",
     )
     model: Literal["original", "unbiased", "multilingual", "original-small", "unbiased-small"] = (
         Field(
             default="unbiased",
-            description="which of Detoxify's models is downloaded without a checkpoint, and the "
-            "languages of a checkpoint: those of this model",
+            description="Detoxify model to download if no checkpoint is given; also determines "
+            "which languages a given checkpoint is assumed to support",
         )
     )
     checkpoint: Path | None = Field(
-        default=None, description="a Detoxify checkpoint on this machine"
+        default=None, description="path of a Detoxify checkpoint on this machine"
     )
     base_model_folder: Path | None = Field(
         default=None,
-        description="folder with config.json and tokenizer of its base model, for offline use",
+        description="folder with config.json and tokenizer of the checkpoint's base model, for "
+        "offline use",
     )
     sha256: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
-        description="what the checkpoint must have; without it, recorded at the first download",
+        description="expected SHA-256 of the checkpoint; if omitted, the hash is recorded at the "
+        "first download and checked from then on",
     )
     window_tokens: int = Field(
         default=512,
         ge=8,
         le=512,
-        description="tokens scored together; of several windows the highest",
+        description="maximum number of tokens per window; a longer text gets the highest score "
+        "of its windows",
     )
     batch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens that the network sees at a time, padding counted, but always a whole "
-        "window; windows of like length go together. Left out: 1,024, and 16,384 on a GPU",
+        description="maximum number of tokens per batch including padding, but at least one "
+        "window; a batch has windows of similar length. Default: 1,024, or 16,384 on a GPU",
     )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        description="of the network's weights and arithmetic; bf16 is faster where the processor "
-        "or the GPU computes in it, and moves scores by up to a hundredth",
+        description="number format of weights and arithmetic; bf16 is faster where the hardware "
+        "supports it, and changes scores by up to 0.01",
     )
-    device: DeviceName = Field(default="auto", description="of the scorer")
+    device: DeviceName = Field(default="auto", description="device that runs the scorer")
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Those that it may have."""
+        """Heads that a scorer of this kind can have."""
         return TOXICITY_HEADS[:1] if self.kind == "linear" else TOXICITY_HEADS
 
 
 class Scorer(ABC):
-    """Scores texts, for toxicity from 0 to 1, else from -1 to 1; NaN where it could not.
+    """Score texts, from 0 to 1 for toxicity, otherwise from -1 to 1; NaN if there is no score.
 
-    A text without any visible character cannot be scored: it is missing, not harmless. Neither is
-    one at which the scorer fails: the texts beside it are scored without it.
+    A text without visible characters has no score: it is missing, not harmless. A text on which the
+    scorer fails has none either; the other texts of its batch are scored without it.
+
+    Attributes:
+        name: Name and version, for reports.
+        digest: Hash of the weights.
+        columns: Heads in the columns of `score_by_head`.
+        heads: The columns that this scorer fills.
+        failure_reason: Why a text last got no score; empty if none failed.
     """
 
     name: str
     digest: str
-    columns: tuple[str, ...] = TOXICITY_HEADS  # of what ``score_heads`` gives
-    heads: tuple[str, ...]  # those of the columns that it has
-    failure_reason: str = ""  # why a text was last left without a score
+    columns: tuple[str, ...] = TOXICITY_HEADS
+    heads: tuple[str, ...]
+    failure_reason: str = ""
     _batch_failure_logged = False
 
     def score_toxicity(self, texts: Sequence[str]) -> np.ndarray:
-        """Toxicity of each text, (n,) float32."""
+        """Return the toxicity of each text, (n,) float32."""
         return self.score_by_head(texts)[:, TOXICITY_HEADS.index("toxicity")]
 
     def score_by_head(self, texts: Sequence[str]) -> np.ndarray:
-        """Scores by head, (n, columns) float32; NaN also in heads that it lacks.
+        """Return scores by head, (n, columns) float32; NaN also for heads that the scorer lacks.
 
-        Texts that stand there several times are scored once.
+        Repeated texts are scored once.
         """
         scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
         visible = [i for i, text in enumerate(texts) if text.strip()]
@@ -108,13 +118,16 @@ class Scorer(ABC):
 
     @abstractmethod
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
-        """The same of distinct texts with visible characters, at least one."""
+        """Score distinct texts that have visible characters; there is at least one."""
 
     def _apply_isolating_failures(
         self, function: Callable[[list[Item]], Sequence[Result] | np.ndarray], items: list[Item]
     ) -> list[Any]:
-        """``function(items)``, a result for each; where that fails they go one by one, and those
-        that fail alone get None."""
+        """Return `function(items)`, one result per item.
+
+        If the function fails on all items together, it is applied to each separately; an item on
+        which it fails alone gets None.
+        """
         try:
             return list(function(items))
         except Exception as error:
@@ -123,8 +136,8 @@ class Scorer(ABC):
                 return [None]
             if not self._batch_failure_logged:
                 log.warning(
-                    "%s failed on a batch (%s); its texts are scored one by one, here and "
-                    "wherever it fails again",
+                    "%s failed on a batch (%s); the texts of this and of any later failing "
+                    "batch are scored one at a time",
                     self.name,
                     _describe_error(error),
                 )
@@ -137,24 +150,23 @@ class Scorer(ABC):
 def check_any_text_scored(
     scorer_name: str, scored_count: int, text_count: int, failure_reason: str
 ) -> None:
-    """Raise HallmarkError where a scorer gave no score for any of its texts.
+    """Raise HallmarkError if a scorer gave no score for any of its texts.
 
     Args:
-        name: Of the scorer.
-        scored: Texts that have a score.
-        texts: Texts with visible characters that it was given.
-        why: Why it failed, as ``Scorer.failure`` says.
+        scorer_name: Name of the scorer.
+        scored_count: Number of texts with a score.
+        text_count: Number of texts with visible characters that were given to the scorer.
+        failure_reason: Why scoring failed, from `Scorer.failure_reason`; may be empty.
     """
     if text_count and not scored_count:
         raise HallmarkError(
-            f"the scorer {scorer_name} failed at all {text_count:,} texts that it was given "
-            f"({failure_reason or 'it gives no number'}); use another scorer, or another "
-            f"device or precision"
+            f"the scorer {scorer_name} failed on all {text_count:,} texts "
+            f"({failure_reason or 'it returned NaN'}); use another scorer, device or precision"
         )
 
 
 def _describe_error(error: Exception) -> str:
-    """Kind of an error, and torch's message; others may quote the text."""
+    """Return the type of an error, and torch's message; other messages may quote the text."""
     message_lines = str(error).strip().splitlines() if isinstance(error, RuntimeError) else []
     name = type(error).__name__
     return f"{name}: {message_lines[0][:120]}" if message_lines else name

@@ -1,4 +1,4 @@
-"""Detoxify's transformers as scorers: checkpoints that are checked."""
+"""Score texts with Detoxify's transformers, from checkpoints whose SHA-256 is checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 
-#: What checkpoints call some of the heads.
+#: Our names of heads that checkpoints name differently.
 _HEAD_BY_CLASS_NAME = {
     "toxic": "toxicity",
     "severe_toxic": "severe_toxicity",
@@ -30,19 +30,17 @@ _HEAD_BY_CLASS_NAME = {
 
 
 class DetoxifyScorer(TransformerScorer):
-    """All heads of a checkpoint."""
+    """Score texts with all heads of a Detoxify checkpoint."""
 
     def __init__(self, config: ScorerConfig) -> None:
-        import hallmark.model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
+        import hallmark.model  # noqa: F401  before torch: sets thread and determinism options
 
         # isort: split
         import torch
 
         path = _locate_or_download_checkpoint(config)
-        self.name, self.digest = (
-            detoxify_scorer_name(config),
-            _verify_checkpoint_sha256(path, config.sha256),
-        )
+        self.name = detoxify_scorer_name(config)
+        self.digest = _verify_checkpoint_sha256(path, config.sha256)
         checkpoint = _load_checkpoint(path)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self._attach_network(
@@ -63,7 +61,7 @@ class DetoxifyScorer(TransformerScorer):
     def _aggregate_window_scores(
         self, window_scores: np.ndarray, text_indices: list[int], text_count: int
     ) -> np.ndarray:
-        """The highest; a window that failed does not hide the others."""
+        """Return the highest score of each text's windows, ignoring windows that failed."""
         max_scores = np.full((text_count, len(TOXICITY_HEADS)), np.nan, np.float32)
         np.fmax.at(max_scores, text_indices, window_scores)
         return max_scores
@@ -75,12 +73,12 @@ def detoxify_scorer_name(config: ScorerConfig) -> str:
 
 
 def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
-    """The checkpoint file, downloaded to the user's cache folder the first time."""
+    """Return the path of the checkpoint, downloading it to the user's cache folder if necessary."""
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
             raise UsageError(
                 f"scorer.checkpoint {str(config.checkpoint)!r} does not exist; give the path of a "
-                f"Detoxify checkpoint, or leave it out to download one"
+                f"Detoxify checkpoint, or omit the setting to download one"
             )
         return config.checkpoint
     import torch
@@ -88,13 +86,14 @@ def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
     url, path = _checkpoint_url_and_path(config)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        prefix = path.stem.rsplit("-", 1)[-1]  # 8 hex digits: damage, not proof
+        prefix = path.stem.rsplit("-", 1)[-1]  # 8 hex digits: detects damage only.
         try:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=prefix, progress=False)
         except (OSError, RuntimeError) as error:
             raise HallmarkError(
-                f"Detoxify's checkpoint could not be downloaded from {url} ({error}); download "
-                f"it elsewhere and give its path in scorer.checkpoint, or set scorer.kind to linear"
+                f"Detoxify's checkpoint could not be downloaded from {url} ({error}); download it "
+                f"on another machine and set scorer.checkpoint to its path, or set scorer.kind "
+                f"to linear"
             ) from error
     if not _sha256_record_path(path).exists():
         _sha256_record_path(path).write_text(hash_file(path) + "\n")
@@ -102,7 +101,7 @@ def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
 
 
 def _checkpoint_url_and_path(config: ScorerConfig) -> tuple[str, Path]:
-    """Where a checkpoint is downloaded from, and where it is kept."""
+    """Return the URL of a checkpoint and the path of its download."""
     from detoxify.detoxify import MODEL_URLS
 
     url = MODEL_URLS[config.model]
@@ -115,48 +114,52 @@ def _cache_folder() -> Path:
 
 
 def list_downloaded_checkpoints() -> list[str]:
-    """Names of the checkpoints that have been downloaded."""
+    """Return the file names of the downloaded checkpoints."""
     return sorted(path.name for path in _cache_folder().glob("*.ckpt"))
 
 
 def needs_checkpoint_download(config: ScorerConfig) -> bool:
-    """Whether opening the scorer would first download its weights."""
+    """Return whether opening the scorer would download its weights first."""
     if config.kind == "linear" or config.checkpoint is not None:
         return False
     return not _checkpoint_url_and_path(config)[1].exists()
 
 
 def checkpoint_sha256(config: ScorerConfig) -> str:
-    """SHA-256 of the checkpoint, downloaded if it must be; see ``scorer_digest``."""
+    """Return the SHA-256 of the checkpoint, downloading it if it is neither present nor pinned."""
     return config.sha256 or _verify_checkpoint_sha256(_locate_or_download_checkpoint(config), None)
 
 
 def base_model_digest(folder: Path) -> str:
+    """Return a hash of all files in the folder of a base model."""
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"scorer.base_model_folder {str(folder)!r} holds no config.json; give the folder "
-            f"with the config "
-            f"and tokenizer of Detoxify's base model"
+            f"scorer.base_model_folder {str(folder)!r} has no config.json; give the folder with "
+            f"the config and tokenizer of Detoxify's base model"
         )
     files = sorted(p for p in folder.iterdir() if p.is_file())
     return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
 
 
 def _sha256_record_path(checkpoint_path: Path) -> Path:
-    """Where the SHA-256 of a downloaded checkpoint was written down at its first download."""
+    """Return the path of the file that records a checkpoint's SHA-256 at its first download."""
     return checkpoint_path.with_name(checkpoint_path.name + ".sha256")
 
 
 def _verify_checkpoint_sha256(path: Path, expected_sha256: str | None) -> str:
-    """SHA-256 of the file; HallmarkError if the config or the record says otherwise."""
+    """Return the SHA-256 of the file.
+
+    Raises:
+        HallmarkError: The config or the record of the download has another hash.
+    """
     actual_sha256 = hash_file(path)
     if expected_sha256 is None and _sha256_record_path(path).exists():
         expected_sha256 = _sha256_record_path(path).read_text().strip()
     if expected_sha256 not in (None, actual_sha256):
         raise HallmarkError(
             f"the checkpoint {str(path)!r} has SHA-256 {actual_sha256}, not the expected "
-            f"{expected_sha256}; "
-            f"remove it to download it again, or correct scorer.sha256 if you trust this file"
+            f"{expected_sha256}; remove it to download it again, or correct scorer.sha256 if you "
+            f"trust this file"
         )
     return actual_sha256
 
@@ -170,16 +173,16 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
         _ = checkpoint["config"]["arch"]["args"]["model_type"], checkpoint["state_dict"].items
     except Exception as error:
         raise UsageError(
-            f"{str(path)!r} is no Detoxify checkpoint that can be loaded without running code "
+            f"{str(path)!r} is not a Detoxify checkpoint that can be loaded without running code "
             f"from it ({str(error).splitlines()[0][:120]}); give one with config and state_dict"
         ) from error
     if "toxicity" not in classes:
-        raise HallmarkError(f"the checkpoint {str(path)!r} has no class for toxicity; use another")
+        raise HallmarkError(f"the checkpoint {str(path)!r} has no toxicity class; use another")
     return checkpoint
 
 
 def _head_names(checkpoint: dict[str, Any]) -> list[str]:
-    """The network's first columns by name; behind them it may have some without."""
+    """Return the names of the network's first columns; further columns may have no name."""
     return [
         _HEAD_BY_CLASS_NAME.get(name, name)
         for name in checkpoint["config"]["dataset"]["args"]["classes"]
@@ -193,8 +196,8 @@ def _build_model_and_tokenizer(
 
     arguments = dict(checkpoint["config"]["arch"]["args"])
     if base_folder is not None:
-        # Detoxify reads the config by ``model_type`` even when it is given a folder, and takes
-        # the number of classes from there only; a folder as ``model_type`` serves both offline.
+        # Detoxify reads the config and the number of classes by `model_type` even if it is given
+        # a folder, so the folder is passed as `model_type`.
         base_model_digest(base_folder)
         arguments["model_type"] = str(base_folder)
     try:
@@ -205,10 +208,10 @@ def _build_model_and_tokenizer(
     except Exception as error:
         raise HallmarkError(
             f"the base model {arguments['model_type']!r} of the checkpoint {str(path)!r} could not "
-            f"be opened ({str(error).splitlines()[0][:200]}); give a folder with its config.json "
-            f"and tokenizer in scorer.base_model_folder"
+            f"be opened ({str(error).splitlines()[0][:200]}); set scorer.base_model_folder to a "
+            f"folder with its config.json and tokenizer"
         ) from error
-    # transformers fills in what is missing with random numbers; a scorer must not.
+    # transformers initialises missing weights at random, which would give random scores.
     weights = checkpoint["state_dict"]
     model_state = model.state_dict().items()
     mismatched_names = [
@@ -218,9 +221,8 @@ def _build_model_and_tokenizer(
     ]
     if mismatched_names:
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its "
-            f"model, among them "
-            f"{mismatched_names[0]!r}; it is damaged or belongs to another base model"
+            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its model, "
+            f"among them {mismatched_names[0]!r}; it is damaged or belongs to another base model"
         )
     return model, tokenizer
 

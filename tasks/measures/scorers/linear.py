@@ -1,4 +1,4 @@
-"""alt-profanity-check, a linear model inside its wheel, as a scorer."""
+"""Score toxicity with alt-profanity-check, a linear model shipped in its wheel."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
 class LinearScorer(Scorer):
-    """Word counts into a calibrated linear SVM. It has one head."""
+    """A calibrated linear SVM over word counts, with the toxicity head only."""
 
     heads = ("toxicity",)
 
     def __init__(self) -> None:
         self.name, self.digest = linear_scorer_name(), linear_scorer_digest()
-        with warnings.catch_warnings():  # saved with an older scikit-learn, which it tells
+        with warnings.catch_warnings():  # The model was saved with an older scikit-learn.
             warnings.simplefilter("ignore")
-            # Unpickles the model of its own wheel at import: installed code, like the library.
+            # The import unpickles a model from the wheel, which is trusted like installed code.
             from profanity_check.profanity_check import model, vectorizer
         self._model, self._vectorizer = model, vectorizer
 
@@ -47,15 +47,13 @@ class LinearScorer(Scorer):
 
 @cache
 def linear_scorer_name() -> str:
-    return (
-        f"alt-profanity-check "
-        f"{read_library_versions(['alt-profanity-check'])['alt-profanity-check']}"
-    )
+    library = "alt-profanity-check"
+    return f"{library} {read_library_versions([library])[library]}"
 
 
 @cache
 def linear_scorer_digest() -> str:
-    spec = importlib.util.find_spec("profanity_check")  # finds the package without running it
+    spec = importlib.util.find_spec("profanity_check")  # Does not import the package.
     if spec is None or spec.origin is None:
         raise HallmarkError(
             "the scorer alt-profanity-check is not installed; install alt-profanity-check or "

@@ -1,4 +1,4 @@
-"""Transformers as scorers: a network kept busy, over distinct windows in batches of like length."""
+"""Score texts with transformers: split into windows, and batch windows of similar length."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hallmark.tasks.measures.scorers.base import Scorer
 
 
 class TransformerScorer(Scorer):
-    """A classifier of texts. Long ones are read in windows that overlap by a quarter."""
+    """A scorer that runs a sequence classifier; long texts are split into overlapping windows."""
 
-    _score_columns: list[int]  # of what it gives, in ``columns``
+    _score_columns: list[int]  # Columns of `columns` that the network fills.
 
     def _attach_network(
         self,
@@ -34,21 +34,35 @@ class TransformerScorer(Scorer):
         batch_tokens: int | None,
         torch_dtype: Any,
     ) -> None:
-        """Take a network into use; ``window`` and ``budget`` in tokens."""
+        """Move a network to its device and choose how to batch.
+
+        Args:
+            model: Sequence classifier of transformers.
+            tokenizer: Its tokenizer.
+            device: Name of the device.
+            window_tokens: Maximum number of tokens per window; the network's own limit may be
+                lower.
+            batch_tokens: Maximum number of tokens per batch, padding included; None chooses by
+                device.
+            torch_dtype: Number format of weights and arithmetic.
+
+        Raises:
+            HallmarkError: A weight is NaN or infinite.
+        """
         device = resolve_torch_device(device)
-        # A processor is as fast with 512 tokens as with 8,192; the smaller a batch, the less of it
-        # is padding. A GPU needs many to be busy.
+        # A CPU is as fast with 512 tokens as with 8,192, and small batches need less padding. A
+        # GPU needs large batches.
         self.batch_tokens = batch_tokens or (16_384 if device != "cpu" else 1024)
-        # In float32 first: in bf16 every batch differs from every other by rounding.
+        # Batching is chosen in float32: in bf16, rounding makes all batches differ.
         self._model, self._tokenizer = model.eval().to(device).float(), tokenizer
         for name, weights in self._model.named_parameters():
             if not weights.isfinite().all():
                 raise HallmarkError(
-                    f"the scorer {self.name} has weights that are not numbers (NaN or infinite), "
-                    f"among them {name}: it is damaged; use another scorer"
+                    f"the scorer {self.name} is damaged: it has NaN or infinite weights, among "
+                    f"them {name}; use another scorer"
                 )
         max_positions = getattr(model.config, "max_position_embeddings", 512)
-        # RoBERTa-like models keep two positions for themselves.
+        # RoBERTa-like models reserve two positions.
         max_positions -= 2 if "roberta" in model.config.model_type else 0
         self._max_window_tokens = min(window_tokens, max_positions)
         vocab_size = getattr(model.config, "vocab_size", len(tokenizer))
@@ -68,7 +82,7 @@ class TransformerScorer(Scorer):
             return choose_batching(
                 lambda rows: [*self._compute_logits([*map(tuple, rows)])], sample
             )
-        except Exception:  # it cannot read a single row: each text will fail with its own error
+        except Exception:  # The network fails on single rows: each text will report its own error.
             return "any length"
 
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
@@ -83,13 +97,13 @@ class TransformerScorer(Scorer):
                 if score_row is not None:
                     window_scores[window_index, self._score_columns] = score_row
         if not self.failure_reason and np.isnan(window_scores[:, self._score_columns]).any():
-            self.failure_reason = "the network gives no number"
+            self.failure_reason = "the network returned NaN or infinity"
         return self._aggregate_window_scores(
             window_scores[window_indices], text_indices, len(texts)
         )
 
     def _batch_windows(self, window_lengths: np.ndarray) -> Iterator[np.ndarray]:
-        """Which windows go together, of those that can be read together."""
+        """Yield the windows of each batch, (b,) indices; all windows of a batch can share it."""
         for group in map(np.array, group_batchable_rows(window_lengths.tolist(), self._batching)):
             yield from (
                 group[batch] for batch in batch_by_length(window_lengths[group], self.batch_tokens)
@@ -97,20 +111,32 @@ class TransformerScorer(Scorer):
 
     @abstractmethod
     def _logits_to_scores(self, logits: Any) -> Any:
-        """Of the network's logits, (windows, its columns), those of ``_places``."""
+        """Convert logits, (windows, labels), to scores, (windows, `_score_columns`)."""
 
     @abstractmethod
     def _aggregate_window_scores(
         self, window_scores: np.ndarray, text_indices: list[int], text_count: int
     ) -> np.ndarray:
-        """Scores of ``count`` texts, (count, columns), from those of their windows, (windows,
-        columns), NaN where one failed, and the number of the text that each is of."""
+        """Combine the scores of windows into scores of texts.
+
+        Args:
+            window_scores: (windows, columns), NaN where a window failed.
+            text_indices: The text to which each window belongs.
+            text_count: Number of texts.
+
+        Returns:
+            (text_count, columns) float32.
+        """
 
     def _split_into_distinct_windows(
         self, texts: list[str]
     ) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
-        """Distinct windows of token ids that overlap by a quarter; the number of a window in them,
-        and the text it is of, for each window of the texts."""
+        """Split texts into windows of token ids that overlap by a quarter.
+
+        Returns:
+            The distinct windows; then, for each window of each text, its index among the distinct
+                windows and the index of its text.
+        """
         index_by_window: dict[tuple[int, ...], int] = {}
         window_indices, text_indices = [], []
         for text_index, windows in enumerate(
@@ -139,12 +165,12 @@ class TransformerScorer(Scorer):
         return windows
 
     def _score_windows(self, windows: list[tuple[int, ...]]) -> np.ndarray:
-        """Scores of windows, (n, places) float32; NaN where the network gives no number."""
+        """Return the scores of windows, (n, `_score_columns`) float32; NaN if not finite."""
         scores = self._logits_to_scores(self._compute_logits(windows)).cpu().numpy()
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def _compute_logits(self, windows: list[tuple[int, ...]]) -> Any:
-        """Logits of windows, (n, labels) float32."""
+        """Return the logits of windows, (n, labels) float32."""
         import torch
 
         lengths = np.array([len(window) for window in windows])
@@ -159,8 +185,16 @@ class TransformerScorer(Scorer):
 
 
 def batch_by_length(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Which windows go together: of like length, so that little is padded, and at most ``budget``
-    tokens, the padding counted, or one window. lengths: (n,), all above 0."""
+    """Yield batches of windows of similar length, so that little padding is needed.
+
+    Args:
+        lengths: (n,) tokens per window, all above 0.
+        max_tokens: Maximum number of tokens per batch, padding included; a batch has at least one
+            window, however long.
+
+    Returns:
+        Indices of the windows of each batch.
+    """
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):

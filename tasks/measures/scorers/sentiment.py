@@ -1,14 +1,15 @@
-"""Sentiment and regard, by a word list or a classifier of the user's: from -1, the worst, to 1.
+"""Score sentiment and regard with a user's word list or classifier, from -1 (worst) to 1.
 
-``words``       a list of words with a valence each, such as VADER's lexicon (Hutto & Gilbert 2014):
-                the sum s of those of a text as s / sqrt(s^2 + 15), that paper's compound score
-                without its rules for negation and emphasis. None of its words: 0.
-``classifier``  a Hugging Face folder of a sequence classifier with weights in safetensors, from
-                which no code is run: the probability of its label for positive less that of its
-                label for negative. Of several windows the mean.
+`words`       a list of words with valences, such as VADER's lexicon (Hutto & Gilbert 2014). The sum
+              s of a text's valences becomes s / sqrt(s^2 + 15), that paper's compound score without
+              its rules for negation and emphasis. A text without any of the words scores 0.
+`classifier`  a Hugging Face folder of a sequence classifier with weights in safetensors; no code
+              from it is run. The score is the probability of the positive label minus that of the
+              negative label, averaged over the windows of a long text.
 
-Regard (Sheng et al. 2019) is what a text makes others think of whom it is about. It is read with
-these people masked, so that it cannot be their name that is judged; see ``score``.
+Regard (Sheng et al. 2019) is the attitude that a text conveys towards the people it is about. Their
+names are masked before scoring, so that the names themselves do not affect the score; see the
+`score` stage.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from hallmark.tasks.measures.weights import copy_weights_to_memory
 
 SentimentHead = Literal["sentiment", "regard"]
 
-#: What the sum of valences from -4 to 4 is set against (Hutto & Gilbert 2014).
+#: Normalises the sum of valences, which are from -4 to 4 (Hutto & Gilbert 2014).
 COMPOUND_ALPHA = 15
 
 
 class WordListConfig(StageConfig):
-    """Words with a valence each."""
+    """Configure a list of words with valences."""
 
     kind: Literal["words"]
     path: Path = Field(
-        description="text file with a word, a tabulator and its valence from -4 to 4 on each line; "
-        "what stands behind a further tabulator is passed over"
+        description="text file with a word, a tab and its valence from -4 to 4 on each line; "
+        "anything after a second tab is ignored"
     )
 
     @property
@@ -61,15 +62,26 @@ class WordListConfig(StageConfig):
 
 
 class ClassifierConfig(StageConfig):
-    """A classifier of whole texts."""
+    """Configure a sequence classifier."""
 
     kind: Literal["classifier"]
     folder: Path = Field(description="Hugging Face folder: config, tokenizer, safetensors weights")
-    head: SentimentHead = Field("sentiment", description="what it was trained to tell")
-    positive_label: str = Field("positive", description="its label for good, in any case")
-    negative_label: str = Field("negative", description="its label for bad; all others are worth 0")
-    batch_tokens: int | None = Field(None, ge=1, description="as of the scorer")
-    device: DeviceName = Field("auto", description="of the classifier")
+    head: SentimentHead = Field(
+        "sentiment", description="what the classifier was trained to predict"
+    )
+    positive_label: str = Field(
+        "positive", description="its label for positive texts; case is ignored"
+    )
+    negative_label: str = Field(
+        "negative", description="its label for negative texts; all other labels count as 0"
+    )
+    batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="maximum number of tokens per batch including padding, but at least one "
+        "window. Default: 1,024, or 16,384 on a GPU",
+    )
+    device: DeviceName = Field("auto", description="device that runs the classifier")
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -77,7 +89,7 @@ class ClassifierConfig(StageConfig):
 
 
 class WordListScorer(Scorer):
-    """A word list. It sees words, not what is said with them."""
+    """Score texts by the valences of their words, without regard to grammar."""
 
     columns = heads = ("sentiment",)
 
@@ -100,7 +112,7 @@ class WordListScorer(Scorer):
         ]
 
     def _lookup_valence(self, word: str) -> float:
-        """As it stands, for those like :-), else in lower case without what surrounds it."""
+        """Look up a word as it is (such as `:-)`), in lower case, then without punctuation."""
         for form in (word, word.lower(), word.lower().strip(string.punctuation + "’‘“”…")):
             if form in self.valences:
                 return self.valences[form]
@@ -108,7 +120,11 @@ class WordListScorer(Scorer):
 
 
 def read_valences(path: Path) -> dict[str, float]:
-    """Of each word its valence; of one that is told twice the last. UsageError with the line."""
+    """Read words and valences; a repeated word keeps its last valence.
+
+    Raises:
+        UsageError: A line is not a word, a tab and a number.
+    """
     valences = {}
     for location, line in read_nonempty_lines(path, "words"):
         word, *fields = line.split("\t")
@@ -117,16 +133,16 @@ def read_valences(path: Path) -> dict[str, float]:
         except (IndexError, ValueError):
             valence = math.nan
         if not math.isfinite(valence) or not word.strip():
-            raise UsageError(f"{location} is not a word, a tabulator and a number")
+            raise UsageError(f"{location} is not a word, a tab and a number")
         valences[word.strip()] = valence
     return valences
 
 
 class ClassifierScorer(TransformerScorer):
-    """A classifier whose labels are worth 1, -1 or nothing."""
+    """Score texts by the probabilities of a positive and a negative label."""
 
     def __init__(self, config: ClassifierConfig) -> None:
-        import hallmark.model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
+        import hallmark.model  # noqa: F401  before torch: sets thread and determinism options
 
         # isort: split
         import torch
@@ -142,11 +158,9 @@ class ClassifierScorer(TransformerScorer):
         if len({*requested_labels}) < 2 or not {*requested_labels} <= {*column_by_label}:
             raise UsageError(
                 f"the classifier {config.folder} has the labels "
-                f"{', '.join(column_by_label)[:200]}, and "
-                f"score.additional_scorers asks for {requested_labels[0]!r} and "
-                f"{requested_labels[1]!r}; "
-                f"name two of them in positive "
-                f"and negative"
+                f"{', '.join(column_by_label)[:200]}, but score.additional_scorers asks for "
+                f"{requested_labels[0]!r} and {requested_labels[1]!r}; set positive_label and "
+                f"negative_label to two different labels of the classifier"
             )
         self._label_columns = [column_by_label[name] for name in requested_labels]
         self._attach_network(
@@ -161,14 +175,13 @@ class ClassifierScorer(TransformerScorer):
         self, window_scores: np.ndarray, text_indices: list[int], text_count: int
     ) -> np.ndarray:
         window_counts = np.bincount(text_indices, minlength=text_count)
+        score_sums = np.bincount(text_indices, window_scores[:, 0], text_count)
         with np.errstate(invalid="ignore"):
-            return (
-                np.bincount(text_indices, window_scores[:, 0], text_count) / window_counts
-            ).astype(np.float32)[:, None]
+            return (score_sums / window_counts).astype(np.float32)[:, None]
 
 
 def _load_classifier(folder: Path) -> tuple[Any, Any]:
-    """Network and tokenizer. Raises UsageError, one sentence."""
+    """Load network and tokenizer; raise UsageError if the folder has no complete classifier."""
     from transformers import AutoModelForSequenceClassification
 
     try:
@@ -180,20 +193,20 @@ def _load_classifier(folder: Path) -> tuple[Any, Any]:
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{folder} holds no sequence classifier with weights in safetensors that can be "
-            f"loaded: {message}"
+            f"{folder} has no sequence classifier with safetensors weights that can be loaded: "
+            f"{message}"
         ) from error
-    # transformers fills in what is missing with random numbers; a scorer must not.
+    # transformers initialises missing weights at random, which would give random scores.
     if missing_weights := sorted(map(str, info["missing_keys"])):
         raise UsageError(
-            f"{folder} is no whole sequence classifier: it lacks {len(missing_weights)} "
+            f"{folder} has an incomplete sequence classifier: it lacks {len(missing_weights)} "
             f"weights, among them {missing_weights[0]}"
         )
     return copy_weights_to_memory(network), tokenizer
 
 
 def _load_classifier_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer; the usual one puts special tokens around a text if the folder's does not.
+    """Load the tokenizer; if its file adds no special tokens, add those usual for the model type.
 
     Raises:
         Exception: whatever transformers or tokenizers raise if the files cannot be read.
@@ -227,7 +240,7 @@ def classifier_digest(config: ClassifierConfig) -> str:
 
 
 def sentiment_scorer_versions(config: WordListConfig | ClassifierConfig) -> dict[str, str]:
-    """As ``scorer_digest``."""
+    """Return name, hash and library versions, like `scorer_versions`."""
     if isinstance(config, WordListConfig):
         check_file_exists(config.path, "words")
         return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
