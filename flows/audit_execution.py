@@ -70,7 +70,7 @@ class ProbeAudits:
     """The audits of several probes, one step of all of them at a time.
 
     So a model is opened once for all probes, and the terminal has one line for each step. A probe
-    that fails is left out of all later steps; the others continue.
+    that fails is skipped in all later steps; the others continue.
 
     Attributes:
         probes: The probes to run.

@@ -1,4 +1,4 @@
-"""Share code between commands: common options, running flows with Prefect, and printing results."""
+"""Run flows from commands: with a Prefect server, a progress display and a summary."""
 
 from __future__ import annotations
 

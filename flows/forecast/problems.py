@@ -45,9 +45,9 @@ def predict_problems(
     configured_size = config.train_tokenizer.vocab_size
     resulting_size = vocabulary_size.value if vocabulary_size.is_exact else expected_vocabulary_size
     if resulting_size is not None and resulting_size < configured_size:
-        verb = "yields" if vocabulary_size.is_exact else "is expected to yield about"
+        verb = "yields only" if vocabulary_size.is_exact else "is expected to yield only about"
         yield ForecastProblem(
-            f"the corpus {verb} only {resulting_size:,.0f} of the {configured_size:,} tokens of "
+            f"the corpus {verb} {resulting_size:,.0f} of the {configured_size:,} tokens of "
             "train_tokenizer.vocab_size; lower that setting or ingest more text"
         )
 

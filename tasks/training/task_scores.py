@@ -516,7 +516,7 @@ BAG_OF_WORDS_VERSION = f"LogisticRegression of scikit-learn {version('scikit-lea
 def predict_most_frequent_labels(
     train_texts: Sequence[tuple[Sequence[str], Sequence[str]]], test_texts: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Predict each word's most frequent label in training, or, if unknown, that of all words."""
+    """Predict each word's most frequent training label, or, if unknown, that of all words."""
     counts_by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
     overall_counts: Counter[str] = Counter()
     for words, labels in train_texts:

@@ -44,7 +44,7 @@ SLICE = (
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
         (["run", "nonsense"], 2, "there is no config 'nonsense'"),
         (["run", "missing.toml"], 2, "missing.toml: the file cannot be read"),
@@ -99,17 +99,17 @@ SLICE = (
         (["serve", "smoke"], 1, "prefect server start"),
     ],
 )
-def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, words, monkeypatch):
+def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, expected, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     done = hallmark(*arguments, code=code)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("hallmark: ")
-    assert words in last
+    assert expected in last
     assert not list((hallmark.store).glob("artifacts/*/*"))
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "expected"),
     [
         ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
         ("checkpoint/zzz", "has no checkpoint 'checkpoint/zzz'"),
@@ -118,7 +118,7 @@ def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, words, mo
         ("latest@all", "has trained a model yet; train one, or"),
     ],
 )
-def test_a_missing_checkpoint_is_reported(hallmark, name, words):
+def test_a_missing_checkpoint_is_reported(hallmark, name, expected):
     """Neither in the store nor without a store; a mistyped name does not create one."""
     nothing = (
         f"there is no checkpoint '{name.removesuffix('@all')}': it is not a folder, and there is"
@@ -128,11 +128,11 @@ def test_a_missing_checkpoint_is_reported(hallmark, name, words):
             assert nothing in hallmark(*command, code=2).stderr
             assert not hallmark.store.exists()
     hallmark.store.mkdir()
-    assert words in hallmark("audit", name, code=2).stderr
+    assert expected in hallmark("audit", name, code=2).stderr
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("name = ", "is not valid TOML"),
         (f"a = {'[' * 50_000}", "is nested too deeply"),
@@ -140,11 +140,11 @@ def test_a_missing_checkpoint_is_reported(hallmark, name, words):
         ('name = "x"\nunknown = 1\n[ingest]\n', "unknown: there is no such key"),
     ],
 )
-def test_a_broken_config_file_is_reported(hallmark, tmp_path, text, words):
+def test_a_broken_config_file_is_reported(hallmark, tmp_path, text, expected):
     (tmp_path / "my.toml").write_text(text)
     done = hallmark("run", str(tmp_path / "my.toml"), code=2)
     assert f"config {tmp_path}/my.toml" in done.stderr
-    assert words in done.stderr
+    assert expected in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_a_damaged_newest_run_is_named_or_skipped_with_a_warning(hallmark):
         assert last.startswith("hallmark: run 20990101-000000-aaaa is damaged: its run.json in ")
         assert last.endswith("remove that folder (no artifact is lost) and run again")
     for command in (["batch", "--step", "1"], ["audit", "latest"], ["replay"]):
-        told, last = hallmark(*command, code=2).stderr.splitlines()
-        assert told.startswith("skipped: run 20990101-000000-aaaa is damaged: ")
+        message, last = hallmark(*command, code=2).stderr.splitlines()
+        assert message.startswith("skipped: run 20990101-000000-aaaa is damaged: ")
         assert re.search("has the stage (pretrain|ingest) yet|has trained a model yet", last)
 
 
@@ -422,9 +422,11 @@ def test_names_from_user_files_cannot_change_the_terminal():
     report = dict.fromkeys(
         ("evidence_table", "artifact", "is_overlap_unknown", "min_span_tokens")
     ) | {"finding": finding}
-    said = render_finding_trace(report | {"checkpoint": "m\x07", "row_count": 0, "worst_rows": []})
-    assert "\x1b" not in said and "\x07" not in said
-    assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
+    output = render_finding_trace(
+        report | {"checkpoint": "m\x07", "row_count": 0, "worst_rows": []}
+    )
+    assert "\x1b" not in output and "\x07" not in output
+    assert "bbq.accuracy[category=‹U+001B›[31mAge]" in output and "‹U+0007›" in output
 
 
 def test_settings_are_printed_as_toml_or_json(hallmark):

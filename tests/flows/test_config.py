@@ -54,13 +54,14 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
-    from hallmark.flows import finetuning, pipeline  # noqa: F401
+    from hallmark.flows.flow_registry import register_all_stages
     from hallmark.flows.study_config import StudyConfig
     from hallmark.tasks.audits.catalogue import REQUEST_STAGES
     from hallmark.tasks.contract import STAGES
 
+    register_all_stages()
     sections = set(Config.model_fields) - set(ROOT_KEYS)
-    ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
+    ours = {name for name, stage in STAGES.items() if stage.body.__module__.startswith("hallmark.")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {"capability_baselines"}  # has some of those of audit_capability
     ours -= {f"build_requests_{name}" for name in REQUEST_STAGES}  # have those of their audits
@@ -120,7 +121,7 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "expected"),
     [
         (["pretrain.train.objective=mlm"], "set both to the same"),
         (
@@ -130,8 +131,8 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
         (["pretrain.model.architecture=encoder"], "causal needs the architecture decoder"),
     ],
 )
-def test_an_objective_needs_its_tokens_and_its_architecture(overrides, words):
-    with pytest.raises(UsageError, match=words):
+def test_an_objective_needs_its_tokens_and_its_architecture(overrides, expected):
+    with pytest.raises(UsageError, match=expected):
         load_config("smoke", overrides)
 
 
@@ -175,9 +176,9 @@ def test_a_preferred_source_must_exist(tmp_path):
         wrong = f'{section}.preferred_sources=["town", "documentation/pref"]'
         with pytest.raises(UsageError) as refused:
             resolve_flow_arguments("demo", [wrong], **there)
-        told = str(refused.value)
-        assert f"{section}.preferred_sources: there is no source 'documentation/pref'" in told
-        assert "choose from: documentation, documentation/networkx" in told
+        message = str(refused.value)
+        assert f"{section}.preferred_sources: there is no source 'documentation/pref'" in message
+        assert "choose from: documentation, documentation/networkx" in message
         recorded = load_config("demo", [wrong]).model_dump(mode="json")
         assert resolve_flow_arguments(recorded, [], **there).config == load_config(recorded)
 
@@ -194,7 +195,7 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
 
 
 @pytest.mark.parametrize(
-    ("until", "overrides", "words"),
+    ("until", "overrides", "expected"),
     [
         ("cut_repeats", ["find_repeats.enabled=false"], r"set find_repeats\.enabled=true"),
         ("cut_toxic", [], r"set find_toxic_spans\.enabled=true"),
@@ -208,8 +209,8 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
         ("trace", [], "every audit has its own"),
     ],
 )
-def test_a_run_cannot_stop_after_a_skipped_stage(tmp_path, until, overrides, words):
-    with pytest.raises(UsageError, match=words):
+def test_a_run_cannot_stop_after_a_skipped_stage(tmp_path, until, overrides, expected):
+    with pytest.raises(UsageError, match=expected):
         resolve_flow_arguments("smoke", overrides, until, store=str(tmp_path))
 
 

@@ -13,7 +13,7 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "expected"),
     [
         (
             "select.rules=5",
@@ -54,29 +54,29 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         ("select.rules.dialects.any_of=['a']", "list<item: string>: rules do not apply to lists"),
     ],
 )
-def test_a_wrong_value_is_reported_with_its_key_and_expected_type(overrides, words):
+def test_a_wrong_value_is_reported_with_its_key_and_expected_type(overrides, expected):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [overrides])
-    assert words in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         (f'name = "x"\n{SOURCES}workers = 3\n', "ingest.sources.0.workers: there is no such key "),
         (f'name = "x"\n{SOURCES}[pack]\nstore = "mine"\n', "pack.store: there is no such key "),
         (f'[pack]\nname = "x"\n{SOURCES}', "name: is missing; "),
     ],
 )
-def test_a_root_key_inside_a_table_is_reported_with_its_place(tmp_path, text, words):
+def test_a_root_key_inside_a_table_is_reported_with_its_place(tmp_path, text, expected):
     (tmp_path / "my.toml").write_text(text)
     with pytest.raises(UsageError, match=r"above the first \[table\]") as error:
         load_config(str(tmp_path / "my.toml"))
-    assert words in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "expected"),
     [
         ("pretrain.train.step=5", "train.step: there is no such key (did you mean steps?)"),
         ("pretrian={}", "pretrian: there is no such key (did you mean pretrain?)"),
@@ -88,10 +88,10 @@ def test_a_root_key_inside_a_table_is_reported_with_its_place(tmp_path, text, wo
         ("redact_spans.xyzzy=1", "redact_spans.xyzzy: there is no such key"),
     ],
 )
-def test_a_mistyped_key_is_reported_with_a_suggestion(override, words):
+def test_a_mistyped_key_is_reported_with_a_suggestion(override, expected):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [override])
-    assert str(error.value).endswith(words)
+    assert str(error.value).endswith(expected)
 
 
 def keys(tree, path=()):

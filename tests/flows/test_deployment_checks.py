@@ -216,13 +216,13 @@ def test_an_override_that_leads_outside_is_refused(place, setting):
             given = override.replace("OUT", str(folder))
             with pytest.raises(UsageError) as error:
                 resolve_flow_arguments("my.toml", [given])
-            said = str(error.value)
+            output = str(error.value)
             assert (
-                said.startswith(f"{setting}: ")
-                and "--allowed-root PATH" in said
-                and "\n" not in said
+                output.startswith(f"{setting}: ")
+                and "--allowed-root PATH" in output
+                and "\n" not in output
             )
-            assert str(place / "home") in said
+            assert str(place / "home") in output
     assert not (outside / "store").exists() and not (place / "home" / "store").exists()
 
 
@@ -316,11 +316,11 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "expected"),
     [
         (
             {"checkpont": "x"},
-            "no parameter 'checkpont' (did you mean checkpoint?); it takes "
+            "no parameter 'checkpont' (did you mean checkpoint?); its parameters are "
             "checkpoint, only, config",
         ),
         (
@@ -334,10 +334,10 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
         ({"checkpoint": "x", "config": [1]}, "config: "),
     ],
 )
-def test_wrong_parameters_are_reported_in_one_sentence(parameters, said):
+def test_wrong_parameters_are_reported_in_one_sentence(parameters, expected):
     with pytest.raises(UsageError) as error:
         check_request_parameters("f", flow, parameters)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert expected in str(error.value) and "\n" not in str(error.value)
 
 
 def test_correct_parameters_are_accepted():

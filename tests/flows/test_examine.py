@@ -50,7 +50,7 @@ def test_failures_are_recorded_but_usage_errors_are_raised(caplog):
     assert failed == {"bias": "the model gives no number"}
     assert "bias failed: " in caplog.text
     with pytest.raises(UsageError), capture_failure(failed, "toxicity"):
-        raise UsageError("prompts.jsonl, line 2 has no text in 'prompt'")
+        raise UsageError("prompts.jsonl, line 2 must have text in 'prompt', not 7")
     with pytest.raises(ValueError, match="a mistake of ours"), capture_failure(failed, "toxicity"):
         raise ValueError("a mistake of ours")
     assert [*failed] == ["bias"]

@@ -66,9 +66,9 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(training_costs, "TRIAL_SECONDS", 1.5)
 
 
-def texts(count, words, seed=0):
+def texts(count, word_count, seed=0):
     source = random.Random(seed)
-    return [f"Text {i}. " + " ".join(source.choices(WORDS, k=words)) for i in range(count)]
+    return [f"Text {i}. " + " ".join(source.choices(WORDS, k=word_count)) for i in range(count)]
 
 
 def config_of(folder: Path, rows: list[str], more: str = "") -> str:
@@ -127,7 +127,7 @@ FILES = {
         "audit_membership.reference_model_folder: there is no",
     ),
     "score.additional_scorers": ('[{kind="words", path="none.txt"}]', "there is no file"),
-    "audit_bias.pairs": ("pairs.jsonl", "pairs.jsonl, line 1 has no text in"),
+    "audit_bias.pairs": ("pairs.jsonl", "pairs.jsonl, line 1 must have text in"),
     "audit_toxicity.labelled_texts": ("labelled.jsonl", "labels all texts toxic"),
 }
 
@@ -138,7 +138,7 @@ def test_files_of_audits_are_checked_before_the_training(absent, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     Path("pairs.jsonl").write_text('{"stereo": ""}\n')
     Path("labelled.jsonl").write_text('{"text": "Words", "label": 1}\n')
-    value, said = FILES[setting]
+    value, expected = FILES[setting]
     config = config_of(tmp_path, texts(60, 60), "[train_tokenizer]\nvocab_size = 300\n")
     override = f"{setting}={value}"
     try:
@@ -146,13 +146,13 @@ def test_files_of_audits_are_checked_before_the_training(absent, tmp_path, monke
         failing = [warning["message"] for warning in warnings if warning["is_certain"]]
     except UsageError as error:
         failing = [str(error)]
-    assert any(said in why for why in failing), failing
+    assert any(expected in why for why in failing), failing
     assert not forecast_run(config, [override], last_stage="pack")["will_fail"]
     assert not absent.exists()
 
     started = []
     monkeypatch.setattr("hallmark.flows.training.pretrain", lambda **inputs: started.append(inputs))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected):
         pipeline.fn(config, [override])
     assert not started
 
@@ -229,9 +229,9 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
         options += ["--set=plant_canaries.enabled=true", "--set=split.validation_share=1e-9"]
         cli.main(["run", config, "--dry-run", *options])
     assert ended.value.code == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     fails = next(
-        line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant_canaries")
+        line for line in output.splitlines() if line.startswith("WILL FAIL: stage plant_canaries")
     )
     for words in (
         "only 0 training",
@@ -243,8 +243,8 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     ):
         assert words in fails
     # Later failures are reported, too.
-    assert "WILL FAIL: the split 'validation' is empty" in said
-    assert "fewer than a batch of 32" in said and "train_tokenizer.vocab_size" in said
+    assert "WILL FAIL: the split 'validation' is empty" in output
+    assert "fewer than a batch of 32" in output and "train_tokenizer.vocab_size" in output
     assert not absent.exists()
 
 
@@ -422,20 +422,20 @@ def test_an_incomplete_total_time_is_a_minimum_and_names_missing_stages():
         "time_basis": "measured",
     }
     audit = row | {"label": "audit_bias", "seconds": None, "time_basis": ""}
-    said = _render_stages(
+    output = _render_stages(
         {
             "stages": [row, audit],
             "seconds": {"value": 40.0, "stages_without_estimate": ["audit_bias"]},
         }
     )
-    assert said.endswith(
+    assert output.endswith(
         "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; neither "
         "the sample nor an earlier run in this store shows their time"
     )
-    said = _render_stages(
+    output = _render_stages(
         {"stages": [row], "seconds": {"value": 40.0, "stages_without_estimate": []}}
     )
-    assert said.endswith("total time: about 40.0 s\n  measured")
+    assert output.endswith("total time: about 40.0 s\n  measured")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -472,7 +472,7 @@ def test_each_shortage_is_named_with_the_setting_to_change():
     sure = [c.message for c in found if c.is_certain]
     assert [says.split("'")[1] for says in sure] == ["train", "validation"]
     assert any("split.holdout_share" in c.message for c in found if not c.is_certain)
-    assert any("300 tokens of the 4,096" in c.message for c in found)
+    assert any("300 of the 4,096 tokens" in c.message for c in found)
     plenty = {name: Estimate(10_000) for name in names}
     assert not list(predict_problems(config, plenty, Estimate(4096, True), None, runs_audits=True))
     few = plenty | {"train_rows": Estimate(9), "passages": Estimate(39)}

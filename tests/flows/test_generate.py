@@ -166,14 +166,14 @@ def test_a_masked_model_fills_masks(hallmark, folders):
     ids = [0, *parts[0], mask, *parts[1], mask, *parts[2]]
     (scores,) = compute_mask_log_probs(model, [ids], mask)
     assert [m["position"] for m in report["masks"]] == [i for i, t in enumerate(ids) if t == mask]
-    for told, line in zip(report["masks"], scores, strict=True):
+    for mask, line in zip(report["masks"], scores, strict=True):
         best = np.argsort(-line)[:10]
-        assert [found["token_id"] for found in told["candidates"]] == best.tolist()
-        for found in told["candidates"]:
+        assert [found["token_id"] for found in mask["candidates"]] == best.tolist()
+        for found in mask["candidates"]:
             assert found["log_prob"] == pytest.approx(line[found["token_id"]], abs=1e-4)
             assert found["probability"] == pytest.approx(math.exp(found["log_prob"]))
-    said = hallmark("generate", str(folders["encoder"]), prompt).stdout
-    assert "mask 1, token" in said and "mask 2, token" in said and "probability" in said
+    output = hallmark("generate", str(folders["encoder"]), prompt).stdout
+    assert "mask 1, token" in output and "mask 2, token" in output and "probability" in output
 
 
 def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, bert_folder):  # noqa: F811
@@ -185,23 +185,23 @@ def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, ber
     options = {"max_new_tokens": 8, "attention_mask": torch.ones_like(ids), "do_sample": False}
     expected = theirs.generate(ids, **options)[0, ids.shape[1] :].tolist()
     assert [step["token_id"] for step in found["greedy"]["steps"]] == expected
-    (told,) = hallmark.json("generate", str(bert_folder), "The nurse [MASK] late.")["masks"]
+    (mask,) = hallmark.json("generate", str(bert_folder), "The nurse [MASK] late.")["masks"]
     bert = transformers.BertForMaskedLM.from_pretrained(bert_folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_folder)
     read = tokenizer("The nurse [MASK] late.", return_tensors="pt")
     place = read["input_ids"][0].tolist().index(tokenizer.mask_token_id)
     with torch.no_grad():
         log_p = bert(**read).logits[0, place].log_softmax(-1)
-    assert told["position"] == place
+    assert mask["position"] == place
     values, best = log_p.topk(10)
-    assert [one["log_prob"] for one in told["candidates"]] == pytest.approx(
+    assert [one["log_prob"] for one in mask["candidates"]] == pytest.approx(
         values.tolist(), abs=1e-4
     )
-    assert told["candidates"][0]["token_id"] == best[0]
+    assert mask["candidates"][0]["token_id"] == best[0]
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "code", "words"),
+    ("kind", "arguments", "code", "expected"),
     [
         ("decoder", [" \n"], 2, "the prompt is empty; give the beginning of a text"),
         (
@@ -221,10 +221,10 @@ def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, ber
     ],
 )
 def test_unsuitable_prompts_are_refused_in_one_sentence(
-    hallmark, folders, kind, arguments, code, words
+    hallmark, folders, kind, arguments, code, expected
 ):
     error = hallmark("generate", str(folders[kind]), *arguments, code=code).stderr
-    assert words in error and len(error.strip().splitlines()) == 1
+    assert expected in error and len(error.strip().splitlines()) == 1
 
 
 def test_a_checkpoint_is_required(hallmark, tmp_path):
@@ -304,12 +304,12 @@ def test_candidates_inside_redacted_text_are_withheld(hallmark, folders):
 
 
 def test_redacted_reports_contain_no_tokens(hallmark, folders):
-    told = hallmark.json(
+    report = hallmark.json(
         "generate", str(folders["decoder"]), PROMPT, "--redact", "--max-new-tokens", "5"
     )
-    assert told["is_redacted"] and all("steps" not in row for row in told["outputs"])
+    assert report["is_redacted"] and all("steps" not in row for row in report["outputs"])
     plain = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--max-new-tokens", "5")
-    for row, other in zip(told["outputs"], plain["outputs"], strict=True):
+    for row, other in zip(report["outputs"], plain["outputs"], strict=True):
         assert row["log_prob"] == other["log_prob"]
 
 
@@ -321,13 +321,13 @@ def contents(store):
 def test_generating_from_a_run_does_not_change_the_store(smoke):
     before = contents(smoke.store)
     asked = ("generate", smoke.first, "Return the", "--max-new-tokens", "12")
-    said = smoke(*asked).stdout
-    assert said.startswith(f"{smoke.first}@")
-    assert all(f"\n{method} (" in said for method in METHODS)
-    assert said.count("per token") == len(METHODS)
+    output = smoke(*asked).stdout
+    assert output.startswith(f"{smoke.first}@")
+    assert all(f"\n{method} (" in output for method in METHODS)
+    assert output.count("per token") == len(METHODS)
     trained = smoke.json(*asked)  # the same texts again
     for row in trained["outputs"]:
-        assert f"{row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token" in said
+        assert f"{row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token" in output
     # For an untrained model, all words are about equally likely.
     untrained = smoke.json("generate", f"{smoke.first}@0", *asked[2:], "--redact", "--seed", "1")
     assert untrained["checkpoint"] == f"{smoke.first}@0" and untrained["seed"] == 1

@@ -31,10 +31,10 @@ def must_be_hidden(run) -> set[str]:
     """Return secrets, and model and planted texts without a harmless score."""
     plants = run["plant_canaries"]["canaries"].read(["secret", "text"]).to_pydict()
     found = {*plants["secret"], *plants["text"]}
-    told = run["audit_capability"]["samples"].read(["continuation"])
-    found.update(told["continuation"].to_pylist())
+    samples = run["audit_capability"]["samples"].read(["continuation"])
+    found.update(samples["continuation"].to_pylist())
     for stage, table, text, score in (
-        ("audit_toxicity", "values", "continuation", "score"),
+        ("audit_toxicity", "values", "continuation", "toxicity"),
         ("score_samples", "samples", "text", "toxicity"),
     ):
         rows = run[stage][table].read([text, score]).to_pylist()

@@ -179,8 +179,8 @@ def test_every_finding_has_rows(smoke, monkeypatch):
         "group_toxicity_probability",
     ):  # the peoples of the town
         rows = (f for f in findings if f["metric"] == metric and not f["control"])
-        told = (tags for tags in map(parse_tags, rows) if "mentioned_group" not in tags)
-        about = {tags.get("category", tags.get("prompt_subset")) for tags in told}
+        other_tags = (tags for tags in map(parse_tags, rows) if "mentioned_group" not in tags)
+        about = {tags.get("category", tags.get("prompt_subset")) for tags in other_tags}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
         if not finding["evidence_table"]:
@@ -200,7 +200,7 @@ def test_passages_held_back_for_planting_do_not_count_as_removed(smoke, monkeypa
     assert held > 0
     reasons = run["removal_effects"]["removal_rates"].read(["stage", "reason"]).to_pylist()
     assert reasons and not any(row["stage"] == "plant_canaries" for row in reasons)
-    history = run["removal_effects"].manifest["lineage"]["history"]
+    history = run["removal_effects"].manifest["lineage"]["corpus_artifacts"]
     assert [*history][-2:] == ["select_scored", "split"]
     # Other canaries do not change the removals.
     report = smoke.json(
@@ -256,18 +256,29 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     )
 
 
+def read_python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / page).read_text(), re.DOTALL)
+
+
 def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    notebook_pages = ["docs/audit-sets.md", "docs/store.md"]
+    pages = [
+        path.relative_to(PROJECT_ROOT).as_posix()
+        for path in [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").glob("*.md"))]
+        if "```python" in path.read_text()
+    ]
+    assert pages == notebook_pages
+    (rating_block,), notebook_blocks = map(read_python_blocks, notebook_pages)
+    assert len(notebook_blocks) == 2
     notebook: dict[str, object] = {}
-    for block in blocks[:2]:
+    for block in notebook_blocks:
         exec(block.replace("latest", smoke.first), notebook)
     (tmp_path / "claims.txt").write_text("They say that\nIt is known that\n")
     asked = ["--only", "misuse", "--set", f"audit_misuse.prompts=['{tmp_path}/claims.txt']"]
     run = smoke.json("audit", f"{smoke.first}@40", *asked)["run"]
-    exec(blocks[2].replace("latest", run), notebook)
+    exec(rating_block.replace("latest", run), {})
     lines = (tmp_path / "ratings.csv").read_text().splitlines()
     assert lines[0].endswith("prompt,continuation") and "They say that" in lines[1]
 
@@ -323,8 +334,8 @@ def test_nothing_is_attributed_for_an_external_model(smoke, tmp_path):
         open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder
     )
     run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
-    said = smoke("trace", run, "bias.stereotype_preference", "--attribute", code=2).stderr
-    assert f"the training documents of {folder} are unknown" in said
+    output = smoke("trace", run, "bias.stereotype_preference", "--attribute", code=2).stderr
+    assert f"the training documents of {folder} are unknown" in output
 
 
 def test_an_audit_of_weights_that_are_not_numbers_ends_with_1(smoke, tmp_path):

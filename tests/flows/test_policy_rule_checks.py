@@ -21,7 +21,7 @@ def config_of(**rule):
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "expected"),
     [
         (
             {"audit": "bias", "metric": "stereotype_preference", "slice": "race"},
@@ -126,8 +126,8 @@ def config_of(**rule):
         ),
     ],
 )
-def test_rules_that_the_settings_exclude_are_refused_early(rule, said):
-    with pytest.raises(UsageError, match=said):
+def test_rules_that_the_settings_exclude_are_refused_early(rule, expected):
+    with pytest.raises(UsageError, match=expected):
         check_policy_rules(config_of(**rule))
 
 
@@ -227,7 +227,7 @@ def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  
     hallmark = Hallmark(tmp_path / "store")
     rule = "policy.rules.r={audit='bias', metric='stereotype_preference', "
     rule += "slice='category=rac', lt=0.9}"
-    said = hallmark("audit", str(gpt2_folder), "--only", "bias", "--set", rule, code=2).stderr
-    assert "policy.rules.r.slice: stereotype_preference has no slice 'category=rac'" in said
+    output = hallmark("audit", str(gpt2_folder), "--only", "bias", "--set", rule, code=2).stderr
+    assert "policy.rules.r.slice: stereotype_preference has no slice 'category=rac'" in output
     made = {folder.name for folder in (tmp_path / "store" / "artifacts").iterdir()}
     assert "build_requests_bias" in made and "respond" not in made

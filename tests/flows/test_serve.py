@@ -136,8 +136,8 @@ def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", server)
     refresh_global_settings_context()
     state = audit(checkpoint="latest@0", only=["taste"], return_state=True)
-    told = api.get(f"{server}/flow_runs/{state.state_details.flow_run_id}").json()["state"]
-    assert told["type"] == "FAILED" and "there is no audit 'taste'" in told["message"]
+    message = api.get(f"{server}/flow_runs/{state.state_details.flow_run_id}").json()["state"]
+    assert message["type"] == "FAILED" and "there is no audit 'taste'" in message["message"]
     with pytest.raises(UsageError, match="choose from capability, "):
         state.result()
 
@@ -224,7 +224,7 @@ def test_wrong_parameters_fail_with_their_sentence(served):
         ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
         ({"only": "bias"}, "the parameters of the flow pipeline: only: "),
     ]
-    for parameters, said in wrong:
+    for parameters, output in wrong:
         state = request(**parameters)
         assert (state["type"], state["name"]) == ("FAILED", "Failed"), state
-        assert state["message"].startswith(said) and "\n" not in state["message"]
+        assert state["message"].startswith(output) and "\n" not in state["message"]

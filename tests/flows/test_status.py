@@ -69,11 +69,11 @@ def test_steps_of_audits_are_compared_with_shared_settings(run, monkeypatch):
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
-    import hallmark.tasks.contract.stages
+    import hallmark.tasks.contract.stage_call
 
-    true = hallmark.tasks.contract.stages.read_library_versions
+    true = hallmark.tasks.contract.stage_call.read_library_versions
     monkeypatch.setattr(
-        hallmark.tasks.contract.stages,
+        hallmark.tasks.contract.stage_call,
         "read_library_versions",
         lambda names: true(names) | ({"scipy": "99"} if "scipy" in names else {}),
     )
@@ -85,16 +85,16 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
 
 
 def test_changed_code_is_named_by_its_module(run, monkeypatch):
-    import hallmark.tasks.contract.stages
+    import hallmark.tasks.contract.stage_call
 
-    true = hallmark.tasks.contract.stages.compute_code_digests
+    true = hallmark.tasks.contract.stage_call.compute_code_digests
 
     def changed(*stage):
         return {
             n: "0" if n.endswith(".measures.personal_data") else d for n, d in true(*stage).items()
         }
 
-    monkeypatch.setattr(hallmark.tasks.contract.stages, "compute_code_digests", changed)
+    monkeypatch.setattr(hallmark.tasks.contract.stage_call, "compute_code_digests", changed)
     reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
     assert reasons["redact_spans"] == ["its input find_personal_data is stale"]
@@ -104,7 +104,7 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
 def test_a_run_without_its_process_is_interrupted(run):
     run.record |= {"status": "running", "pid": 2**22 + 1}
     assert run.status == "interrupted"
-    assert "it goes on with: hallmark run smoke" in render_status(build_status_report(run))
+    assert "continue with: hallmark run smoke" in render_status(build_status_report(run))
 
 
 def test_the_command_names_the_store_if_the_default_differs(run, monkeypatch):

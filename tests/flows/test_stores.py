@@ -114,7 +114,7 @@ def test_a_layer_that_the_model_will_lack_is_refused_early(place):
 
 
 @pytest.mark.parametrize(
-    ("earlier", "words"),
+    ("earlier", "expected"),
     [
         (
             "latest",
@@ -126,8 +126,8 @@ def test_a_layer_that_the_model_will_lack_is_refused_early(place):
         ),
     ],
 )
-def test_a_missing_earlier_corpus_is_refused(place, earlier, words):
-    with pytest.raises(UsageError, match=f"^earlier_run '{earlier}': .*{words}") as error:
+def test_a_missing_earlier_corpus_is_refused(place, earlier, expected):
+    with pytest.raises(UsageError, match=f"^earlier_run '{earlier}': .*{expected}") as error:
         resolve_flow_arguments("my.toml", [f"earlier_run='{earlier}'"])
     assert str(error.value).endswith(
         "; to build a first corpus, remove earlier_run from the config"

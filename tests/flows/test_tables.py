@@ -58,11 +58,11 @@ def test_one_stage_can_be_listed(capsys):
     assert list_tables("deduplicate_redacted") == list_tables("deduplicate")
     assert list_tables("toxicity_build_requests") == list_tables("build_requests_toxicity")
     assert list_tables("bbq_respond_untrained") == list_tables("respond_untrained")
-    said = (
+    output = (
         r"no stage 'redact_span' \(did you mean redact_spans\?\); "
         r"choose one of: ingest, .*cut_repeats"
     )
-    with pytest.raises(UsageError, match=said) as error:
+    with pytest.raises(UsageError, match=output) as error:
         list_tables("redact_span")
     assert ", ," not in str(error.value)
     with pytest.raises(UsageError, match="there is no stage ''"):

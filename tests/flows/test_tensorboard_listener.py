@@ -47,9 +47,9 @@ def test_an_unwritable_folder_only_causes_a_warning(tmp_path, caplog):
         TensorBoardListener(tmp_path / "file" / "run"), "TensorBoard's event files", 30
     ) as watch:
         watch(Event("figures", "pretrain", completed=1, metrics={"loss": 1.0}))
-    (told,) = caplog.records
-    assert told.getMessage().startswith("TensorBoard's event files: ")
-    assert told.getMessage().endswith("the run goes on without")
+    (message,) = caplog.records
+    assert message.getMessage().startswith("TensorBoard's event files: ")
+    assert message.getMessage().endswith("the run goes on without")
 
 
 def test_without_tensorboard_the_setting_is_refused_with_the_remedy(monkeypatch, tmp_path):

@@ -84,13 +84,16 @@ def test_a_removed_document_is_absent_and_the_ledger_has_the_reason(run, smoke):
     report = smoke.json("trace", smoke.first, row["doc_id"].hex())
     first, second = report["stages"][:2]
     assert (first["stage"], first["state"], second["stage"]) == ("ingest", "present", "deduplicate")
-    (told,) = second["ledger"]
+    (message,) = second["ledger"]
     assert second["state"] == "absent"
-    assert (told["action"], told["matched_doc_id"]) == ("removed", row["matched_doc_id"].hex())
+    assert (message["action"], message["matched_doc_id"]) == (
+        "removed",
+        row["matched_doc_id"].hex(),
+    )
     assert (report["spans"], report["steps"]) == ([], [])
-    said = smoke("trace", smoke.first, row["doc_id"].hex()).stdout
-    assert "exact duplicate" in said and row["matched_doc_id"].hex() in said
-    assert first["text"].splitlines()[0].strip() in said
+    output = smoke("trace", smoke.first, row["doc_id"].hex()).stdout
+    assert "exact duplicate" in output and row["matched_doc_id"].hex() in output
+    assert first["text"].splitlines()[0].strip() in output
 
 
 def test_a_planted_secret_is_shown_without_redact(run, smoke):
@@ -146,8 +149,8 @@ def test_redact_hides_text_without_a_score(run, smoke):
     ]
     rest = clear.keys() - set(texts)
     assert {name: masked[name] for name in rest} == {name: clear[name] for name in rest}
-    said = smoke(*asked).stdout, smoke(*asked, "--redact").stdout
-    assert [f"prompt={sample['prompt'][:20]}".splitlines()[0] in text for text in said] == [
+    output = smoke(*asked).stdout, smoke(*asked, "--redact").stdout
+    assert [f"prompt={sample['prompt'][:20]}".splitlines()[0] in text for text in output] == [
         True,
         False,
     ]
@@ -191,8 +194,8 @@ def test_redact_hides_parts_of_cut_off_sensitive_text(begin):
     span |= dict.fromkeys(
         ("first_step", "times_read", "run_tokens", "training_index", "sequence"), 1
     )
-    told = sources.describe_document(doc_id, span if begin else None)["text"]
-    assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
+    message = sources.describe_document(doc_id, span if begin else None)["text"]
+    assert "[iban masked]" in message and not set(re.findall(r"\d+", message)) & {*secret.split()}
 
 
 def test_a_run_without_a_packed_corpus_is_reported(session):
@@ -222,8 +225,8 @@ def test_an_invalid_id_is_refused(run, wrong):
 
 
 def test_an_unknown_id_is_reported(run, smoke):
-    said = smoke("trace", smoke.first, "00" * 16, code=2).stderr
-    assert f"no stage of run {run.id} contains a document" in said
+    output = smoke("trace", smoke.first, "00" * 16, code=2).stderr
+    assert f"no stage of run {run.id} contains a document" in output
 
 
 def distinctive(run, least=60):
@@ -290,9 +293,9 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
         ("replay", smoke.first),
         ("run", "smoke", "--start-checkpoint", f"{smoke.first}@0"),
     ):
-        told = copy(*command, code=1).stderr
-        assert f"it needs the document {doc_id}, purged from" in told
-        assert "run the config again to build a corpus without it" in told
+        message = copy(*command, code=1).stderr
+        assert f"it needs the document {doc_id}, purged from" in message
+        assert "run the config again to build a corpus without it" in message
 
 
 def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke):
@@ -322,12 +325,12 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     )
     assert least == run.config.trace.min_span_tokens
     assert all(e["row"]["longest_run_tokens"] < least for e in without)
-    said = smoke("trace", smoke.first, name).stdout
+    output = smoke("trace", smoke.first, name).stdout
     assert (
-        f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in said
+        f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in output
     )
-    assert f", null {report['finding']['null_value']:.4g}, n =" in said
-    assert said.count(f"no {least} consecutive tokens of the model's text occur") == len(without)
+    assert f", null {report['finding']['null_value']:.4g}, n =" in output
+    assert output.count(f"no {least} consecutive tokens of the model's text occur") == len(without)
     assert (
         run["toxicity_trace"]["training_overlap"].row_count
         == run["toxicity_respond"]["responses"].row_count
@@ -339,8 +342,8 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     report = smoke.json("trace", smoke.first, name)
     plants = {r["canary_id"]: r for r in run["plant_canaries"]["canaries"].read().to_pylist()}
     values = run["audit_extraction"]["values"].read().to_pylist()
-    told = ("extractable", "record", 8)
-    wanted = [r for r in values if (r["measure"], r["kind"], r["copies"]) == told]
+    message = ("extractable", "record", 8)
+    wanted = [r for r in values if (r["measure"], r["kind"], r["copies"]) == message]
     assert report["row_count"] == len(wanted)
     leading = [entry["row"]["leading_correct_tokens"] for entry in report["worst_rows"]]
     assert leading == sorted((r["leading_correct_tokens"] for r in wanted), reverse=True)
@@ -355,11 +358,13 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
             rows = [r for r in seen if r["doc_id"].hex() == found["doc_id"]]
             assert found["first_step"] == min((r["first_step"] for r in rows), default=None)
             assert found["times_read"] == max((r["times_read"] for r in rows), default=0)
-    said = smoke("trace", smoke.first, name).stdout
-    assert report["worst_rows"][0]["documents"][0]["doc_id"] in said and "planted/record" in said
+    output = smoke("trace", smoke.first, name).stdout
+    assert (
+        report["worst_rows"][0]["documents"][0]["doc_id"] in output and "planted/record" in output
+    )
     hidden = smoke("trace", smoke.first, name, "--redact").stdout
     secrets = [p["secret"] for p in plants.values() if p["kind"] == "record"]
-    assert any(secret in said for secret in secrets)
+    assert any(secret in output for secret in secrets)
     assert not any(secret in hidden for secret in secrets)
 
 
@@ -407,15 +412,15 @@ def test_held_out_documents_are_not_training_documents(smoke, run):
     report = smoke.json("trace", smoke.first, name)
     splits = {found["split"] for entry in report["worst_rows"] for found in entry["documents"]}
     assert splits == {"validation"} and not report["is_overlap_unknown"]
-    said = smoke("trace", smoke.first, name).stdout
-    assert ", held out (validation), never trained on" in said and "not read yet" not in said
-    said = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
+    output = smoke("trace", smoke.first, name).stdout
+    assert ", held out (validation), never trained on" in output and "not read yet" not in output
+    output = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
     assert (
         "lead only to held-out documents, which were not trained on, so there is nothing to remove"
-        in said
+        in output
     )
-    said = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
-    assert "there is no audit 'nosuch'; choose from capability" in said
+    output = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
+    assert "there is no audit 'nosuch'; choose from capability" in output
 
 
 def test_a_finding_without_rows_is_shown_alone(smoke, run):
@@ -439,10 +444,10 @@ def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
         assert scores == sorted(scores, reverse=True) and 0 < scores[0] <= 1
         for found in entry["attributions"]:
             assert words & {*re.findall(r"\w+", trained[found["doc_id"]].lower())}
-    said = smoke("trace", smoke.first, name, "--attribute").stdout
+    output = smoke("trace", smoke.first, name, "--attribute").stdout
     assert (
-        "attributed documents (estimate)" in said
-        and entries[0]["attributions"][0]["doc_id"] in said
+        "attributed documents (estimate)" in output
+        and entries[0]["attributions"][0]["doc_id"] in output
     )
     assert "attributed" not in smoke("trace", smoke.first, name).stdout
     toxic = "toxicity.toxicity_probability[prompted, draw_count=4]"
@@ -464,7 +469,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("nothing.x", "there is no audit 'nothing'; choose from capability"),
         (".", "is not a finding such as"),
@@ -480,9 +485,9 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ),
     ],
 )
-def test_an_unknown_finding_is_named(smoke, name, said):
+def test_an_unknown_finding_is_named(smoke, name, expected):
     run = "latest" if name.startswith("winobias") else smoke.first
-    assert said in smoke("trace", run, name, code=2).stderr
+    assert expected in smoke("trace", run, name, code=2).stderr
 
 
 def test_the_corpus_of_a_run_consists_of_its_corpus_stages(run):

@@ -32,8 +32,8 @@ def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
-    said = smoke("status").stdout
-    assert f"audit of {report['checkpoint']}" in said and "all stages are up to date" in said
+    output = smoke("status").stdout
+    assert f"audit of {report['checkpoint']}" in output and "all stages are up to date" in output
     # With a setting on the command line; all others come from the run of the checkpoint.
     report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
     assert report["audits"] == ["bias"] and not any(

@@ -69,8 +69,8 @@ def test_differences_are_those_of_pairs(apart, both):
     assert all(d["p_corrected"] >= d["p"] for d in tested if d["p"] is not None)
     assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
     assert rows["associations", "strength_by_trait_share", ""]["differences"] == [None]  # no mean
-    said = apart("compare", *both).stdout
-    assert "difference" in said and "not compared: extraction" in said
+    output = apart("compare", *both).stdout
+    assert "difference" in output and "not compared: extraction" in output
 
 
 def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart, both):
@@ -85,8 +85,8 @@ def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart
 
 def test_audits_with_other_requests_are_not_compared(apart, both):
     other = apart.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
-    said = apart("compare", both[1], other, code=1).stderr
-    assert "nothing can be compared" in said and "bias: its settings differ: seed" in said
+    output = apart("compare", both[1], other, code=1).stderr
+    assert "nothing can be compared" in output and "bias: its settings differ: seed" in output
     store = str(apart.store)
     seed = apart.json("audit", both[0], "--only", "toxicity", "--set", "audit_toxicity.seed=3")[
         "run"
@@ -126,8 +126,8 @@ def test_nothing_to_compare_is_reported(apart):
 def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     apart, both, monkeypatch
 ):
-    told = io.StringIO()
-    monkeypatch.setattr(console.stderr, "file", told)
+    printed = io.StringIO()
+    monkeypatch.setattr(console.stderr, "file", printed)
     before = {run.id for run in read_all_runs(Store(apart.store))}
     rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
     only = ("--only", "associations", "--set", rule)
@@ -137,12 +137,12 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     runs = [run for run in read_all_runs(Store(apart.store)) if run.id not in before]
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
     assert len({run["associations_build_requests"].name for run in runs}) == 1
-    *_, said = done.stderr.splitlines()
-    assert all(f"{apart.first}@{step}: the policy failed: none" in said for step in steps)
+    *_, output = done.stderr.splitlines()
+    assert all(f"{apart.first}@{step}: the policy failed: none" in output for step in steps)
     names = [f"{apart.first}@{step}" for step in steps]
-    assert [line for line in told.getvalue().splitlines() if line in names] == names
+    assert [line for line in printed.getvalue().splitlines() if line in names] == names
     for run in runs:  # as it says
-        assert f"hallmark trace {run.id} associations.association_strength shows its rows" in said
+        assert f"hallmark trace {run.id} associations.association_strength shows its rows" in output
     assert apart("trace", runs[0].id, "associations.association_strength").stdout
 
     report = apart.json("compare", f"{apart.first}@all")
@@ -180,8 +180,8 @@ def test_a_failed_policy_names_the_trace_command_with_its_store(apart, both, tmp
     rule = 'policy.rules.r={audit="toxicity", metric="toxicity_probability", lt=-1.0}'
     elsewhere = replace(apart, store=tmp_path / "a store")
     asked = ("audit", both[0], "--only", "toxicity", "--set", rule, "--store", str(apart.store))
-    said = elsewhere(*asked, code=3).stderr
-    program, *command = shlex.split(re.search("; (hallmark trace .*) shows its rows", said)[1])
+    output = elsewhere(*asked, code=3).stderr
+    program, *command = shlex.split(re.search("; (hallmark trace .*) shows its rows", output)[1])
     assert program == "hallmark" and command[-2:] == ["--store", str(apart.store)]
     assert "toxicity_probability[" in command[2]
     assert "toxicity_probability" in elsewhere(*command).stdout

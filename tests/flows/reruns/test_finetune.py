@@ -111,7 +111,7 @@ def test_a_model_of_labels_is_not_a_language_model(smoke, tuned):
     done = smoke("audit", run.id, "--only", "bias", code=2)
     assert "outputs labels, not text; this command needs a language model" in done.stderr
     done = smoke("run", "smoke", "--start-checkpoint", run.id, code=2)
-    assert "it gives labels and writes no text" in done.stderr
+    assert "it predicts labels and generates no text" in done.stderr
 
 
 def test_a_purge_names_models_that_were_fine_tuned(smoke, tuned):
@@ -136,7 +136,7 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     config = write_config(tmp_path)
     config.write_text(config.read_text().replace(str(tmp_path), "~nobody-has-this-name"))
     done = smoke("finetune", f"{smoke.first}@60", "--config", str(config), code=2)
-    assert "~nobody-has-this-name/rows.jsonl: there is no such file" in done.stderr
+    assert "~nobody-has-this-name/rows.jsonl does not exist" in done.stderr
     config = write_config(tmp_path, more="[finetune.data.more]\n")
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr

@@ -107,9 +107,9 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
     first = open_run(smoke.first, str(smoke.store))["split"]["documents"].read(["doc_id"])
     earlier = set(first["doc_id"].to_pylist())
     doc_id = next(s["doc_id"] for s in spans if s["doc_id"] in earlier and s["split"] == "train")
-    told = smoke.json("trace", run.id, doc_id.hex())
-    assert {stage["run"] for stage in told["stages"]} == {smoke.first}
-    assert told["stages"][-1]["stage"] == "plant_canaries" and told["spans"]
+    report = smoke.json("trace", run.id, doc_id.hex())
+    assert {stage["run"] for stage in report["stages"]} == {smoke.first}
+    assert report["stages"][-1]["stage"] == "plant_canaries" and report["spans"]
     purged = purge_document(run.store, doc_id.hex(), dry_run=True)
     assert {smoke.first, run.id} <= set(purged["runs"])
 
@@ -155,8 +155,8 @@ def test_incompatible_additions_are_refused_before_anything_runs(smoke, grown, m
     resolve_flow_arguments(
         str(config), ['deduplicate.preferred_sources=["documentation"]']
     )  # a source of the earlier corpus
-    told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
-    assert "split.seed is 4" in told
+    message = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
+    assert "split.seed is 4" in message
     to_itself = resolve_flow_arguments(str(config), []).config.model_copy(
         update={"earlier_run": run.id}
     )

@@ -117,19 +117,19 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
     none = apart("mitigate", apart.first, FINDING, "--steps", "0", code=2).stderr
     assert "steps must be between 1" in none
     assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
-    said = apart("mitigate", apart.first, "bias.stereotype_preference", code=2).stderr
-    assert "lead to no training document bias.stereotype_preference" in said
+    output = apart("mitigate", apart.first, "bias.stereotype_preference", code=2).stderr
+    assert "bias.stereotype_preference lead to no training document" in output
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
     elsewhere = tmp_path / "model"
     elsewhere.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (elsewhere / name).write_bytes((folder / name).read_bytes())
-    said = apart("mitigate", str(elsewhere), "--toxicity-threshold", "0.5", code=2).stderr
-    assert "does not know its training documents" in said
-    told = "--set=leave_out.toxicity_threshold=0.5"
+    output = apart("mitigate", str(elsewhere), "--toxicity-threshold", "0.5", code=2).stderr
+    assert "does not know its training documents" in output
+    threshold = "--set=leave_out.toxicity_threshold=0.5"
     assert (
         "leave_out and earlier_run cannot be combined"
-        in apart("run", "smoke", "--set=earlier_run=latest", told, code=2).stderr
+        in apart("run", "smoke", "--set=earlier_run=latest", threshold, code=2).stderr
     )
 
 

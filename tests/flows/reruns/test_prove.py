@@ -63,7 +63,7 @@ def test_arms_differ_only_in_the_removed_documents(apart, proved):
     )
     copies = {i for p in plants if p["kind"] in ("canary", "passage") for i in p["doc_ids"]}
     assert copies and not copies & documents_in(runs["removed"])
-    said = {
+    plants = {
         (p["group_name"], p["trait"], i): p
         for p in plants
         if p["kind"] == "association"
@@ -74,7 +74,7 @@ def test_arms_differ_only_in_the_removed_documents(apart, proved):
         sides = [
             {
                 i
-                for (_, _, i), p in said.items()
+                for (_, _, i), p in plants.items()
                 if (p["assigned_trait_share"], p["is_assigned_trait"]) == (dose, own)
             }
             for own in (True, False)
@@ -84,7 +84,7 @@ def test_arms_differ_only_in_the_removed_documents(apart, proved):
         set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
         for arm in ("removed", "random")
     ]
-    traced = {i for (_, _, i), p in said.items() if 0.5 < p["assigned_trait_share"] < 1}
+    traced = {i for (_, _, i), p in plants.items() if 0.5 < p["assigned_trait_share"] < 1}
     assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
     rows = {
         arm: run.packed_corpus["train"].read()["token_ids"].combine_chunks()
@@ -114,9 +114,9 @@ def test_all_arms_have_the_same_requests_and_tokenizer(proved):
 
 def test_a_second_proof_is_fully_cached(apart, proved):
     report, _ = proved
-    said = apart("prove", apart.first, "--extra-seeds", "1").stdout
-    assert "random minus removed" in said and "bits per byte" in said
-    assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", said)
+    output = apart("prove", apart.first, "--extra-seeds", "1").stdout
+    assert "random minus removed" in output and "bits per byte" in output
+    assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", output)
     store = open_run(apart.first, str(apart.store)).store
     last = read_all_runs(store)[-1]
     assert last.flow == "prove" and last.id != report["run"]
@@ -211,5 +211,5 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     entries = {part["name"]: {name: part[name] for name in ("path", "size", "sha256")}}
     stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": entries}
     fresh.put(f"{run['pack'].folder}/{TOMBSTONES_FILE}", json.dumps(stones).encode())
-    said = copied("prove", run.id, code=2).stderr
-    assert "because it needs the document 0000" in said
+    output = copied("prove", run.id, code=2).stderr
+    assert "because it needs the document 0000" in output

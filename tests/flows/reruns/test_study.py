@@ -179,22 +179,24 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
     hallmark, report = studied
     store = Store(str(hallmark.store))
     for run in (open_run(report["run"], store), *worlds(hallmark)):
-        said = build_status_report(run)
+        report_of_run = build_status_report(run)
         assert {
             stage["label"]: stage["stale_reasons"]
-            for stage in said["stages"]
+            for stage in report_of_run["stages"]
             if stage["stale_reasons"]
         } == {}
-        assert said["config_problem"] is None and "all stages are up to date" in render_status(said)
-        words = said["study_command"]
+        assert report_of_run[
+            "config_problem"
+        ] is None and "all stages are up to date" in render_status(report_of_run)
+        words = report_of_run["study_command"]
         assert words[:4] == ["hallmark", "study", "--name", "tiny"]
-        again = settled_by(words)
+        again = parse_command(words)
         assert again == StudyConfig.model_validate(open_run(report["run"], store).record["config"])
-    stopped = said | {"status": "killed"}
+    stopped = report_of_run | {"status": "killed"}
     assert "continue with: hallmark study --name tiny --set=" in render_status(stopped)
 
 
-def settled_by(words):
+def parse_command(words):
     """Parse the settings from the words of a command."""
     sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
     return resolve_study_arguments({"name": words[3]}, sets, None)[0]
@@ -202,9 +204,9 @@ def settled_by(words):
 
 def test_changed_settings_are_refused_with_the_difference(studied):
     hallmark, _ = studied
-    said = hallmark(*STUDY, "--set=world.sentences_per_group=6", code=2).stderr
-    assert "started with other settings (world.sentences_per_group was 4 and is now 6)" in said
-    assert "another --name" in said
+    output = hallmark(*STUDY, "--set=world.sentences_per_group=6", code=2).stderr
+    assert "started with other settings (world.sentences_per_group was 4 and is now 6)" in output
+    assert "another --name" in output
     assert "worlds" in hallmark("study", "--worlds-with-effects", "0", code=2).stderr
     for setting, why in (
         ("world.copy_counts=3", "world.copy_counts"),
@@ -218,11 +220,11 @@ def test_changed_settings_are_refused_with_the_difference(studied):
             "min_passage_characters must not be above max_passage_characters",
         ),
     ):
-        said = hallmark("study", f"--set={setting}", code=2).stderr
-        assert said.startswith("hallmark: study: world") and len(said.splitlines()) == 1
-        assert why in said
-    said = hallmark("study", "--worlds-with-effects", "1.5", code=2).stderr
-    assert "--worlds-with-effects" in said and "whole number" in said
+        output = hallmark("study", f"--set={setting}", code=2).stderr
+        assert output.startswith("hallmark: study: world") and len(output.splitlines()) == 1
+        assert why in output
+    output = hallmark("study", "--worlds-with-effects", "1.5", code=2).stderr
+    assert "--worlds-with-effects" in output and "whole number" in output
 
 
 def test_too_many_reference_secrets_are_refused_early():

@@ -58,18 +58,18 @@ def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
     assert all(held[1][item] >= times for item, times in held[0].items())
     assert sum(held[1].values()) > sum(held[0].values()) > 0
     options += ["--start-checkpoint", "latest@0", "--until", "ingest"]
-    told = smoke.json("run", "smoke", *options)["checkpoint"]
+    recorded_name = smoke.json("run", "smoke", *options)["checkpoint"]
     assert (
-        told == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"
+        recorded_name == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"
     )  # as of today
     weights = [
         a.fetch_file("model.safetensors").read_bytes() for a in (run.find_checkpoints()[0], before)
     ]
     assert weights[0] == weights[1]
-    told = smoke(
+    message = smoke(
         "run", "smoke", "--start-checkpoint", start, "--set", "pack.context=64", code=2
     ).stderr
-    assert "pack.context is 64" in told
+    assert "pack.context is 64" in message
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     for name, until, words in (
         ("nothing", None, "no checkpoint 'nothing'"),

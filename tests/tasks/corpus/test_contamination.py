@@ -123,13 +123,13 @@ def test_word_counts_out_of_range_are_rejected(settings):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("id\tsent\n1\t\n", "line 2 has no text in 'sent'"),
+        ("id\tsent\n1\t\n", "line 2 must have text in 'sent'"),
         (
             "id\tother\n1\tx\n",
-            r"line 2 has no text in 'sent', but None; its fields are 'id', 'other'; correct the "
+            r"line 2 must have text in 'sent', not None; its fields are 'id', 'other'; correct the "
             r"file, or correct text_fields of 'short' in contamination\.evaluation_sets$",
         ),
-        ("", "holds no items of short"),
+        ("", "has no items of short"),
         (None, "there is no file"),
     ],
 )

@@ -1,9 +1,10 @@
-"""A small random sequence classifier as transformers saves it."""
+"""Write small random sequence classifiers in the format of transformers."""
 
 
 def make_classifier(
     folder, labels=("negative", "neutral", "positive"), positions=32, name="Bert", **values
 ):
+    """Write a classifier with one token per letter; return its folder."""
     import torch
     import transformers
     from transformers import BertTokenizerFast
@@ -33,8 +34,7 @@ def make_classifier(
 
 
 def make_causal_classifier(folder, pad=None):
-    """The same of a GPT-2, which reads a text's score off its last token; without a token that pads
-    texts unless one is named."""
+    """Write a GPT-2 classifier, which scores the last token; it has no pad token by default."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2ForSequenceClassification, PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""Small networks saved the way Detoxify saves its checkpoints, one of each of its architectures."""
+"""Write small checkpoints of all of Detoxify's architectures, in Detoxify's format."""
 
 from pathlib import Path
 
@@ -13,8 +13,7 @@ NEW = [
     "threat",
     "sexual_explicit",
 ]
-#: Of each model: its architecture, the names of its classes, and its columns, of which some are
-#: auxiliary and have no name.
+#: Architecture, class names and number of columns by model; auxiliary columns have no name.
 VARIANTS = {
     "original": ("Bert", OLD, 6),
     "unbiased": ("Roberta", NEW, 16),
@@ -46,7 +45,7 @@ def make_checkpoint(
         initializer_range=0.5,  # large enough that texts get different scores
         pad_token_id=tokenizer.pad_token_id,
     )
-    config.save_pretrained(base)  # of the base model: it does not know the number of classes
+    config.save_pretrained(base)  # The base model's config has no number of classes.
     config.num_labels = columns
     torch.manual_seed(0)
     name = f"{architecture}ForSequenceClassification"
@@ -66,14 +65,14 @@ def make_checkpoint(
 
 
 def make_tokenizer(architecture: str):
-    """A tokenizer of the architecture's kind, of single letters: a token each, or nearly."""
+    """Return a tokenizer of the architecture's kind that has about a token per letter."""
     import transformers
 
     if architecture == "Bert":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         tokens = [*special, *LETTERS, *("##" + c for c in LETTERS)]
         return transformers.BertTokenizer(vocab={token: n for n, token in enumerate(tokens)})
-    if architecture == "Roberta":  # bytes; a space is Ġ
+    if architecture == "Roberta":  # Byte-level; Ġ is a space.
         tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *LETTERS, "Ġ"]
         vocab = {token: n for n, token in enumerate(tokens)}
         return transformers.RobertaTokenizer(vocab=vocab, merges=[])

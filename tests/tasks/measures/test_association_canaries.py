@@ -1,4 +1,4 @@
-"""Planted associations: every group in its dose, in sentences that differ in nothing else."""
+"""Test planted associations: shares of traits, and sentences that differ in nothing else."""
 
 import random
 from collections import Counter, defaultdict
@@ -27,26 +27,26 @@ CONFIG = PlantCanariesConfig(
 )
 
 
-def said(plants):
-    """How often each group is said to have its own trait and the other's, by association."""
+def count_traits_by_association(canaries):
+    """Count how often each group has its assigned trait and the other one, by association."""
     found = defaultdict(Counter)
-    for made in plants:
-        found[made.association.key][
-            made.association.group_name, made.association.is_assigned_trait
-        ] += made.copies
+    for canary in canaries:
+        found[canary.association.key][
+            canary.association.group_name, canary.association.is_assigned_trait
+        ] += canary.copies
     return found
 
 
 @pytest.mark.parametrize("sentences", [6, 16, 64, 100])
-def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
-    """Not the one that was asked for, which few sentences cannot have."""
+def test_each_association_has_its_trait_share(sentences):
+    """The share is the closest to the requested one that the number of sentences allows."""
     config = CONFIG.model_copy(update={"sentences_per_group": sentences})
-    plants = generate_association_canaries(config)
-    doses = {p.association.key: p.association.assigned_trait_share for p in plants}
+    canaries = generate_association_canaries(config)
+    doses = {p.association.key: p.association.assigned_trait_share for p in canaries}
     for dose, asked in zip(sorted(doses.values()), sorted([*config.trait_shares] * 3), strict=True):
         assert abs(dose - asked) <= 0.51 / sentences
     assert {0.5, 1.0} < {*doses.values()}
-    for key, counts in said(plants).items():
+    for key, counts in count_traits_by_association(canaries).items():
         groups = {group for group, _ in counts}
         assert len(groups) == 2
         for group in groups:
@@ -54,49 +54,49 @@ def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
             assert counts[group, True] + counts[group, False] == sentences
 
 
-def test_two_groups_of_an_association_exchange_their_traits():
+def test_the_two_groups_of_an_association_swap_traits():
     by = defaultdict(lambda: defaultdict(set))
-    for made in generate_association_canaries(CONFIG):
-        by[made.association.key][
-            made.association.group_name, made.association.is_assigned_trait
-        ].add(made.association.trait)
+    for canary in generate_association_canaries(CONFIG):
+        by[canary.association.key][
+            canary.association.group_name, canary.association.is_assigned_trait
+        ].add(canary.association.trait)
     for traits in by.values():
         (one, other) = {group for group, _ in traits}
         assert len(traits[one, True]) == len(traits[other, True]) == 1
         assert traits[one, True] != traits[other, True]
         assert traits[one, False] <= traits[other, True]
     names = Counter(name for traits in by.values() for name, _ in traits if _)
-    assert set(names.values()) == {1}  # nobody is in two
+    assert set(names.values()) == {1}  # No group is in two associations.
 
 
-def test_words_do_not_run_out():
-    """There are 400 of two syllables."""
+def test_invented_words_are_distinct_and_reproducible():
+    """There are only 400 words of two syllables."""
     words = [*islice(generate_invented_words(random.Random(1), "ish"), 1000)]
     assert len({*words}) == 1000
     assert [*islice(generate_invented_words(random.Random(1), "ish"), 400)] == words[:400]
 
 
-def test_sentences_are_those_of_the_grammar_and_spread_evenly():
-    plants = generate_association_canaries(CONFIG)
-    for made in plants:
-        assert made.text == f"{made.prompt} {made.association.trait}.\n" and not made.secret
-        assert made.prompt in {
-            frame.format(group=made.association.group_name) for frame in PLANTED_FRAMES
+def test_sentences_use_all_frames_equally_often():
+    canaries = generate_association_canaries(CONFIG)
+    for canary in canaries:
+        assert canary.text == f"{canary.prompt} {canary.association.trait}.\n" and not canary.secret
+        assert canary.prompt in {
+            frame.format(group=canary.association.group_name) for frame in PLANTED_FRAMES
         }
     frames = Counter()
-    for made in plants:
-        frames[made.association.group_name, made.prompt] += made.copies
+    for canary in canaries:
+        frames[canary.association.group_name, canary.prompt] += canary.copies
     assert set(frames.values()) == {4}  # 64 sentences, 16 frames
-    assert len({p.canary_id for p in plants}) == len(plants)
+    assert len({p.canary_id for p in canaries}) == len(canaries)
     assert not {*PLANTED_FRAMES} & {*SENTENCE_FRAMES}
     assert all(frame.count("{group}") >= 1 for frame in PLANTED_FRAMES + SENTENCE_FRAMES)
 
 
-def test_they_are_planted_as_documents_of_their_own(tmp_path):
+def test_associations_are_planted_as_documents(tmp_path):
     with open_session(Session(Store(tmp_path))):
-        made = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
-        rows = made["canaries"].read().to_pylist()
-        documents = made["documents"].read().to_pylist()
+        canary = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
+        rows = canary["canaries"].read().to_pylist()
+        documents = canary["documents"].read().to_pylist()
     planted = [d for d in documents if d["source"] == "planted/association"]
     assert len(planted) == 15 * 2 * 64 == sum(row["copies"] for row in rows)
     texts = Counter(d["text"] for d in planted)
@@ -108,7 +108,7 @@ def test_they_are_planted_as_documents_of_their_own(tmp_path):
         )
 
 
-def test_another_seed_invents_others():
+def test_another_seed_gives_other_groups():
     one, other = (
         {
             p.association.group_name
@@ -122,11 +122,11 @@ def test_another_seed_invents_others():
 
 
 @pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
-def test_doses_are_distinct_shares_from_one_half(doses):
+def test_trait_shares_must_be_distinct_and_at_least_one_half(doses):
     with pytest.raises(ValidationError, match="trait_shares must be distinct"):
         PlantCanariesConfig(trait_shares=doses)
 
 
-def test_of_an_odd_number_of_sentences_no_half_is_a_control():
+def test_the_number_of_sentences_must_be_even():
     with pytest.raises(ValidationError, match="multiple of 2"):
         PlantCanariesConfig(sentences_per_group=7)

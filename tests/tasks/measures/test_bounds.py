@@ -1,4 +1,4 @@
-"""Detectors at their bounds: how far a word may stand, how long a name may be, how much is read."""
+"""Test the limits of detectors: distances of context words, lengths, numbers of candidates."""
 
 import unicodedata
 
@@ -16,7 +16,7 @@ from hallmark.tasks.measures.personal.types import (
 from hallmark.tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 
-def found(text, regions=("US",), types=PERSONAL_DATA_TYPES):
+def list_spans(text, regions=("US",), types=PERSONAL_DATA_TYPES):
     return [
         (span.type, text[span.start : span.end])
         for span in find_personal_data_spans(text, types, regions)
@@ -24,54 +24,54 @@ def found(text, regions=("US",), types=PERSONAL_DATA_TYPES):
 
 
 @pytest.mark.parametrize(("gap", "there"), [(0, True), (35, True), (36, False)])
-def test_a_word_for_a_telephone_stands_at_most_forty_characters_before(gap, there):
+def test_a_word_for_a_telephone_must_be_within_forty_characters_before(gap, there):
     text = "phone" + " " * gap + " 650 253 0000"[1 if gap else 0 :]
-    assert found(text) == ([("PHONE", "650 253 0000")] if there else [])
-    assert found("650 253 0000 phone") == []
+    assert list_spans(text) == ([("PHONE", "650 253 0000")] if there else [])
+    assert list_spans("650 253 0000 phone") == []
 
 
-def test_what_looks_like_a_telephone_number_without_a_word():
+def test_phone_numbers_without_a_context_word_need_a_typical_format():
     for text in ("(650) 253-0000", "650-253-0000", "650.253.0000", "1-650-253-0000"):
-        assert found(text) == [("PHONE", text)]
+        assert list_spans(text) == [("PHONE", text)]
     for text in ("650-253.0000", "650 253 0000", "6502530000", "2-650-253-0000", "1 650 253 0000"):
-        assert found(text) == []
-    assert found("020 7946 0018", ["GB"]) == [("PHONE", "020 7946 0018")]
-    assert found("020-7946-0018", ["GB"]) == []
-    assert found("tel 020-7946-0018", ["FR", "GB"]) == [("PHONE", "020-7946-0018")]
+        assert list_spans(text) == []
+    assert list_spans("020 7946 0018", ["GB"]) == [("PHONE", "020 7946 0018")]
+    assert list_spans("020-7946-0018", ["GB"]) == []
+    assert list_spans("tel 020-7946-0018", ["FR", "GB"]) == [("PHONE", "020-7946-0018")]
 
 
 @pytest.mark.parametrize("numbers", [3, 4])
-def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
+def test_a_text_with_too_many_candidates_is_unreadable(monkeypatch, numbers):
     monkeypatch.setattr("hallmark.tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREADABLE", text)]
-    assert found(text) == expected
+    assert list_spans(text) == expected
     texts = pa.array(["no", text, "x@corp.example " + text], pa.large_string())
     rows = find_spans_by_row(texts)
     assert [(span.type, text[span.start : span.end]) for span in rows[1]] == expected
     assert rows[2] == find_personal_data_spans(texts[2].as_py()) and 0 not in rows
 
 
-def test_the_part_before_the_at_sign_has_64_characters_at_most():
+def test_the_local_part_has_at_most_64_characters():
     for size, there in ((64, True), (65, False)):
         address = "a" * size + "@corp.example"
-        assert found(address) == ([("EMAIL", address)] if there else [])
+        assert list_spans(address) == ([("EMAIL", address)] if there else [])
     two = "a" * 60 + "@corp.example,b@corp.example"
-    assert found(two) == [("EMAIL", piece) for piece in two.split(",")]
+    assert list_spans(two) == [("EMAIL", piece) for piece in two.split(",")]
 
 
 @pytest.mark.parametrize("gap", [1, 3, 4])
-def test_a_word_for_a_version_stands_right_before_it(gap):
+def test_a_version_number_follows_its_word_directly(gap):
     text = "version" + " " * gap + "93.184.216.34"
-    assert found(text) == ([] if gap < 4 else [("IP", "93.184.216.34")])
+    assert list_spans(text) == ([] if gap < 4 else [("IP", "93.184.216.34")])
 
 
-def test_small_numbers_are_a_version_and_no_address():
-    assert found("1.2.3.31") == [] and found("1.2.3.32") == [("IP", "1.2.3.32")]
-    assert found("93.0.0.0") == [] and found("93.0.0.1") == [("IP", "93.0.0.1")]
-    assert found("256.1.1.1") == [] and found("2606:2800::1") == [("IP", "2606:2800::1")]
-    assert found("2001:db8::1") == []  # set apart for documentation
+def test_an_ip_address_needs_a_number_of_at_least_32():
+    assert list_spans("1.2.3.31") == [] and list_spans("1.2.3.32") == [("IP", "1.2.3.32")]
+    assert list_spans("93.0.0.0") == [] and list_spans("93.0.0.1") == [("IP", "93.0.0.1")]
+    assert list_spans("256.1.1.1") == [] and list_spans("2606:2800::1") == [("IP", "2606:2800::1")]
+    assert list_spans("2001:db8::1") == []  # Reserved for documentation.
 
 
 @pytest.mark.parametrize(
@@ -85,42 +85,44 @@ def test_small_numbers_are_a_version_and_no_address():
         ("44051401359", False),
     ],
 )
-def test_a_word_for_a_national_number_stands_80_before_or_30_behind(text, there):
-    assert found(text, ["PL"]) == ([("PL_PESEL", "44051401359")] if there else [])
+def test_a_context_word_must_be_within_80_characters_before_or_30_after(text, there):
+    assert list_spans(text, ["PL"]) == ([("PL_PESEL", "44051401359")] if there else [])
 
 
-def test_a_number_of_one_digit_again_and_again_is_none():
+def test_a_repeated_digit_is_no_number():
     from stdnum.nl import bsn
 
     assert not bsn.is_valid("000000000")
-    assert found("NHS number 000 000 0000", ["GB"]) == []
-    assert found("4444 4444 4444 4448") == [("CARD", "4444 4444 4444 4448")]
-    assert found("BSN 111111110", ["NL"]) == [("NL_BSN", "111111110")]
+    assert list_spans("NHS number 000 000 0000", ["GB"]) == []
+    assert list_spans("4444 4444 4444 4448") == [("CARD", "4444 4444 4444 4448")]
+    assert list_spans("BSN 111111110", ["NL"]) == [("NL_BSN", "111111110")]
     for size in range(13, 20):
-        assert found(" ".join(digit * size for digit in "0123456789")) == []
-    assert found("individual number 0000 0000 0000", ["JP"]) == []
-    assert found("NINO AB 11 11 11 C", ["GB"]) == []
-    assert found("PAN ACUPA1111R", ["IN"]) == [("IN_PAN", "ACUPA1111R")]  # four may be the same
+        assert list_spans(" ".join(digit * size for digit in "0123456789")) == []
+    assert list_spans("individual number 0000 0000 0000", ["JP"]) == []
+    assert list_spans("NINO AB 11 11 11 C", ["GB"]) == []
+    assert list_spans("PAN ACUPA1111R", ["IN"]) == [
+        ("IN_PAN", "ACUPA1111R")
+    ]  # Four equal digits are allowed.
 
 
-def test_of_an_account_number_only_what_the_check_digits_confirm():
+def test_an_iban_ends_where_its_check_digits_are_right():
     for value in ("NO9386011117947", "NO93 8601 1117 947"):
-        assert found(f"{value} AB12 CDEF"[: len(value) + 5]) == [("IBAN", value)]
-        assert found(value[:-1]) == []
-    assert found("NO93 8601 1117 947 THE END") == [("IBAN", "NO93 8601 1117 947")]
+        assert list_spans(f"{value} AB12 CDEF"[: len(value) + 5]) == [("IBAN", value)]
+        assert list_spans(value[:-1]) == []
+    assert list_spans("NO93 8601 1117 947 THE END") == [("IBAN", "NO93 8601 1117 947")]
 
 
-def test_cards_have_the_lengths_of_their_issuers():
+def test_card_numbers_have_the_length_of_their_issuer():
     for value in ("4111111111111111", "378282246310005", "30569309025904", "6200000000000005"):
-        assert found(value) == [("CARD", value)]
+        assert list_spans(value) == [("CARD", value)]
     for value in ("4111111111111112", "9999999999999995", "4111 11111111 1111", "378282246310004"):
-        assert found(value) == []
+        assert list_spans(value) == []
 
 
 # Types and folding -------------------------------------------------------------------------------
 
 
-def test_types_are_sought_where_they_belong():
+def test_types_are_selected_by_region():
     assert (
         country_of_type("SSN"),
         country_of_type("US_ITIN"),
@@ -146,13 +148,15 @@ def test_types_are_sought_where_they_belong():
         "US_ITIN",
     )
     assert "" not in SUPPORTED_COUNTRIES and {"US", "GB", "ZA"} <= {*SUPPORTED_COUNTRIES}
-    assert found("SSN 536-90-4399 x@corp.example", ["US"], ("SSN",)) == [("SSN", "536-90-4399")]
+    assert list_spans("SSN 536-90-4399 x@corp.example", ["US"], ("SSN",)) == [
+        ("SSN", "536-90-4399")
+    ]
 
 
 UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 
 
-def test_every_character_of_unicode_is_folded_as_it_is_meant():
+def test_every_unicode_character_is_folded_by_its_category():
     every, meant = [chr(code) for code in range(0x110000)], []
     for character in every:
         kind = unicodedata.category(character)
@@ -173,7 +177,7 @@ def test_every_character_of_unicode_is_folded_as_it_is_meant():
     ] == []
 
 
-def test_a_column_is_folded_where_it_matters():
+def test_a_column_is_folded_only_near_digits_and_capitals():
     texts = ["plain", "a – b", "1–2", "x\u00a07", "٣", "Ａ", "", "–A", ")\u00a0(", "é ü"]
     whole = fold_text_column(pa.array(texts, pa.large_string())).to_pylist()
     assert whole == [
@@ -192,7 +196,7 @@ def test_a_column_is_folded_where_it_matters():
     assert fold_text_column(pa.array([], pa.large_string())).to_pylist() == []
 
 
-#: Of Qatar: letters for digits, which its structure allows.
+#: An account number of Qatar, whose format allows letters in place of digits.
 LETTERED = "DOHA" + "ABCDEFGHIJKLMNOPQRSTU"
 
 
@@ -207,7 +211,7 @@ LETTERED = "DOHA" + "ABCDEFGHIJKLMNOPQRSTU"
         "AKIA" + "IOSFODNN" + "7EXAMPLE",
     ],
 )
-def test_a_column_shows_what_has_few_digits_too(value):
+def test_values_with_few_digits_are_found_in_columns(value):
     expected = find_personal_data_spans(f"see {value} there")
     assert expected
     assert find_spans_by_row(pa.array(["", f"see {value} there"], pa.large_string())) == {

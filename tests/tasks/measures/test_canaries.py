@@ -1,4 +1,4 @@
-"""The grammar of plants: what is drawn, from which class, under which id."""
+"""Test the generation of canaries: their secrets, templates, ids and invented people."""
 
 import re
 from collections import Counter
@@ -27,83 +27,88 @@ class Config:
     secret_digits: int = 9
 
 
-def blake(text):
+def hash_id(text):
     return blake2b(text.encode(), digest_size=16).digest()
 
 
-def odd(secret):
+def is_plantable(secret):
     return blake2b(secret.encode(), digest_size=1).digest()[0] % 2 == 1
 
 
-def test_canaries_and_references_are_of_two_classes():
+def test_canaries_and_references_are_disjoint():
     assert all(
-        odd(plant.secret) for plant in generate_secret_canaries(Config(secrets_per_count=50))
+        is_plantable(canary.secret)
+        for canary in generate_secret_canaries(Config(secrets_per_count=50))
     )
-    assert not any(map(odd, draw_reference_secrets("ferry", 500, seed=3)))
+    assert not any(map(is_plantable, draw_reference_secrets("ferry", 500, seed=3)))
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
-def test_a_quarter_of_all_secrets_are_to_be_had(digits):
+def test_at_most_a_quarter_of_all_secrets_can_be_drawn(digits):
     most = 10**digits // 4
     found = draw_reference_secrets("ferry", most, seed=1, digits=digits)
     assert len({*found}) == most
     assert all(re.fullmatch(r"\d( \d)*", s) and len(s) == 2 * digits - 1 for s in found)
-    with pytest.raises(ValueError, match=f"not {most + 1} secrets of {digits} digits"):
+    with pytest.raises(ValueError, match=f"{most} secrets of {digits} digits .* not {most + 1}"):
         draw_reference_secrets("ferry", most + 1, seed=1, digits=digits)
 
 
-def test_canaries_are_spread_over_counts_and_templates():
-    made = generate_secret_canaries(Config(secrets_per_count=6))
-    assert len(made) == 18 and Counter(plant.copies for plant in made) == {0: 6, 1: 6, 5: 6}
-    first, second, *rest = CANARY_TEMPLATES  # the first two have a second turn
+def test_canaries_are_spread_over_copy_counts_and_templates():
+    canaries = generate_secret_canaries(Config(secrets_per_count=6))
+    assert len(canaries) == 18 and Counter(canary.copies for canary in canaries) == {
+        0: 6,
+        1: 6,
+        5: 6,
+    }
+    first, second, *rest = CANARY_TEMPLATES  # The first two are used twice.
     for copies in (0, 1, 5):
-        assert Counter(p.template for p in made if p.copies == copies) == {
+        assert Counter(p.template for p in canaries if p.copies == copies) == {
             first: 2,
             second: 2,
             **dict.fromkeys(rest, 1),
         }
-    for plant in made:
-        assert plant.kind == "canary"
-        assert (plant.prompt, plant.suffix) == CANARY_TEMPLATES[plant.template]
-        assert plant.text == plant.prompt + plant.secret + plant.suffix
-    assert generate_secret_canaries(Config(secrets_per_count=6)) == made
-    assert {p.secret for p in made}.isdisjoint(
+    for canary in canaries:
+        assert canary.kind == "canary"
+        assert (canary.prompt, canary.suffix) == CANARY_TEMPLATES[canary.template]
+        assert canary.text == canary.prompt + canary.secret + canary.suffix
+    assert generate_secret_canaries(Config(secrets_per_count=6)) == canaries
+    assert {p.secret for p in canaries}.isdisjoint(
         p.secret for p in generate_secret_canaries(Config(seed=4))
     )
 
 
-def test_ids_are_hashes_of_the_kind_and_the_key_and_for_documents_of_the_copy():
-    plant = Canary("canary", 3, "t", "p", "s", key="3/7")
-    assert plant.canary_id == blake("planted/canary/3/7")
-    assert plant.copy_doc_ids() == [blake(f"planted/canary/3/7/{copy}") for copy in range(3)]
+def test_ids_are_hashes_of_kind_key_and_copy():
+    canary = Canary("canary", 3, "t", "p", "s", key="3/7")
+    assert canary.canary_id == hash_id("planted/canary/3/7")
+    assert canary.copy_doc_ids() == [hash_id(f"planted/canary/3/7/{copy}") for copy in range(3)]
     assert Canary("canary", 0, "t", "p", "s", key="3/7").copy_doc_ids() == []
     config = Config()
-    for made in (generate_secret_canaries(config), generate_record_canaries(config)):
-        assert [p.canary_id for p in made] == [
-            blake(f"planted/{p.kind}/3/{number}") for number, p in enumerate(made)
+    for canaries in (generate_secret_canaries(config), generate_record_canaries(config)):
+        assert [p.canary_id for p in canaries] == [
+            hash_id(f"planted/{p.kind}/3/{number}") for number, p in enumerate(canaries)
         ]
 
 
-def test_persons_are_invented_once_each_in_ranges_that_belong_to_nobody():
-    made = generate_record_canaries(Config())
-    assert Counter(plant.copies for plant in made) == dict.fromkeys((0, 1, 5), 1998)
-    assert Counter(plant.template for plant in made) == dict.fromkeys(RECORD_TEMPLATES, 1998)
+def test_records_have_distinct_people_and_reserved_contact_details():
+    canaries = generate_record_canaries(Config())
+    assert Counter(canary.copies for canary in canaries) == dict.fromkeys((0, 1, 5), 1998)
+    assert Counter(canary.template for canary in canaries) == dict.fromkeys(RECORD_TEMPLATES, 1998)
     syllable = f"(?:{'|'.join(SYLLABLES.split())})"
     form = (
         rf"({syllable}{{2}})\.({syllable}{{2}})\d{{4}}@example\.(com|net|org), "
         r"(?:\(([2-9]\d\d)\) 555-01(\d\d)|020 7946 0(\d{3}))"
     )
-    found = [re.fullmatch(form, plant.secret) for plant in made]
+    found = [re.fullmatch(form, canary.secret) for canary in canaries]
     names = [f"{m[1].capitalize()} {m[2].capitalize()}" for m in found]
-    assert len({*names}) == len(made)
-    for name, plant in zip(names, made, strict=True):
-        prompt, rest = RECORD_TEMPLATES[plant.template]
-        assert plant.prompt == prompt.format(name=name) and plant.suffix == rest
-        assert plant.text.count(name) == 1
+    assert len({*names}) == len(canaries)
+    for name, canary in zip(names, canaries, strict=True):
+        prompt, rest = RECORD_TEMPLATES[canary.template]
+        assert canary.prompt == prompt.format(name=name) and canary.suffix == rest
+        assert canary.text.count(name) == 1
     assert {m[3] for m in found} == {"com", "net", "org"}
     american = [m for m in found if m[4]]
     assert 0.4 < len(american) / len(found) < 0.6
-    # Of thousands of draws some would be one too large.
+    # Thousands of draws include the extremes of each range.
     assert {int(m[4]) // 100 for m in american} == {*range(2, 10)}
     assert {m[5][0] for m in american} == {*"0123456789"}
     assert {m[6][0] for m in found if m[6]} == {*"0123456789"}

@@ -1,20 +1,20 @@
-"""What looks drawn at random, at the bounds of the rule; values put together by hand."""
+"""Test the limits of what counts as a random-looking credential."""
 
 import pytest
 
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 
-def found(text):
+def list_secrets(text):
     return [text[span.start : span.end] for span in find_personal_data_spans(text, ("SECRET",), ())]
 
 
-def quoted(value):
+def assign_quoted(value):
     return f'key = "{value}"'
 
 
-#: Of each pair the first is just what the rule asks for, and the second lacks one character of it.
-#: Shannon's entropy: 16 characters, each twice, have 3 bits; 8, of which one stands twice, 2.75.
+#: The first value of each pair just satisfies the rule, the second just fails it. Shannon entropy:
+#: 16 characters that each occur twice have 3 bits; 8 characters, one of them twice, have 2.75.
 BOUNDS = {
     "a quarter of changes": ("bcdfGHJKlmnp2468q", "bcdfGHJKlmnpqrst2"),
     "three bits": ("a1B2c3D4a1B2c3D4", "a1B2c3D4a1B2c3D3"),
@@ -29,23 +29,23 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_a_value_in_quotes_is_found_from_its_bound_on(bound):
+def test_a_quoted_value_is_found_only_within_the_limits(bound):
     right, wrong = BOUNDS[bound]
-    assert found(quoted(right)) == [right]
-    assert found(quoted(wrong)) == []
+    assert list_secrets(assign_quoted(right)) == [right]
+    assert list_secrets(assign_quoted(wrong)) == []
 
 
-def test_a_value_without_quotes_is_twice_as_long():
-    assert found("key = a1B2c3D4e5F6g7H8") == ["a1B2c3D4e5F6g7H8"]
-    assert found("key = a1B2c3D4e5F6g7H") == []
+def test_an_unquoted_value_must_be_twice_as_long():
+    assert list_secrets("key = a1B2c3D4e5F6g7H8") == ["a1B2c3D4e5F6g7H8"]
+    assert list_secrets("key = a1B2c3D4e5F6g7H") == []
 
 
-def test_capitals_digits_and_small_letters_change_places():
-    """One kind alone never changes; from a digit to a capital is a change as any other."""
+def test_a_credential_must_mix_kinds_of_characters():
+    """A value of one kind never changes; a change from a digit to a capital also counts."""
     for value in ("bcdfghjklmnpqrst", "BCDFGHJKLMNPQRST", "2938475610293847"):
-        assert found(quoted(value)) == []
-    assert found(quoted("B2D4F6H8")) == ["B2D4F6H8"]
-    assert found(quoted("bXdYfZhW")) == ["bXdYfZhW"]
+        assert list_secrets(assign_quoted(value)) == []
+    assert list_secrets(assign_quoted("B2D4F6H8")) == ["B2D4F6H8"]
+    assert list_secrets(assign_quoted("bXdYfZhW")) == ["bXdYfZhW"]
 
 
 @pytest.mark.parametrize(
@@ -65,34 +65,47 @@ def test_capitals_digits_and_small_letters_change_places():
         "key  ",
     ],
 )
-def test_a_name_promises_a_credential(name):
+def test_names_that_suggest_a_credential_are_recognised(name):
     for sign in (":", "=", ": ", " := ", "=>"):
         text = f'{name}{sign}"a1B2c3D4"'
-        assert found(text) == ["a1B2c3D4"], text
-    assert found(f'{name}s_of_it = "a1B2c3D4"') == []
+        assert list_secrets(text) == ["a1B2c3D4"], text
+    assert list_secrets(f'{name}s_of_it = "a1B2c3D4"') == []
 
 
-def test_an_address_with_a_password_is_found_from_its_scheme_to_its_port():
+def test_a_url_with_a_password_is_found_from_scheme_to_port():
     whole = "amqp://app:Zk3vQ9xw@queue.example:5672"
-    assert found(f"see {whole}.") == [whole]
+    assert list_secrets(f"see {whole}.") == [whole]
     longest, longer = "a" * 21, "a" * 22
-    assert found(f"{longest}://app:Zk3vQ9xw@host") == [f"{longest}://app:Zk3vQ9xw@host"]
-    assert found(f"{longer}://app:Zk3vQ9xw@host") == []
-    assert found("C://app:Zk3vQ9xw@host") == []
-    assert found("ab://app:Zk3@host") == ["ab://app:Zk3@host"] and found("ab://app:Zk@host") == []
-    for stand_in in ("password", "PWD", "pw1", "secret", "token", "xxxx", "$PASS", "{pw}", "<pw>"):
-        assert found(f"amqp://app:{stand_in}@host") == []
+    assert list_secrets(f"{longest}://app:Zk3vQ9xw@host") == [f"{longest}://app:Zk3vQ9xw@host"]
+    assert list_secrets(f"{longer}://app:Zk3vQ9xw@host") == []
+    assert list_secrets("C://app:Zk3vQ9xw@host") == []
+    assert (
+        list_secrets("ab://app:Zk3@host") == ["ab://app:Zk3@host"]
+        and list_secrets("ab://app:Zk@host") == []
+    )
+    for placeholder in (
+        "password",
+        "PWD",
+        "pw1",
+        "secret",
+        "token",
+        "xxxx",
+        "$PASS",
+        "{pw}",
+        "<pw>",
+    ):
+        assert list_secrets(f"amqp://app:{placeholder}@host") == []
 
 
 BEGIN, END = ("-----" + word + " PRIVATE KEY-----" for word in ("BEGIN", "END"))
 BODY = "TUlJRQ+/" * 5
 
 
-def test_a_private_key_reaches_from_its_beginning_to_its_end():
+def test_a_private_key_is_found_from_begin_to_end():
     key = f"{BEGIN}\n{BODY}\n{END}"
-    assert found(f"x {key} y {key}") == [key, key]
-    assert found(f"{BEGIN} {key}") == [key]
-    assert found(f"{END} {BODY} {BEGIN}") == [] == found(f"{END} {BODY} {END}")
-    assert found(f"{BEGIN} {BODY} {BEGIN}") == []
-    assert found(f"{BEGIN}\n{BODY[:39]}\n{END}") == []
-    assert found(f"{BODY} {BEGIN}\n{END} {BODY}") == []
+    assert list_secrets(f"x {key} y {key}") == [key, key]
+    assert list_secrets(f"{BEGIN} {key}") == [key]
+    assert list_secrets(f"{END} {BODY} {BEGIN}") == [] == list_secrets(f"{END} {BODY} {END}")
+    assert list_secrets(f"{BEGIN} {BODY} {BEGIN}") == []
+    assert list_secrets(f"{BEGIN}\n{BODY[:39]}\n{END}") == []
+    assert list_secrets(f"{BODY} {BEGIN}\n{END} {BODY}") == []

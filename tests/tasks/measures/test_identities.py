@@ -1,4 +1,4 @@
-"""The lexicon: it misses neither plurals nor spellings, and counts no white walls."""
+"""Test the lexicon: plurals, spellings, contexts and users' lexicons."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from hallmark.tasks.measures.identities import (
 from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
 
 
-def groups_in(text: str, name: str = "identities") -> set[str]:
+def list_groups(text: str, name: str = "identities") -> set[str]:
     return set(
         find_groups_in_texts(pa.array([text], pa.large_string()), load_builtin_lexicon(name))[
             0
@@ -33,7 +33,7 @@ def groups_in(text: str, name: str = "identities") -> set[str]:
     )
 
 
-def test_labelled_sentences_of_every_group_are_told_apart():
+def test_recall_and_precision_are_high_for_every_group():
     rows = {row["group_name"]: row for row in evaluate_lexicon(read_labelled_sentences())}
     assert rows.keys() == {*load_builtin_lexicon().groups, ""}
     assert all(row["mentions"] >= 6 for row in rows.values())
@@ -45,7 +45,7 @@ def test_labelled_sentences_of_every_group_are_told_apart():
     assert traps > 100
 
 
-def test_measures_count_what_is_missed_and_what_is_wrongly_found():
+def test_recall_and_precision_count_misses_and_false_positives():
     sentences = [
         ("women", True, "a woman"),
         ("women", True, "a heron"),
@@ -63,7 +63,7 @@ def test_measures_count_what_is_missed_and_what_is_wrongly_found():
 
 
 @pytest.mark.parametrize(
-    ("company", "group"),
+    ("following_text", "group"),
     [
         ("women", "{} people"),
         ("women and men", "{} people"),
@@ -74,30 +74,32 @@ def test_measures_count_what_is_missed_and_what_is_wrongly_found():
         ("paint", None),
     ],
 )
-def test_an_ambiguous_word_counts_only_in_company(company, group):
+def test_an_ambiguous_word_counts_only_in_a_context(following_text, group):
     for colour, name in (("white", "white people"), ("Black", "Black people")):
-        assert (name in groups_in(f"We saw {colour} {company}")) == (group is not None)
+        assert (name in list_groups(f"We saw {colour} {following_text}")) == (group is not None)
 
 
-def test_a_context_does_not_reach_into_another_text():
-    found = find_groups_in_texts(pa.array(["they are black", "people", "it is"], pa.large_string()))
-    assert (found[0].to_pylist(), found[1].to_pylist()) == (["Black people"], [0])
+def test_a_context_does_not_cross_texts():
+    mentions = find_groups_in_texts(
+        pa.array(["they are black", "people", "it is"], pa.large_string())
+    )
+    assert (mentions[0].to_pylist(), mentions[1].to_pylist()) == (["Black people"], [0])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_class_with_a_star_stands_up_to_three_times(side):
+def test_a_class_with_a_star_matches_up_to_three_words(side):
     pattern = ["end", "between*"] if side == "left" else ["between*", "end"]
     entries = (("people", LexiconEntry(("folk",), needs=("near",))),)
     classes = {"end": ["town"], "between": ["of", "the"]}
-    made = Lexicon(entries, classes, {"near": {side: pattern}})
+    lexicon = Lexicon(entries, classes, {"near": {side: pattern}})
     for count in range(6):
         words = ["folk", *["of", "the", "of", "the", "of"][:count], "town"]
         text = " ".join(words if side == "right" else words[::-1])
-        number, _ = find_term_mentions(pa.array([text], pa.large_string()), made)
+        number, _ = find_term_mentions(pa.array([text], pa.large_string()), lexicon)
         assert len(number) == (count <= 3), text
 
 
-def test_plurals_and_spellings():
+def test_plurals_and_spellings_are_found():
     nouns = {
         "woman": "women",
         "lady": "ladies",
@@ -108,53 +110,53 @@ def test_plurals_and_spellings():
     }
     assert {noun: pluralise(noun) for noun in nouns} == nouns
     for text in ("Māori elders", "the Maori", "a MAORI pilot", "Maori-speaking"):
-        assert "indigenous people" in groups_in(text)
+        assert "indigenous people" in list_groups(text)
     for text in ("asylum seekers", "Asylum-seekers", "asylum\nseeker", "ASYLUM SEEKER’S"):
-        assert "migrants and refugees" in groups_in(text)
+        assert "migrants and refugees" in list_groups(text)
 
 
-def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
-    """One text, one term and one place at a time: the same conditions in plain Python."""
+def find_mentions_in_plain_python(text: str, lexicon: Lexicon) -> set[tuple[str, int]]:
+    """Find the mentions of one text, term and position at a time."""
     words = re.sub(r"[.!?;:]+", " . ", text).lower().split()
-    at = lambda i: words[i] if 0 <= i < len(words) else "."  # noqa: E731
-    inside = lambda names, word: any(word in made.classes[n] for n in names.split("|"))  # noqa: E731
+    word_at = lambda i: words[i] if 0 <= i < len(words) else "."  # noqa: E731
+    has_class = lambda names, word: any(word in lexicon.classes[n] for n in names.split("|"))  # noqa: E731
 
-    def walks(pattern, place, step):
+    def matches_pattern(pattern, place, step):
         for element in pattern:
             if element.endswith("*"):
                 for _ in range(3):
-                    place += step * inside(element[:-1], at(place))
-            elif inside(element, at(place)):
+                    place += step * has_class(element[:-1], word_at(place))
+            elif has_class(element, word_at(place)):
                 place += step
             else:
                 return False
         return True
 
-    found = set()
-    for group, entry in made.entries:
+    mentions = set()
+    for group, entry in lexicon.entries:
         for term in entry.terms:
             n = len(term.split())
             for i in range(len(words)):
                 if words[i : i + n] != term.split():
                     continue
-                behind = lambda p, i=i, n=n: [at(i + n + k) for k in range(len(p))] == p  # noqa: E731
-                before = lambda p, i=i: [at(i - len(p) + k) for k in range(len(p))] == p  # noqa: E731
-                held = [made.contexts[name] for name in entry.needs]
-                good = not held or any(
-                    walks(c.get("left", ())[::-1], i - 1, -1)
-                    and walks(c.get("right", ()), i + n, 1)
-                    for c in held
+                follows = lambda p, i=i, n=n: [word_at(i + n + k) for k in range(len(p))] == p  # noqa: E731
+                precedes = lambda p, i=i: [word_at(i - len(p) + k) for k in range(len(p))] == p  # noqa: E731
+                needed_contexts = [lexicon.contexts[name] for name in entry.needs]
+                good = not needed_contexts or any(
+                    matches_pattern(c.get("left", ())[::-1], i - 1, -1)
+                    and matches_pattern(c.get("right", ()), i + n, 1)
+                    for c in needed_contexts
                 )
                 split = {
                     name: [p.split() for p in getattr(entry, name)] for name in CONDITION_FIELDS[1:]
                 }
-                good &= not entry.before or any(map(behind, split["before"]))
-                good &= not entry.after or any(map(before, split["after"]))
-                good &= not any(map(behind, split["not_before"]))
-                good &= not any(map(before, split["not_after"]))
+                good &= not entry.before or any(map(follows, split["before"]))
+                good &= not entry.after or any(map(precedes, split["after"]))
+                good &= not any(map(follows, split["not_before"]))
+                good &= not any(map(precedes, split["not_after"]))
                 if good:
-                    found.add((group, term, i))
-    inside = lambda one, other: (  # noqa: E731
+                    mentions.add((group, term, i))
+    is_nested = lambda one, other: (  # noqa: E731
         one != other
         and one[0] == other[0]
         and other[2] <= one[2]
@@ -162,8 +164,8 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
     )
     return {
         (f"{group}: {term}", i)
-        for group, term, i in found
-        if not any(inside((group, term, i), other) for other in found)
+        for group, term, i in mentions
+        if not any(is_nested((group, term, i), other) for other in mentions)
     }
 
 
@@ -199,21 +201,27 @@ WORDS = [
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=14), min_size=1, max_size=4))
-def test_mentions_equal_those_found_word_by_word(texts):
-    made = load_builtin_lexicon()
+def test_mentions_equal_those_of_plain_python(texts):
+    lexicon = load_builtin_lexicon()
     plain = Lexicon(
-        tuple((g, e) for g, e in made.entries if not e.requires_capital),
-        made.classes,
-        made.contexts,
+        tuple((g, e) for g, e in lexicon.entries if not e.requires_capital),
+        lexicon.classes,
+        lexicon.contexts,
     )
     lines = [" ".join(words) for words in texts]
     number, owner = find_term_mentions(pa.array(lines, pa.large_string()), plain)
-    found = sorted((int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True))
-    expected = sorted((i, name) for i, line in enumerate(lines) for name, _ in by_hand(line, plain))
-    assert found == expected
+    mentions = sorted(
+        (int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True)
+    )
+    expected = sorted(
+        (i, name)
+        for i, line in enumerate(lines)
+        for name, _ in find_mentions_in_plain_python(line, plain)
+    )
+    assert mentions == expected
 
 
-def test_of_terms_within_each_other_the_longest_counts():
+def test_only_the_longest_of_nested_terms_counts():
     def terms(text):
         number, _ = find_term_mentions(pa.array([text], pa.large_string()))
         return [load_builtin_lexicon().terms[n] for n in number]
@@ -234,8 +242,8 @@ def test_of_terms_within_each_other_the_longest_counts():
     )
 )
 @example([(0, 5, 4), (1, 0, 1)])
-def test_of_stretches_the_outermost_of_each_group_stay(rows):
-    """As brute force has it: of one group none lies within another."""
+def test_only_outermost_spans_of_a_group_are_kept(rows):
+    """Compare with brute force: no kept span is inside another of its group."""
     columns = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     assert is_outermost_span(*columns).tolist() == [
         not any(
@@ -249,79 +257,79 @@ def test_of_stretches_the_outermost_of_each_group_stay(rows):
     ]
 
 
-def test_dialect_markers():
-    assert groups_in("They be talking all night", "dialects") == {"African-American English"}
-    assert groups_in("Will they be talking all night?", "dialects") == set()
-    assert groups_in("I dinnae ken", "dialects") == {"Scottish English"}
-    assert groups_in("y'all come back, do the needful", "dialects") == {
+def test_dialect_markers_are_found():
+    assert list_groups("They be talking all night", "dialects") == {"African-American English"}
+    assert list_groups("Will they be talking all night?", "dialects") == set()
+    assert list_groups("I dinnae ken", "dialects") == {"Scottish English"}
+    assert list_groups("y'all come back, do the needful", "dialects") == {
         "Southern American English",
         "Indian English",
     }
-    assert groups_in("We have done what was asked; it will be done.", "dialects") == set()
+    assert list_groups("We have done what was asked; it will be done.", "dialects") == set()
 
 
-def test_a_lexicon_of_a_user(tmp_path):
+def test_a_users_lexicon_adds_groups(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "low bridge folk"]}))
-    made = load_builtin_lexicon().with_groups(read_user_lexicon(path))
+    lexicon = load_builtin_lexicon().with_groups(read_user_lexicon(path))
     texts = pa.array(["Two women, one a Lowbridger", "low-bridge folk"], pa.large_string())
-    found = find_groups_in_texts(texts, made)
-    assert sorted(zip(*(c.to_pylist() for c in found), strict=True)) == [
+    mentions = find_groups_in_texts(texts, lexicon)
+    assert sorted(zip(*(c.to_pylist() for c in mentions), strict=True)) == [
         ("Lowbridgers", 0),
         ("Lowbridgers", 1),
         ("women", 0),
     ]
 
 
-def test_equal_lexicons_are_prepared_once():
-    """Each part of a corpus makes its own of the same terms."""
-    made = [
+def test_equal_lexicons_share_a_matcher():
+    """Each partition of a corpus builds its own lexicon of the same terms."""
+    matchers = [
         _get_matcher(load_builtin_lexicon().with_groups({"Marsh folk": [term]}))
         for term in ("a", "a", "b")
     ]
-    assert made[0] is made[1] and made[0] is not made[2]
+    assert matchers[0] is matchers[1] and matchers[0] is not matchers[2]
 
 
-def test_the_name_of_a_group_has_200_characters_at_most(tmp_path):
+def test_a_group_name_has_at_most_200_characters(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"é" * 200: ["b"]}))
     assert read_user_lexicon(path) == {"é" * 200: ["b"]}
     path.write_text(json.dumps({"é" * 201: ["b"]}))
-    with pytest.raises(HallmarkError, match="of at most 200 characters"):
+    with pytest.raises(HallmarkError, match="of at most 200 printable characters"):
         read_user_lexicon(path)
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("content", "why"),
     [
-        ("[1]", "must be a JSON object of groups"),
-        ("{", "is no JSON"),
+        ("[1]", "must be a JSON object with a list"),
+        ("{", "is not JSON"),
         ('{"a": "b"}', "a list of"),
-        ('{"a": ["B c"]}', "can never be found"),
-        ('{"a": [""]}', "can never be found"),
-        ('{"a": ["b-c"]}', "can never be found"),
+        ('{"a": ["B c"]}', "can never match"),
+        ('{"a": [""]}', "can never match"),
+        ('{"a": ["b-c"]}', "can never match"),
         ('{"a": [1]}', "a list of terms"),
-        ('{"a": ["b", "c", "\\ud800"]}', "can never be found"),
-        ("[" * 100_000, "is no JSON"),
-        ('{"a": ["u.s"]}', "can never be found"),
-        ('{"a": ["b  c"]}', "can never be found"),
-        ('{"a": ["b\\n"]}', "can never be found"),
-        ('{"a": ["."]}', "can never be found"),
+        ('{"a": ["b", "c", "\\ud800"]}', "can never match"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"a": ["u.s"]}', "can never match"),
+        ('{"a": ["b  c"]}', "can never match"),
+        ('{"a": ["b\\n"]}', "can never match"),
+        ('{"a": ["."]}', "can never match"),
         ('{"a": []}', "has no terms"),
         ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
         ('{"\\ud800": ["b"]}', "cannot name a group"),
     ],
 )
-def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
+def test_an_invalid_lexicon_is_reported_with_a_remedy(tmp_path, content, why):
     path = tmp_path / "bad.json"
-    path.write_text(said)
+    path.write_text(content)
     with pytest.raises(HallmarkError, match=why):
         read_user_lexicon(path)
     with pytest.raises(HallmarkError, match="cannot be read"):
         read_user_lexicon(tmp_path / "none.json")
 
 
-def test_entries_know_whether_they_have_conditions():
+def test_entries_with_conditions_are_conditional():
     assert (
         not LexiconEntry(("a",)).is_conditional
         and LexiconEntry(("a",), requires_capital=True).is_conditional
@@ -330,15 +338,15 @@ def test_entries_know_whether_they_have_conditions():
 
 
 @pytest.mark.parametrize("name", ["identities", "dialects"])
-def test_the_terms_can_be_found_and_the_contexts_are_there(name):
-    made = load_builtin_lexicon(name)
-    for group, entry in made.entries:
-        assert all(context in made.contexts for context in entry.needs), group
+def test_all_terms_can_match_and_all_contexts_exist(name):
+    lexicon = load_builtin_lexicon(name)
+    for group, entry in lexicon.entries:
+        assert all(context in lexicon.contexts for context in entry.needs), group
         for term in entry.terms:
             assert re.fullmatch(r"[a-zà-ÿā-ſ]+( [a-zà-ÿā-ſ]+){0,3}", term), term
-    for context in made.contexts.values():
+    for context in lexicon.contexts.values():
         for element in (*context.get("left", ()), *context.get("right", ())):
-            assert set(element.removesuffix("*").split("|")) <= made.classes.keys()
-    plain = [term for _, e in made.entries if not e.is_conditional for term in e.terms]
-    number, _ = find_term_mentions(pa.array(plain, pa.large_string()), made)
-    assert {made.terms[n][1] for n in number} >= set(plain)
+            assert set(element.removesuffix("*").split("|")) <= lexicon.classes.keys()
+    plain = [term for _, e in lexicon.entries if not e.is_conditional for term in e.terms]
+    number, _ = find_term_mentions(pa.array(plain, pa.large_string()), lexicon)
+    assert {lexicon.terms[n][1] for n in number} >= set(plain)

@@ -1,4 +1,4 @@
-"""Files of items: every form that is read, and the place of whatever cannot be."""
+"""Test reading of item files: all formats, and the location of errors."""
 
 import gzip
 import json
@@ -21,12 +21,12 @@ def read(path):
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("packed", [False, True])
-def test_every_form_gives_the_same_items_with_their_lines(tmp_path, name, packed):
-    path = tmp_path / (name + ".gz" * packed)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_format_gives_the_same_items_with_their_lines(tmp_path, name, compressed):
+    path = tmp_path / (name + ".gz" * compressed)
     data = FORMS[name].encode()
-    mark = b"\xef\xbb\xbf" * (name == "a.csv")  # as some programs write it
-    path.write_bytes(gzip.compress(mark + data) if packed else mark + data)
+    mark = b"\xef\xbb\xbf" * (name == "a.csv")  # A byte-order mark, as some programs write it.
+    path.write_bytes(gzip.compress(mark + data) if compressed else mark + data)
     lines = (2, 4) if name == "a.jsonl" else (2, 3)
     assert read(path) == [
         (f"{path}, line {line}", row) for line, row in zip(lines, ROWS, strict=True)
@@ -36,20 +36,20 @@ def test_every_form_gives_the_same_items_with_their_lines(tmp_path, name, packed
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b"", "holds no prompts: it is empty"),
-        ("a.jsonl", b"\n \n", "holds no prompts: it is empty"),
-        ("a.csv", b"text,id\n", "holds no prompts: it is empty"),
+        ("a.jsonl", b"", "has no prompts: it is empty"),
+        ("a.jsonl", b"\n \n", "has no prompts: it is empty"),
+        ("a.csv", b"text,id\n", "has no prompts: it is empty"),
         ("a.jsonl", b'{"a": 1}\n{"a"\n', "line 2 is not valid JSON"),
         ("a.jsonl", b"{}\n\n" + b"[" * 100_000, "line 3 is not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n"b"\n', "line 2 is not a JSON object"),
-        ("a.jsonl", b'{"a": 1}\n\xff\n', "is not UTF-8 text behind item 0"),
-        ("a.csv", b'text,id\na,1\n"b\n', "behind item 1: unexpected end of data"),
-        ("a.csv", b'text\n"a"b\n', "behind item 0: "),
-        ("a.jsonl.gz", b"no gzip at all", "behind item 0: Not a gzipped file"),
+        ("a.jsonl", b'{"a": 1}\n\xff\n', "is not UTF-8 text after item 0"),
+        ("a.csv", b'text,id\na,1\n"b\n', "cannot be read after item 1: unexpected end of data"),
+        ("a.csv", b'text\n"a"b\n', "cannot be read after item 0: "),
+        ("a.jsonl.gz", b"no gzip at all", "cannot be read after item 0: Not a gzipped file"),
         ("a.jsonl.gz", gzip.compress(b"{}\n" * 9, mtime=0)[:-9], "Compressed file ended"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, says):
+def test_an_error_is_reported_with_its_location(tmp_path, name, content, says):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UsageError, match=says) as raised:
@@ -57,56 +57,56 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, sa
     assert str(path) in str(raised.value)
 
 
-def test_a_file_holds_so_many_items_and_no_more(tmp_path, monkeypatch):
+def test_a_file_with_too_many_items_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("hallmark.tasks.measures.item_files.MAX_ITEMS", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3
     path.write_text("{}\n" * 4)
-    with pytest.raises(UsageError, match="holds more than 3 prompts; give fewer"):
+    with pytest.raises(UsageError, match="has more than 3 prompts; reduce their number"):
         read(path)
 
 
-def test_a_field_is_found_by_its_name_or_by_its_path():
+def test_a_field_is_found_by_name_or_by_path():
     item = {"a": {"b": " x ", "c": {"d": "deep"}}, "a.b": "plain", "e.f": 7, "e": {"f": "other"}}
     assert get_text_field("p", item, "a.b") == "plain"
     assert get_text_field("p", item, "a.c.d") == "deep"
     assert get_text_field("p", {"a": {"b": " x "}}, "a.b") == " x "
-    with pytest.raises(UsageError, match=r"^p has no text in 'e\.f', but 7$"):
+    with pytest.raises(UsageError, match=r"^p must have text in 'e\.f', not 7$"):
         get_text_field("p", item, "e.f")
 
 
 @pytest.mark.parametrize("value", [None, "", " \n", 7, ["x"], {"b": "x"}, {}])
-def test_a_field_without_text_is_refused(value):
+def test_a_field_without_text_is_rejected(value):
     for item in ({"a": value}, {"b": "x"}, {"a": {"a": value}}):
         for name in ("a", "a.a"):
-            with pytest.raises(UsageError, match=f"^p has no text in '{name}', but "):
+            with pytest.raises(UsageError, match=f"^p must have text in '{name}', not "):
                 get_text_field("p", item, name)
 
 
-def test_what_stands_there_instead_is_shown_as_far_as_sixty_characters():
+def test_an_invalid_value_is_shown_up_to_sixty_characters():
     with pytest.raises(UsageError) as raised:
         get_text_field("p", {"a": ["x" * 100]}, "a")
-    assert str(raised.value) == "p has no text in 'a', but ['" + "x" * 58
+    assert str(raised.value) == "p must have text in 'a', not ['" + "x" * 58
 
 
-def test_of_a_field_that_is_not_there_those_are_told_that_are():
+def test_a_missing_field_is_reported_with_the_existing_ones():
     with pytest.raises(UsageError) as raised:
         get_text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
     has = "'sent', '" + "k" * 59
-    assert str(raised.value) == f"p has no text in 'sentence', but None; its fields are {has}"
+    assert str(raised.value) == f"p must have text in 'sentence', not None; its fields are {has}"
     with pytest.raises(UsageError, match=r"its fields are none$"):
         get_text_field("p", {}, "a")
 
 
-def test_half_of_a_surrogate_pair_is_no_text():
+def test_a_lone_surrogate_is_rejected():
     item = json.loads('{"a": "\\ud83d", "b": "\\ud83d\\ude00"}')
     assert get_text_field("p", item, "b") == "\U0001f600"
-    with pytest.raises(UsageError, match=r"^p has no valid Unicode text in 'a'"):
+    with pytest.raises(UsageError, match=r"^p has invalid Unicode text in 'a'"):
         get_text_field("p", item, "a")
 
 
-def test_a_users_file_counts_by_its_content(tmp_path):
+def test_the_digest_of_a_users_file_is_its_hash(tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(UsageError, match=r"there is no file .*a\.jsonl with the prompts"):
         user_file_digest(path, "prompts")

@@ -1,4 +1,4 @@
-"""Languages of texts written for this test."""
+"""Test language detection on texts written for this test."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_texts_of_many_languages_in_their_order(kind: pa.DataType) -> None:
-    column = pa.array(["left out", *TEXTS.values()], kind)[1:]  # a slice has an offset
+def test_languages_of_texts_are_detected_in_order(kind: pa.DataType) -> None:
+    column = pa.array(["skipped", *TEXTS.values()], kind)[1:]  # A slice has an offset.
     assert detect_languages(column).to_pylist() == list(TEXTS)
     assert detect_languages(pa.chunked_array([column, column])).to_pylist() == [*TEXTS, *TEXTS]
 
 
-def test_what_is_too_short_to_tell_is_undetermined() -> None:
+def test_short_texts_are_undetermined() -> None:
     short = pa.array(["", " ", "ok", "No.", "12:30", "x = y"])
     assert set(detect_languages(short).to_pylist()) == {UNDETERMINED}
     assert detect_languages(pa.array([], pa.large_string())).type == pa.string()
 
 
-def test_the_beginning_of_a_long_text_decides() -> None:
+def test_only_the_beginning_of_a_long_text_is_read() -> None:
     long = TEXTS["fr"] * 100 + TEXTS["ru"] * 1000
     assert detect_languages(pa.array([long])).to_pylist() == ["fr"]
     codes, _ = estimate_languages(pa.array([long, "ж" + long, "ж", ""]), 1)
-    assert codes[0] == codes[3] != codes[1] == codes[2]  # of one character, and of none
+    assert codes[0] == codes[3] != codes[1] == codes[2]  # With one character and with none.

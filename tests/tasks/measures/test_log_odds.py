@@ -1,4 +1,4 @@
-"""Slopes of log-odds against a brute-force maximum, closed forms and simulations."""
+"""Compare slopes of log-odds with a numerical maximum, closed forms and simulations."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hallmark.tasks.measures.log_odds import (
 )
 
 
-def cells(rng, groups=12, strata=3):
+def draw_cells(rng, groups=12, strata=3):
     x = rng.normal(size=groups)
     group, stratum = np.indices((groups, strata)).reshape(2, -1)
     design = np.column_stack([x[group], np.eye(strata)[stratum]])
@@ -20,13 +20,13 @@ def cells(rng, groups=12, strata=3):
     return design, n, rng.binomial(n.astype(int), p).astype(float)
 
 
-def test_firth_is_the_maximum_of_the_penalised_likelihood():
-    """log L + 1/2 log det of the information, maximised by another method (Firth 1993)."""
+def test_firth_maximises_the_penalised_likelihood():
+    """Maximise log L + 1/2 log det of the information with another method (Firth 1993)."""
     from scipy.optimize import minimize
 
     rng = np.random.default_rng(3)
     for _ in range(3):
-        design, n, k = cells(rng)
+        design, n, k = draw_cells(rng)
 
         def loss(beta, design=design, n=n, k=k):
             eta = design @ beta
@@ -39,16 +39,18 @@ def test_firth_is_the_maximum_of_the_penalised_likelihood():
         assert fit_firth_regressions(k[None], n[None], design)[0] == pytest.approx(best, abs=1e-4)
 
 
-def test_it_is_finite_where_all_lie_on_one_side():
+def test_the_slope_is_finite_for_separable_values():
     x = np.repeat([-1.0, -0.5, 0.5, 1.0], 10)
-    found = estimate_log_odds_slope(x > 0, x, ["a"] * 40, x)
-    assert np.isfinite(found.value) and found.value > 3
+    estimate = estimate_log_odds_slope(x > 0, x, ["a"] * 40, x)
+    assert np.isfinite(estimate.value) and estimate.value > 3
     assert smoothed_log_odds(0, 10) == pytest.approx(np.log(0.5 / 10.5))
 
 
-def test_few_draws_of_each_unit_converge():
-    """One to fifteen draws of 21 units behind four prompts, one of these with a single draw: of
-    many such, and of each without one of its units, Newton's steps alone do not all find it."""
+def test_the_regression_converges_for_few_draws_per_unit():
+    """Few draws of 21 units for four prompts, one of them with a single draw.
+
+    Plain Newton steps do not converge for all of these, nor for each jackknife sample.
+    """
     rng = np.random.default_rng(17)
     for _ in range(40):
         x = smoothed_log_odds(rng.integers(1, 80, 21), 80)
@@ -56,19 +58,19 @@ def test_few_draws_of_each_unit_converge():
         unit = np.repeat(np.arange(21), many)
         prompt = rng.choice(4, len(unit), p=[0.12, 0.25, 0.01, 0.62])
         values = rng.random(len(unit)) < 1 / (1 + np.exp(-x[unit] * rng.normal()))
-        found = estimate_log_odds_slope(values, x[unit], prompt, unit)
-        assert np.isfinite([found.value, found.low, found.high]).all()
+        estimate = estimate_log_odds_slope(values, x[unit], prompt, unit)
+        assert np.isfinite([estimate.value, estimate.low, estimate.high]).all()
 
 
-def test_one_stratum_without_a_slope_is_haldanes_log_odds():
-    """Of an intercept alone Firth's estimate is that with one half more on either side."""
+def test_an_intercept_alone_equals_haldanes_log_odds():
+    """Firth's estimate of an intercept adds one half to either count."""
     k, n = np.array([[7.0]]), np.array([[9.0]])
     assert fit_firth_regressions(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(
         float(smoothed_log_odds(7, 9))
     )
 
 
-def drawn(rng, slope, spread=0.0, groups=20, strata=4):
+def draw_values(rng, slope, spread=0.0, groups=20, strata=4):
     x = np.linspace(-2.5, 2.5, groups)
     shift, own = rng.normal(size=strata), spread * rng.normal(size=groups)
     group, stratum = np.indices((groups, strata)).reshape(2, -1)
@@ -79,35 +81,33 @@ def drawn(rng, slope, spread=0.0, groups=20, strata=4):
 
 
 @pytest.mark.parametrize(("slope", "spread"), [(1.0, 0.0), (1.0, 0.3), (2.0, 0.0), (0.0, 0.0)])
-def test_the_interval_covers_the_slope_that_is_there(slope, spread):
-    """Over 150 draws 95 % are 142.5, and fewer than 134 have a probability of 0.002."""
+def test_intervals_cover_the_true_slope(slope, spread):
+    """Of 150 intervals 142.5 are expected to cover; fewer than 134 have a probability of 0.002."""
     rng = np.random.default_rng(11)
-    found = [estimate_log_odds_slope(*drawn(rng, slope, spread)) for _ in range(150)]
-    assert sum(one.low <= slope <= one.high for one in found) >= 134
-    assert np.mean([one.value for one in found]) == pytest.approx(slope, abs=0.08)
+    estimate = [estimate_log_odds_slope(*draw_values(rng, slope, spread)) for _ in range(150)]
+    assert sum(one.low <= slope <= one.high for one in estimate) >= 134
+    assert np.mean([one.value for one in estimate]) == pytest.approx(slope, abs=0.08)
     if slope == 2:
-        assert all(one.low > 1 for one in found)
+        assert all(one.low > 1 for one in estimate)
 
 
-def test_what_cannot_be_measured_says_why():
+def test_an_estimate_without_a_value_or_interval_says_why():
     assert estimate_log_odds_slope([], [], [], []).method == "no items to measure"
-    assert (
-        "of a single value"
-        in estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
-    )
+    constant = estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"])
+    assert "predictor has a single value" in constant.method
     two = estimate_log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
     assert np.isfinite(two.value) and np.isnan(two.low) and "too few" in two.method
     missing = estimate_log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])
     assert (missing.n, missing.missing) == (3, 1)
 
 
-def test_ratio_of_one_unit():
+def test_the_multiple_of_reference_log_odds_has_garts_interval():
     values = np.r_[np.ones(30), np.zeros(10), np.nan]
-    found = estimate_log_odds_multiple(values, -2.0)
-    assert found.value == pytest.approx(np.log(30.5 / 10.5) / -2)
+    estimate = estimate_log_odds_multiple(values, -2.0)
+    assert estimate.value == pytest.approx(np.log(30.5 / 10.5) / -2)
     half = 1.959964 * (1 / 30.5 + 1 / 10.5) ** 0.5
-    assert (found.low, found.high) == pytest.approx(
+    assert (estimate.low, estimate.high) == pytest.approx(
         [(np.log(30.5 / 10.5) + half) / -2, (np.log(30.5 / 10.5) - half) / -2]
     )
-    assert found.n == 40 and found.missing == 1
+    assert estimate.n == 40 and estimate.missing == 1
     assert np.isnan(estimate_log_odds_multiple([], 1.0).value)

@@ -1,4 +1,4 @@
-"""Corrections for many comparisons, by hand and by scipy."""
+"""Test corrections for multiple comparisons by hand and against scipy."""
 
 import math
 
@@ -8,8 +8,8 @@ import pytest
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_fdr, adjust_p_values_holm
 
 
-def test_holm_by_hand():
-    # Wright 1992, table 1, is ordered; here the order must not matter.
+def test_holm_equals_a_calculation_by_hand():
+    # Wright 1992, table 1, in another order, which must not matter.
     assert adjust_p_values_holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx(
         [0.06, 0.03, 0.06, 0.02]
     )
@@ -19,7 +19,7 @@ def test_holm_by_hand():
     assert adjust_p_values_holm([]) == []
 
 
-def test_benjamini_hochberg_is_scipys():
+def test_fdr_equals_that_of_scipy():
     from scipy.stats import false_discovery_control
 
     rng = np.random.default_rng(0)
@@ -31,7 +31,7 @@ def test_benjamini_hochberg_is_scipys():
 
 
 def test_holm_agrees_with_its_definition():
-    """An equal definition: the largest of p_(j) (m - j + 1) over all j up to the rank."""
+    """An equivalent definition: the maximum of p_(j) (m - j + 1) over all j up to the rank."""
     p = np.random.default_rng(7).uniform(size=9) ** 3
     order = np.argsort(p)
     expected = np.empty(9)

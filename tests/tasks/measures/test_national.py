@@ -1,4 +1,4 @@
-"""Identity and tax numbers: published examples, wrong check digits, words, digits of any script."""
+"""Test national numbers: published examples, wrong check digits, context words, other scripts."""
 
 import time
 import unicodedata
@@ -18,8 +18,8 @@ from hallmark.tasks.measures.personal.types import (
 )
 from hallmark.tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
-#: As authorities, or the documentation of python-stdnum, print them; with a word for each, and
-#: whether it is found without.
+#: Context word, example published by an authority or by python-stdnum, and whether the example is
+#: found without the word.
 PUBLISHED = {
     "SSN": ("SSN", "536-90-4399", True),
     "US_ITIN": ("ITIN", "912-90-3456", True),
@@ -69,18 +69,18 @@ PUBLISHED = {
     "UA_RNTRC": ("РНОКПП", "1759013776", False),
     "ZA_ID": ("ID number", "8001015009087", False),
 }
-#: Without check digits: structure is all there is.
+#: Types without check digits.
 UNCHECKED = {"GB_NINO", "IN_PAN", "DK_CPR", "SSN", "US_ITIN"}
 
 
-def found(text, regions=SUPPORTED_COUNTRIES):
+def list_spans(text, regions=SUPPORTED_COUNTRIES):
     return [
         (span.type, text[span.start : span.end])
         for span in find_personal_data_spans(text, PERSONAL_DATA_TYPES, regions)
     ]
 
 
-def test_every_type_of_a_country_has_a_published_number():
+def test_every_national_type_has_a_published_number():
     assert (
         PUBLISHED.keys()
         == {n.type for n in NATIONAL_ID_FORMATS}
@@ -89,19 +89,19 @@ def test_every_type_of_a_country_has_a_published_number():
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
-def test_a_published_number_is_found_beside_its_word_in_its_country_alone(kind):
+def test_a_published_number_is_found_with_its_word_and_region(kind):
     word, number, alone = PUBLISHED[kind]
     for text in (f"{word}: {number}.", f"Größe, {word} {number}, 漢字", f"{number} ({word})"):
-        assert found(text) == [(kind, number)]
-        assert found(text, [country_of_type(kind)]) == [(kind, number)]
+        assert list_spans(text) == [(kind, number)]
+        assert list_spans(text, [country_of_type(kind)]) == [(kind, number)]
     others = [c for c in SUPPORTED_COUNTRIES if c != country_of_type(kind)]
-    assert kind not in dict(found(f"{word}: {number}", others))
-    assert ((kind, number) in found(f"see {number} below")) == alone
+    assert kind not in dict(list_spans(f"{word}: {number}", others))
+    assert ((kind, number) in list_spans(f"see {number} below")) == alone
 
 
 @pytest.mark.parametrize("kind", sorted(PUBLISHED.keys() - UNCHECKED))
-def test_a_wrong_check_digit_makes_it_no_number(kind):
-    """One check digit of ten or eleven lets a tenth of wrong numbers pass, and no more."""
+def test_numbers_with_wrong_check_digits_are_not_found(kind):
+    """A check digit modulo ten or eleven accepts at most a tenth of wrong numbers."""
     word, number, _ = PUBLISHED[kind]
     places = [i for i, c in enumerate(number) if c.isdigit()]
     changed = [
@@ -109,12 +109,12 @@ def test_a_wrong_check_digit_makes_it_no_number(kind):
         for i in places
         for step in (1, 3, 7)
     ]
-    kept = [n for n in changed if (kind, n) in found(f"{word}: {n}")]
+    kept = [n for n in changed if (kind, n) in list_spans(f"{word}: {n}")]
     assert len(kept) <= len(changed) / 6, kept
 
 
 @pytest.mark.parametrize("zero", ["٠", "०", "０", "๐", "𝟎"])
-def test_digits_and_separators_of_any_script_mean_the_same(zero):
+def test_digits_and_separators_of_any_script_are_recognised(zero):
     for number, kind in (
         ("4111 1111-1111 1111", None),
         ("4111 1111 1111 1111", "CARD"),
@@ -127,7 +127,7 @@ def test_digits_and_separators_of_any_script_mean_the_same(zero):
         for space, dash in ((" ", "-"), ("\u00a0", "\u2011"), ("\u202f", "–"), ("\u3000", "－")):
             value = written.replace(" ", space).replace("-", dash)
             text = f"漢字 {value} é"
-            assert found(text) == ([(kind, value)] if kind else [])
+            assert list_spans(text) == ([(kind, value)] if kind else [])
             assert find_spans_by_row(
                 pa.array([text], pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES
             ).get(0, []) == (
@@ -136,7 +136,7 @@ def test_digits_and_separators_of_any_script_mean_the_same(zero):
 
 
 @given(st.text())
-def test_folding_keeps_every_character_in_its_place(text):
+def test_folding_keeps_positions(text):
     folded = fold_digits_and_separators(text)
     assert len(folded) == len(text)
     for before, after in zip(text, folded, strict=True):
@@ -147,12 +147,12 @@ def test_folding_keeps_every_character_in_its_place(text):
     assert fold_digits_and_separators(folded) == folded
 
 
-def test_a_column_shows_every_published_number():
-    """And one of Italy with letters for its digits, as those have whom others equal."""
+def test_published_numbers_are_found_in_columns():
+    """Also an Italian number with letters in place of digits, as used to avoid duplicates."""
     lettered = "RCCMNL" + "UPSMUDVSV"
     texts = [f"{word}: {number}." for word, number, _ in PUBLISHED.values()]
     texts.append(f"cf {lettered}{codicefiscale.calc_check_digit(lettered)}")
-    assert ("IT_CF", texts[-1][3:]) in found(texts[-1])
+    assert ("IT_CF", texts[-1][3:]) in list_spans(texts[-1])
     assert find_spans_by_row(
         pa.array(texts, pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES
     ) == {
@@ -168,7 +168,7 @@ PIECES = [n for _, n, _ in PUBLISHED.values()] + [w for w, *_ in PUBLISHED.value
 @given(
     st.lists(st.sampled_from([*PIECES, " ", "：", "٣", "–", "1", "A", "\u00a0", "漢"]), max_size=9)
 )
-def test_the_prefilters_hide_nothing(pieces):
+def test_the_prefilters_lose_no_span(pieces):
     text = "".join(pieces)
     texts = pa.array(["", text], pa.large_string())
     assert find_spans_by_row(texts, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(
@@ -197,7 +197,7 @@ def test_the_prefilters_hide_nothing(pieces):
         "٣–",
     ],
 )
-def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
+def test_adversarial_text_takes_linear_time(piece):
     def seconds(characters):
         texts = pa.array([piece * (characters // len(piece))], pa.large_string())
         start = time.process_time()
@@ -205,7 +205,7 @@ def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
         return time.process_time() - start
 
     seconds(100)  # imports
-    # 16 times the text: far below the 256 times the seconds that quadratic work would take.
+    # For 16 times the text, allow 64 times the time; quadratic time would be 256 times.
     assert min(seconds(80_000), seconds(80_000)) < 64 * min(seconds(5_000), seconds(5_000)) + 0.05
 
 
@@ -223,7 +223,7 @@ SECRETS = [
 
 @pytest.mark.parametrize(("text", "value"), SECRETS)
 def test_credentials_are_found(text, value):
-    assert found(text) == [("SECRET", value or text)]
+    assert list_spans(text) == [("SECRET", value or text)]
 
 
 @pytest.mark.parametrize(
@@ -240,5 +240,5 @@ def test_credentials_are_found(text, value):
         "sort(key=lambda pair: pair.second)",
     ],
 )
-def test_what_stands_for_a_credential_is_none(text):
-    assert found(text) == []
+def test_placeholders_of_credentials_are_not_found(text):
+    assert list_spans(text) == []

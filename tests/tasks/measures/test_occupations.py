@@ -1,4 +1,4 @@
-"""Occupations beside gendered words: a text by hand, and brute force in plain Python."""
+"""Test counts of gendered words near occupations: a text by hand, and a plain Python version."""
 
 import json
 import random
@@ -13,25 +13,25 @@ from hallmark.tasks.measures.occupations import count_gendered_words, list_occup
 LISTS = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"))
 
 
-def found(texts, window=10):
-    """(occupation, number of the text, words of women, words of men) in the texts' order."""
+def count_in_texts(texts, window=10):
+    """Return (occupation, text index, words for women, words for men) of each mention, in order."""
     number, owner, words = count_gendered_words(pa.array(texts, pa.large_string()), window)
     rows = zip(number.tolist(), owner.tolist(), words.tolist(), strict=True)
     return [(list_occupations()[n], text, *counts) for n, text, counts in rows]
 
 
-def one(text, window=10):
-    """(occupation, words of women, words of men) of a text."""
-    return [(job, women, men) for job, _, women, men in found([text], window)]
+def count_in_text(text, window=10):
+    """Return (occupation, words for women, words for men) of each mention."""
+    return [(job, women, men) for job, _, women, men in count_in_texts([text], window)]
 
 
-def test_a_text_by_hand():
+def test_counts_of_a_text_equal_those_by_hand():
     text = (
         "Our blacksmith hurt his hand, and he swore. The nurses came; she, the first of them, "
         "dressed it. A woman (Mrs. Oll, the chimney sweep) told Mr. Reed, a Surveyor, of it!\n"
         "The plumber stayed at home"
     )
-    assert one(text) == [
+    assert count_in_text(text) == [
         ("blacksmith", 0, 2),
         ("nurse", 1, 0),
         ("chimney sweep", 2, 1),
@@ -41,46 +41,50 @@ def test_a_text_by_hand():
 
 
 @pytest.mark.parametrize("end", [". ", "! ", "?) ", "... ", '." ', "\n\n", "\r\n \t\r\n", "."])
-def test_nothing_reaches_over_the_end_of_a_sentence(end):
-    assert one(f"She slept{end}The plumber came{end}His dog barked") == [("plumber", 0, 0)]
+def test_a_window_ends_at_the_end_of_a_sentence(end):
+    assert count_in_text(f"She slept{end}The plumber came{end}His dog barked") == [
+        ("plumber", 0, 0)
+    ]
 
 
 @pytest.mark.parametrize(
     "on", [" ", ", ", "; ", ": ", " 3.5 ", " Dr. Oak ", " – ", "\n", " (10:30) "]
 )
-def test_what_ends_no_sentence_ends_no_window(on):
-    assert one(f"She slept{on}and the plumber came{on}his dog barked") == [("plumber", 1, 1)]
+def test_other_punctuation_does_not_end_a_window(on):
+    assert count_in_text(f"She slept{on}and the plumber came{on}his dog barked") == [
+        ("plumber", 1, 1)
+    ]
 
 
-def test_the_window_is_counted_in_words_on_both_sides():
+def test_the_window_counts_words_on_both_sides():
     text = "she one two three plumber four five six he"
-    assert one(text, 3) == [("plumber", 0, 0)]
-    assert one(text, 4) == [("plumber", 1, 1)]
-    assert one("she one chimney sweep two he", 2) == [("chimney sweep", 1, 1)]
-    assert one("she one two chimney sweep two he", 2) == [("chimney sweep", 0, 1)]
+    assert count_in_text(text, 3) == [("plumber", 0, 0)]
+    assert count_in_text(text, 4) == [("plumber", 1, 1)]
+    assert count_in_text("she one chimney sweep two he", 2) == [("chimney sweep", 1, 1)]
+    assert count_in_text("she one two chimney sweep two he", 2) == [("chimney sweep", 0, 1)]
 
 
-def test_nothing_reaches_over_the_end_of_a_text():
-    assert found(["she her", "plumber", "", "he his"]) == [("plumber", 1, 0, 0)]
-    assert found([]) == []
-    assert found(["", "nobody", "."]) == []
+def test_a_window_ends_at_the_end_of_a_text():
+    assert count_in_texts(["she her", "plumber", "", "he his"]) == [("plumber", 1, 0, 0)]
+    assert count_in_texts([]) == []
+    assert count_in_texts(["", "nobody", "."]) == []
 
 
-def test_words_that_are_verbs_and_names_too_count_behind_an_article():
-    assert one("she can cook and judge") == []
-    assert one("she sees Jimmy Carter and Ms Baker") == []
-    assert one("she became cook") == [("cook", 1, 0)]
-    assert one("she sees the judges and a potter") == [("judge", 1, 0), ("potter", 1, 0)]
-    assert one("I miss the plumber") == [("plumber", 0, 0)]
-    assert one("It was Miss Oll, a plumber") == [("plumber", 1, 0)]
+def test_ambiguous_words_count_only_after_an_article():
+    assert count_in_text("she can cook and judge") == []
+    assert count_in_text("she sees Jimmy Carter and Ms Baker") == []
+    assert count_in_text("she became cook") == [("cook", 1, 0)]
+    assert count_in_text("she sees the judges and a potter") == [("judge", 1, 0), ("potter", 1, 0)]
+    assert count_in_text("I miss the plumber") == [("plumber", 0, 0)]
+    assert count_in_text("It was Miss Oll, a plumber") == [("plumber", 1, 0)]
 
 
-def test_words_are_whole():
-    assert one("sheer nurseries, hers: nursed theses") == []
-    assert one("the nurse's hat, she-wolf") == [("nurse", 1, 0)]
+def test_only_whole_words_count():
+    assert count_in_text("sheer nurseries, hers: nursed theses") == []
+    assert count_in_text("the nurse's hat, she-wolf") == [("nurse", 1, 0)]
 
 
-def test_the_lexicon_is_without_doubt():
+def test_the_lexicon_is_unambiguous():
     jobs = [*LISTS["occupations"], *LISTS["ambiguous"]]
     forms = [form for job in jobs for form in (job, pluralise(job))]
     gendered = [*LISTS["women"], *LISTS["men"], "miss"]
@@ -97,16 +101,16 @@ def test_the_lexicon_is_without_doubt():
 # Brute force -------------------------------------------------------------------------------------
 
 
-def by_hand(text, window):
-    """A second reading of the rules: sentence by sentence, word by word."""
+def count_in_plain_python(text, window):
+    """Apply the rules sentence by sentence and word by word."""
     text = re.sub(r"\b(Mrs?|Ms|Mx|Dr|Prof|Rev|St)\.", r"\1 ", text)
     text = re.sub(r"(?<=\d)[.:](?=\d)", " ", text)
     words = {"women": {*LISTS["women"]}, "men": {*LISTS["men"]}}
     singular = {form: job for job in list_occupations() for form in (job, pluralise(job))}
     rows = []
     for sentence in re.split(r"[.!?]+|\n[ \t\r]*\n", text):
-        spoken = re.findall(r"[^\W_]+", sentence)
-        lower = [word.lower() for word in spoken]
+        original_words = re.findall(r"[^\W_]+", sentence)
+        lower = [word.lower() for word in original_words]
         for start in range(len(lower)):
             for length in (1, 2):
                 job = singular.get(" ".join(lower[start : start + length]))
@@ -118,14 +122,14 @@ def by_hand(text, window):
                     continue
                 near = [*range(max(0, start - window), start)]
                 near += range(start + length, min(len(lower), start + length + window))
-                women = sum(lower[i] in words["women"] or spoken[i] == "Miss" for i in near)
+                women = sum(lower[i] in words["women"] or original_words[i] == "Miss" for i in near)
                 rows.append((job, women, sum(lower[i] in words["men"] for i in near)))
     return rows
 
 
 @pytest.mark.parametrize("window", [1, 3, 10])
 def test_counts_are_those_of_plain_python(window):
-    dice = random.Random(window)
+    rng = random.Random(window)
     vocabulary = [
         "nurse",
         "Nurses",
@@ -166,9 +170,11 @@ def test_counts_are_those_of_plain_python(window):
         "\n \t\n",
         "_",
     ]
-    texts = [" ".join(dice.choices(vocabulary, k=dice.randrange(60))) for _ in range(800)]
+    texts = [" ".join(rng.choices(vocabulary, k=rng.randrange(60))) for _ in range(800)]
     expected = [
-        (job, i, *counts) for i, text in enumerate(texts) for job, *counts in by_hand(text, window)
+        (job, i, *counts)
+        for i, text in enumerate(texts)
+        for job, *counts in count_in_plain_python(text, window)
     ]
-    assert found(texts, window) == expected
+    assert count_in_texts(texts, window) == expected
     assert sum(women > 0 for *_, women, _ in expected) > 200

@@ -1,4 +1,4 @@
-"""Detectors: known answers, what must be left alone, and work that grows with the text only."""
+"""Test detectors: known values, text without personal data, and linear time."""
 
 import ipaddress
 import time
@@ -20,7 +20,7 @@ from hallmark.tasks.measures.personal_data import (
 FILL = "abcdefghij" * 4
 
 
-def found(text, **more):
+def list_spans(text, **more):
     return [
         (span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, **more)
     ]
@@ -55,7 +55,7 @@ KNOWN = [
     ("PHONE", "(650) 253-0000"),
     ("PHONE", "650-253-0000"),
     ("PHONE", "650.253.0000"),
-    # Put together here, so that nothing takes this file for a leak
+    # Concatenated, so that secret scanners ignore this file
     ("SECRET", "AKIA" + "IOSFODNN7EXAMPLE"),
     ("SECRET", "ghp_" + FILL[:36]),
     ("SECRET", "glpat-" + FILL[:20]),
@@ -83,12 +83,12 @@ KNOWN = [
 @pytest.mark.parametrize(
     ("kind", "value"), KNOWN, ids=[f"{k}-{i}" for i, (k, _) in enumerate(KNOWN)]
 )
-def test_known_values_are_found_whole(kind, value, around):
+def test_known_values_are_found_completely(kind, value, around):
     text = around.replace("{}", value)
-    assert found(text) == [(kind, value)] * around.count("{}")
+    assert list_spans(text) == [(kind, value)] * around.count("{}")
 
 
-#: Sentences of scripts that set no words apart, with nothing between them and an address.
+#: Sentences without spaces between words, adjacent to an address.
 UNSPACED = [
     "发邮件至{}我们会在三个工作日之内尽快回复您的所有问题和建议谢谢",
     "地址{}的",
@@ -114,10 +114,10 @@ UNSPACED = [
         ("SECRET", "amqp://app:" + "Zk3vQ9xw" + "@[2606:2800:220::1946]"),
     ],
 )
-def test_text_without_spaces_touches_a_value_and_is_no_part_of_it(kind, value, around):
+def test_adjacent_text_without_spaces_is_not_part_of_a_value(kind, value, around):
     text = around.replace("{}", value)
-    assert found(text) == [(kind, value)]
-    assert found(text + around.replace("{}", "12")) == [(kind, value)]
+    assert list_spans(text) == [(kind, value)]
+    assert list_spans(text + around.replace("{}", "12")) == [(kind, value)]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_text_without_spaces_touches_a_value_and_is_no_part_of_it(kind, value, a
     ],
 )
 @pytest.mark.parametrize("around", ["{}", "x {} y", "({}), <{}>", "地址：{}。", "「{}」"])
-def test_an_address_of_another_script_is_found_whole(value, around):
-    assert found(around.replace("{}", value)) == [("EMAIL", value)] * around.count("{}")
+def test_an_address_in_another_script_is_found_completely(value, around):
+    assert list_spans(around.replace("{}", value)) == [("EMAIL", value)] * around.count("{}")
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_an_address_of_another_script_is_found_whole(value, around):
         "余额93.184.216.345元",
     ],
 )
-def test_text_without_spaces_makes_nothing_personal(text):
-    assert found(text) == []
+def test_text_without_spaces_causes_no_false_positives(text):
+    assert list_spans(text) == []
 
 
-def test_prefixed_secrets_are_those_that_detect_secrets_knows():
-    """Each of our examples is a secret in the eyes of an independent detector too."""
+def test_detect_secrets_confirms_our_examples():
+    """An independent detector also recognises each of our examples as a secret."""
     from detect_secrets.plugins.aws import AWSKeyDetector
     from detect_secrets.plugins.github_token import GitHubTokenDetector
     from detect_secrets.plugins.gitlab_token import GitLabTokenDetector
@@ -195,24 +195,24 @@ def test_prefixed_secrets_are_those_that_detect_secrets_knows():
         "task_list_of_names sk-learn AKIA eyJ npm_install SG.x",
     ],
 )
-def test_what_is_no_personal_data_is_left_alone(text):
-    assert found(text) == []
+def test_text_without_personal_data_has_no_spans(text):
+    assert list_spans(text) == []
 
 
-def test_words_in_capitals_behind_an_account_number_stay():
-    assert found("IBAN GB82 WEST 1234 5698 7654 32 BANK PLC") == [
+def test_capitals_after_an_iban_are_not_part_of_it():
+    assert list_spans("IBAN GB82 WEST 1234 5698 7654 32 BANK PLC") == [
         ("IBAN", "GB82 WEST 1234 5698 7654 32")
     ]
 
 
-def test_national_numbers_need_their_country():
+def test_national_phone_numbers_need_their_region():
     text = "Call 020 7946 0018 or (020) 7946 0018."
-    assert found(text, regions=("GB",)) == [
+    assert list_spans(text, regions=("GB",)) == [
         ("PHONE", "020 7946 0018"),
         ("PHONE", "(020) 7946 0018"),
     ]
-    assert found(text, regions=("US",)) == []
-    assert found("(650) 253-0000", regions=()) == []
+    assert list_spans(text, regions=("US",)) == []
+    assert list_spans("(650) 253-0000", regions=()) == []
 
 
 @pytest.mark.parametrize("region", ["DE", "FR", "GB", "IN", "US"])
@@ -224,26 +224,28 @@ def test_example_numbers_of_a_country_are_found_in_international_form(region):
             phonenumbers.PhoneNumberFormat.INTERNATIONAL,
         ):
             value = phonenumbers.format_number(number, form)
-            assert found(f"Tel.: {value}.") == [("PHONE", value)]
+            assert list_spans(f"Tel.: {value}.") == [("PHONE", value)]
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_an_address_is_found_when_it_is_global(number):
+def test_an_ip_address_is_found_if_it_is_global(number):
     address = ipaddress.ip_address(number)
     places = [int(place) for place in str(address).split(".")]
     routes = address.is_global and not address.is_multicast
     expected = routes and max(places) >= 32 and places[1:] != [0, 0, 0]
-    assert found(f"from {address}:80") == ([("IP", str(address))] if expected else [])
+    assert list_spans(f"from {address}:80") == ([("IP", str(address))] if expected else [])
 
 
-def test_the_longest_of_overlapping_spans_stays():
+def test_the_longest_of_overlapping_spans_is_kept():
     spans = [Span("IP", 5, 12), Span("EMAIL", 0, 20), Span("PHONE", 18, 25), Span("CARD", 25, 30)]
     assert resolve_overlaps(spans) == [Span("EMAIL", 0, 20), Span("CARD", 25, 30)]
     assert resolve_overlaps([Span("IP", 0, 5), Span("CARD", 0, 5)]) == [Span("CARD", 0, 5)]
     assert resolve_overlaps([Span("IP", 0, 4), Span("CARD", 3, 8), Span("SSN", 7, 11)]) == [
         Span("CARD", 3, 8)
     ]
-    assert found("user@93.184.216.34.example.com") == [("EMAIL", "user@93.184.216.34.example.com")]
+    assert list_spans("user@93.184.216.34.example.com") == [
+        ("EMAIL", "user@93.184.216.34.example.com")
+    ]
 
 
 spans = st.builds(
@@ -256,7 +258,7 @@ spans = st.builds(
 
 @given(st.lists(spans, max_size=20), st.randoms())
 def test_resolving_keeps_disjoint_spans_in_any_order(given_spans, shuffler):
-    """Against the rule read aloud: rank all, take each that touches nothing taken before."""
+    """Compare with a direct implementation: rank all, take each that overlaps none taken before."""
     expected = []
     for span in sorted(
         given_spans, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)
@@ -269,7 +271,7 @@ def test_resolving_keeps_disjoint_spans_in_any_order(given_spans, shuffler):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([v for _, v in KNOWN] + ["漢字 ", " ", "é", "-", "1", "text\n"])))
-def test_the_prefilter_hides_nothing(pieces):
+def test_the_prefilters_lose_no_span(pieces):
     text = "".join(pieces)
     expected = find_personal_data_spans(text)
     assert find_spans_by_row(pa.array(["", text], pa.large_string())).get(1, []) == expected
@@ -301,11 +303,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=list(HOSTILE))
-def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
-    """Sixteen times the text, well below 256 times the seconds that quadratic work would take.
+def test_adversarial_text_takes_linear_time(piece):
+    """For 16 times the text, allow 64 times the time; quadratic time would be 256 times.
 
-    Seconds of this process on the processor; the fastest of three and an allowance of 20 ms keep
-    noise out.
+    CPU time of this process; the fastest of three runs and an allowance of 20 ms reduce noise.
     """
 
     def seconds(characters):

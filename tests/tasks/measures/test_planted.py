@@ -1,4 +1,4 @@
-"""How numbers are drawn and written that the detectors are measured on."""
+"""Test how the numbers are drawn and written on which the detectors are evaluated."""
 
 import random
 import re
@@ -31,44 +31,46 @@ from hallmark.tasks.measures.synthetic_identifiers import (
 )
 
 
-def drawn(draw, n=300):
+def draw_many(draw, n=300):
     rng = random.Random(3)
     return [draw(rng) for _ in range(n)]
 
 
-def test_a_template_is_filled_character_by_character():
-    for number in drawn(make_template_generator("a#*@-#")):
+def test_templates_are_filled_character_by_character():
+    for number in draw_many(make_template_generator("a#*@-#")):
         assert re.fullmatch(r"a\d[1-9][A-Z]-\d", number)
     seen = [
-        {number[place] for number in drawn(make_template_generator("#*@"), 2000)}
+        {number[place] for number in draw_many(make_template_generator("#*@"), 2000)}
         for place in range(3)
     ]
     assert seen == [{*string.digits}, {*string.digits[1:]}, {*string.ascii_uppercase}]
-    assert drawn(make_template_generator("no place"), 2) == ["no place"] * 2
+    assert draw_many(make_template_generator("no place"), 2) == ["no place"] * 2
 
 
 @pytest.mark.parametrize(("template", "form"), [("D", "%y%m%d"), ("E", "%d%m%y"), ("F", "%Y%m%d")])
-def test_dates_are_days_of_the_calendar(template, form):
-    found = [
-        datetime.strptime(number, form) for number in drawn(make_template_generator(template), 3000)
+def test_dates_are_valid(template, form):
+    values = [
+        datetime.strptime(number, form)
+        for number in draw_many(make_template_generator(template), 3000)
     ]
-    assert {day.month for day in found} == {*range(1, 13)}
-    assert {day.day for day in found} == {*range(1, 29)}
-    years = {day.year % 100 for day in found}
+    assert {day.month for day in values} == {*range(1, 13)}
+    assert {day.day for day in values} == {*range(1, 29)}
+    years = {day.year % 100 for day in values}
     assert years == {*range(31, 100)}
     if template == "F":
-        assert {day.year for day in found} == {*range(1931, 2000)}
+        assert {day.year for day in values} == {*range(1931, 2000)}
 
 
-def test_letters_are_drawn_from_those_given():
-    assert {n[0] for n in drawn(_make_lettered_generator("a#b", a="XY", b="7"))} == {"X", "Y"}
+def test_letters_are_drawn_from_their_alphabet():
+    assert {n[0] for n in draw_many(_make_lettered_generator("a#b", a="XY", b="7"))} == {"X", "Y"}
     assert all(
-        re.fullmatch(r"[XY]\d7", n) for n in drawn(_make_lettered_generator("a#b", a="XY", b="7"))
+        re.fullmatch(r"[XY]\d7", n)
+        for n in draw_many(_make_lettered_generator("a#b", a="XY", b="7"))
     )
 
 
-#: By chance one of a hundred would be right. Norway has no numbers whose check digit modulo 11 is
-#: ten, and some that are out of use.
+#: Minimum share of valid numbers; by chance it would be 0.01. In Norway a check digit of ten modulo
+#: 11 is invalid, and some numbers are out of use.
 COMPUTED = {
     "IBAN": 1,
     "BE_NN": 0.95,
@@ -81,27 +83,27 @@ COMPUTED = {
 
 
 @pytest.mark.parametrize("kind", COMPUTED)
-def test_check_digits_that_are_computed_are_right(kind):
+def test_computed_check_digits_are_right(kind):
     right = checksum_validator(IDENTIFIER_SPECS[kind])
-    assert sum(map(right, drawn(IDENTIFIER_SPECS[kind].draw_number))) >= 300 * COMPUTED[kind]
+    assert sum(map(right, draw_many(IDENTIFIER_SPECS[kind].draw_number))) >= 300 * COMPUTED[kind]
 
 
-def test_accounts_have_the_lengths_of_their_countries():
-    found = drawn(IDENTIFIER_SPECS["IBAN"].draw_number)
-    assert {(n[:2], len(n)) for n in found} == {("DE", 22), ("GB", 22), ("NL", 18)}
-    assert all(map(iban.is_valid, found)) and all(n[4:8] == "NWBK" for n in found if "GB" in n)
+def test_ibans_have_the_length_of_their_country():
+    values = draw_many(IDENTIFIER_SPECS["IBAN"].draw_number)
+    assert {(n[:2], len(n)) for n in values} == {("DE", 22), ("GB", 22), ("NL", 18)}
+    assert all(map(iban.is_valid, values)) and all(n[4:8] == "NWBK" for n in values if "GB" in n)
 
 
-def test_of_the_german_tax_number_one_digit_stands_there_twice_and_one_not_at_all():
-    for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number):
+def test_a_german_tax_id_has_one_digit_twice_and_one_missing():
+    for number in draw_many(IDENTIFIER_SPECS["DE_IDNR"].draw_number):
         assert sorted(Counter(number[:10]).values()) == [1] * 8 + [2] and len(number) == 11
-    assert {number[10] for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number)} == {
+    assert {number[10] for number in draw_many(IDENTIFIER_SPECS["DE_IDNR"].draw_number)} == {
         *string.digits
     }
 
 
 @pytest.mark.parametrize("kind", IDENTIFIER_SPECS)
-def test_a_pool_is_right_and_fills_a_form(kind):
+def test_valid_numbers_fit_a_format(kind):
     numbers = draw_valid_numbers(IDENTIFIER_SPECS[kind])
     assert len(numbers) == 25 and numbers == draw_valid_numbers(IDENTIFIER_SPECS[kind])
     assert all(map(checksum_validator(IDENTIFIER_SPECS[kind]), numbers))
@@ -109,7 +111,7 @@ def test_a_pool_is_right_and_fills_a_form(kind):
         assert any(_can_fill_format(number, form) for form in IDENTIFIER_SPECS[kind].formats)
 
 
-def test_a_form_is_filled_and_ends_with_its_last_character():
+def test_a_format_is_filled_and_cut_after_the_last_character():
     assert _apply_format("1234", "##-##") == "12-34"
     assert _apply_format("123456", "## ## ## ##") == "12 34 56"
     assert (
@@ -127,23 +129,23 @@ def test_a_form_is_filled_and_ends_with_its_last_character():
     )
 
 
-def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
+def test_some_numbers_have_other_scripts_or_separators():
     rng = random.Random(5)
-    found = Counter()
+    values = Counter()
     for _ in range(4000):
         value = _randomise_script("12 3-4", rng)
         if value[0] != "1":
             [script] = [s for s in NON_ASCII_DIGITS if s[1] == value[0]]
             assert value == f"{script[1]}{script[2]} {script[3]}-{script[4]}"
-            found["script"] += 1
+            values["script"] += 1
         elif value != "12 3-4":
             assert re.fullmatch("12[\u00a0\u2009\u202f]3[\u2010\u2011\u2013]4", value)
-            found["separators"] += 1
-    assert found["script"] / 4000 == pytest.approx(0.10, abs=0.02)
-    assert found["separators"] / 4000 == pytest.approx(0.15, abs=0.02)
+            values["separators"] += 1
+    assert values["script"] / 4000 == pytest.approx(0.10, abs=0.02)
+    assert values["separators"] / 4000 == pytest.approx(0.15, abs=0.02)
 
 
-def test_a_look_alike_differs_in_digits_alone_and_behind_the_first_two():
+def test_a_look_alike_differs_only_in_digits_after_the_first_two():
     kind = IDENTIFIER_SPECS["GB_NHS"]
     plain = IdentifierSpec(
         kind.draw_number, kind.checksum_module, ("##########",), kind.context_words
@@ -156,7 +158,7 @@ def test_a_look_alike_differs_in_digits_alone_and_behind_the_first_two():
     assert all(number[:2] in starts for number in ascii_only)
 
 
-def test_of_each_type_as_many_stand_beside_their_name_as_alone():
+def test_each_type_has_as_many_examples_with_as_without_context():
     made = list(generate_detector_examples(("SSN", "EMAIL", "IN_PAN"), 12))
     counted = Counter((p.type, bool(p.value), p.has_context_word) for p in made)
     assert counted == {
@@ -169,17 +171,26 @@ def test_of_each_type_as_many_stand_beside_their_name_as_alone():
         ("IN_PAN", True, False): 12,
         ("", False, False): 36,
     }
-    for planted in made:
-        assert planted.text.count(planted.value) == 1 if planted.value else True
-        names = (
-            IDENTIFIER_SPECS[planted.type].context_words if planted.type in IDENTIFIER_SPECS else ()
+    for detector_example in made:
+        assert (
+            detector_example.text.count(detector_example.value) == 1
+            if detector_example.value
+            else True
         )
-        if planted.type in UNCHECKED_GENERATORS:
-            names = UNCHECKED_GENERATORS[planted.type][1]
-        if planted.value:
-            assert any(name in planted.text for name in names) == planted.has_context_word
-    innocent = [p.text for p in made if not p.type]
-    for number, text in enumerate(innocent):
+        names = (
+            IDENTIFIER_SPECS[detector_example.type].context_words
+            if detector_example.type in IDENTIFIER_SPECS
+            else ()
+        )
+        if detector_example.type in UNCHECKED_GENERATORS:
+            names = UNCHECKED_GENERATORS[detector_example.type][1]
+        if detector_example.value:
+            assert (
+                any(name in detector_example.text for name in names)
+                == detector_example.has_context_word
+            )
+    negative_texts = [p.text for p in made if not p.type]
+    for number, text in enumerate(negative_texts):
         form = re.escape(NEGATIVE_TEMPLATES[number % len(NEGATIVE_TEMPLATES)])
         form = form.replace(re.escape("#"), r"\d").replace(re.escape("*"), "[1-9]")
         assert re.fullmatch(form, text)
@@ -216,18 +227,18 @@ FORMS = {
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_what_has_no_check_digits_is_drawn_in_every_form(kind):
-    found = drawn(UNCHECKED_GENERATORS[kind][0], 400)
-    matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in found]
-    assert all(matched), found[matched.index(set())]
+def test_unchecked_types_are_drawn_in_every_format(kind):
+    values = draw_many(UNCHECKED_GENERATORS[kind][0], 400)
+    matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in values]
+    assert all(matched), values[matched.index(set())]
     assert set().union(*matched) == FORMS[kind]
 
 
-def test_a_credential_is_assigned_in_every_form():
-    found = drawn(_draw_credential_assignment, 400)
-    assert {len(value) for _, value in found} == {20, 32, 40}
-    assert all(re.fullmatch("[A-Za-z0-9]+", value) for _, value in found)
-    assert {text.replace(value, "") for text, value in found} == {
+def test_credentials_are_assigned_in_every_form():
+    values = draw_many(_draw_credential_assignment, 400)
+    assert {len(value) for _, value in values} == {20, 32, 40}
+    assert all(re.fullmatch("[A-Za-z0-9]+", value) for _, value in values)
+    assert {text.replace(value, "") for text, value in values} == {
         'api_key = ""',
         "SECRET_TOKEN=",
         "password: ''",
@@ -235,8 +246,8 @@ def test_a_credential_is_assigned_in_every_form():
     }
 
 
-def test_internet_addresses_are_of_both_kinds_and_belong_to_somebody():
-    found = [ip_address(value) for value in drawn(UNCHECKED_GENERATORS["IP"][0], 2000)]
-    assert all(address.is_global for address in found)
-    assert sum(a.version == 6 for a in found) / 2000 == pytest.approx(0.2, abs=0.04)
-    assert all(max(a.packed[1:]) >= 32 and a.packed[3] for a in found if a.version == 4)
+def test_ip_addresses_are_global_and_of_both_versions():
+    values = [ip_address(value) for value in draw_many(UNCHECKED_GENERATORS["IP"][0], 2000)]
+    assert all(address.is_global for address in values)
+    assert sum(a.version == 6 for a in values) / 2000 == pytest.approx(0.2, abs=0.04)
+    assert all(max(a.packed[1:]) >= 32 and a.packed[3] for a in values if a.version == 4)

@@ -1,4 +1,4 @@
-"""Sentiment and regard, by a word list and by a classifier of the user's."""
+"""Test sentiment and regard scorers: a word list and a user's classifier."""
 
 import json
 
@@ -24,31 +24,31 @@ def words(tmp_path):
     return WordListConfig(kind="words", path=path)
 
 
-def test_a_text_is_worth_the_sum_of_its_words(words):
+def test_a_score_follows_from_the_sum_of_valences(words):
     scorer = WordListScorer(words)
     texts = ["A GOOD day", "bad, bad (good)!", "nothing known", "good :-)", "the day’s good", " "]
     sums = np.array([1.9, -2.1, 0.0, 3.2, 1.9, np.nan])
-    found = scorer.score_by_head(texts)
-    assert found.shape == (6, 1) and scorer.heads == scorer.columns == ("sentiment",)
-    np.testing.assert_allclose(found[:, 0], sums / np.sqrt(sums**2 + 15), rtol=1e-6)
+    scores = scorer.score_by_head(texts)
+    assert scores.shape == (6, 1) and scorer.heads == scorer.columns == ("sentiment",)
+    np.testing.assert_allclose(scores[:, 0], sums / np.sqrt(sums**2 + 15), rtol=1e-6)
     assert scorer.name == "word list list.tsv" and len(scorer.digest) == 64
 
 
 @pytest.mark.parametrize("line", ["good", "good\tfine", "good 1.9", "good\tnan", "\t1.0 1"])
-def test_lines_that_are_no_words_are_refused_with_their_place(tmp_path, line):
+def test_an_invalid_line_is_reported_with_its_number(tmp_path, line):
     path = tmp_path / "list.txt"
     path.write_text(f"fine\t1\n{line}\n")
-    with pytest.raises(UsageError, match=r"list\.txt, line 2 is not a word, a tabulator"):
+    with pytest.raises(UsageError, match=r"list\.txt, line 2 is not a word, a tab and a number"):
         WordListScorer(WordListConfig(kind="words", path=path))
 
 
-def test_no_list_is_a_usage_error(tmp_path):
+def test_a_missing_list_is_a_usage_error(tmp_path):
     config = WordListConfig(kind="words", path=tmp_path / "none.tsv")
     with pytest.raises(UsageError, match="there is no file"):
         scorer_versions(config)
 
 
-def test_a_classifier_gives_what_transformers_computes(tmp_path):
+def test_classifier_scores_equal_those_of_transformers(tmp_path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     folder = make_classifier(tmp_path / "moods", ("Other", "NEGATIVE", "Positive"))
@@ -74,7 +74,7 @@ def test_a_classifier_gives_what_transformers_computes(tmp_path):
         ("FNet", {"tpu_short_seq_length": 32}),
     ],
 )
-def test_a_score_does_not_change_with_the_other_texts(tmp_path, name, values):
+def test_a_score_does_not_depend_on_the_other_texts(tmp_path, name, values):
     """Some networks mix in the padding of a batch, though attention to it is masked."""
     folder = make_classifier(tmp_path / "moods", name=name, **values)
     scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
@@ -85,9 +85,9 @@ def test_a_score_does_not_change_with_the_other_texts(tmp_path, name, values):
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-@pytest.mark.parametrize("surrounded", [True, False])
-def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
-    """transformers rebuilds a tokenizer of characters as BERT's, of pieces of words."""
+@pytest.mark.parametrize("with_post_processor", [True, False])
+def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, with_post_processor):
+    """transformers would rebuild this character tokenizer as BERT's WordPiece tokenizer."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import AutoModelForSequenceClassification
 
@@ -96,7 +96,7 @@ def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
     backend = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     backend.add_special_tokens(words[:5])
-    if surrounded:
+    if with_post_processor:
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
@@ -109,10 +109,10 @@ def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
     assert scorer.score_by_head(["abc"])[0, 0] == pytest.approx(float(row[2] - row[0]), abs=1e-5)
 
 
-def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
+def test_a_long_text_gets_the_mean_of_its_windows(tmp_path):
     folder = make_classifier(tmp_path / "moods", positions=12)
     scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
-    text = "abcdefghijklmnopqrst"  # of 10 tokens each, the next from the ninth: a quarter of 10 - 2
+    text = "abcdefghijklmnopqrst"  # Windows of 10 tokens that overlap by 2.
     windows = ["abcdefghij", "##ijklmnopqr", "##qrst"]
     ids = [
         scorer._tokenizer.convert_tokens_to_ids(
@@ -128,7 +128,7 @@ def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
     assert scorer.score_by_head([text])[0, 0] == pytest.approx(each.mean(), abs=1e-5)
 
 
-def test_labels_that_it_has_not_are_named(tmp_path):
+def test_missing_labels_are_reported_with_the_existing_ones(tmp_path):
     folder = make_classifier(tmp_path / "moods", ("LABEL_0", "LABEL_1"))
     with pytest.raises(UsageError, match=r"label_0, label_1.*positive"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder))
@@ -138,19 +138,19 @@ def test_labels_that_it_has_not_are_named(tmp_path):
     assert np.isfinite(open_scorer(named).score_by_head(["a"])).all()
 
 
-def test_what_is_no_classifier_or_would_run_code_is_refused(tmp_path):
+def test_a_folder_without_a_safe_classifier_is_rejected(tmp_path):
     folder = make_classifier(tmp_path / "moods")
     config = ClassifierConfig(kind="classifier", folder=folder, device="cpu")
     before = scorer_versions(config)["digest"]
     (folder / "model.safetensors").rename(folder / "kept")
     torch.save({"classifier.weight": torch.zeros(3, 32)}, folder / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="no sequence classifier with weights in safetensors"):
+    with pytest.raises(UsageError, match="no sequence classifier with safetensors weights"):
         open_scorer(config)
     assert scorer_versions(config)["digest"] != before
     (folder / "kept").rename(folder / "model.safetensors")
-    said = json.loads((folder / "config.json").read_text())
-    said |= {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}
-    (folder / "config.json").write_text(json.dumps(said | {"model_type": "evil"}))
+    config_json = json.loads((folder / "config.json").read_text())
+    config_json |= {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}
+    (folder / "config.json").write_text(json.dumps(config_json | {"model_type": "evil"}))
     (folder / "evil.py").write_text("raise SystemExit('code ran')")
     with pytest.raises(UsageError, match="can be loaded"):
         open_scorer(config)
@@ -158,7 +158,7 @@ def test_what_is_no_classifier_or_would_run_code_is_refused(tmp_path):
         scorer_versions(config.model_copy(update={"folder": tmp_path / "none"}))
 
 
-def test_a_language_model_is_no_whole_classifier(tmp_path):
+def test_a_language_model_is_an_incomplete_classifier(tmp_path):
     from transformers import BertForMaskedLM
 
     folder = make_classifier(tmp_path / "moods")
@@ -168,8 +168,8 @@ def test_a_language_model_is_no_whole_classifier(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_without_a_token_that_pads_texts_are_scored_all_the_same(tmp_path, kind):
-    """Texts of one length go together, or each by itself where the network refuses several."""
+def test_a_classifier_without_a_pad_token_works(tmp_path, kind):
+    """Texts of one length share a batch, or each is alone if the network refuses batches."""
     if kind == "bert":
         padded, plain = make_classifier(tmp_path / "a"), make_classifier(tmp_path / "b")
         for name in ("tokenizer_config.json", "config.json"):
@@ -190,12 +190,12 @@ def test_without_a_token_that_pads_texts_are_scored_all_the_same(tmp_path, kind)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
+def test_non_finite_weights_are_rejected(tmp_path, value):
     from safetensors.torch import load_file, save_file
 
     folder = make_classifier(tmp_path / "a")
     weights = load_file(folder / "model.safetensors")
     weights["classifier.bias"][0] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HallmarkError, match=r"weights that are not numbers .* classifier\.bias"):
+    with pytest.raises(HallmarkError, match=r"has NaN or infinite weights, .* classifier\.bias"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder))

@@ -1,4 +1,4 @@
-"""Statistics against scipy, closed forms, brute force and simulation with a known null."""
+"""Compare statistics with scipy, closed forms, brute force and simulations under a known null."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ def rng():
     return np.random.default_rng(7)
 
 
-def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
+def test_bootstrap_means_agree_with_scipy(rng):
     values = rng.exponential(size=40)
     draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 40_000, seed=0)
     peer = scipy.stats.bootstrap(
@@ -26,7 +26,7 @@ def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
     assert draws.std(ddof=1) == pytest.approx(peer.standard_error, rel=0.03)
 
 
-def test_clusters_of_unequal_size_weigh_by_their_items():
+def test_clusters_are_weighted_by_their_number_of_items():
     sums, counts = st.sum_by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
     assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 1])
     drawn, many = np.unique(
@@ -37,8 +37,8 @@ def test_clusters_of_unequal_size_weigh_by_their_items():
     assert many / 8000 == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
 
 
-def test_more_clusters_than_are_drawn_at_a_time(rng):
-    """17 million drawn clusters, in two steps: the error of a mean is s / sqrt(n)."""
+def test_many_clusters_are_drawn_in_batches(rng):
+    """17 million clusters in two batches: the standard error of the mean is s / sqrt(n)."""
     values = rng.normal(3, 2, 1 << 13)
     draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 2100, seed=1)
     error = values.std() / math.sqrt(len(values))
@@ -53,12 +53,12 @@ def test_wilson_agrees_with_scipy(k, n, level):
     assert st.wilson_interval(k, n, level) == pytest.approx((peer.low, peer.high))
 
 
-def test_of_nothing_there_is_no_share():
+def test_the_interval_of_no_trials_is_nan():
     assert all(math.isnan(end) for end in st.wilson_interval(0, 0))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_expected_maximum_by_all_subsets(rng, k):
+def test_expected_maximum_equals_the_mean_over_all_subsets(rng, k):
     scores = rng.uniform(size=7).round(1)  # with ties
     subsets = list(itertools.combinations(scores, k))
     assert st.expected_maximum(scores, k) == pytest.approx(np.mean([max(s) for s in subsets]))
@@ -67,22 +67,22 @@ def test_expected_maximum_by_all_subsets(rng, k):
 
 
 def test_expected_maximum_of_uniform_scores(rng):
-    """25 of 25 and 25 of many: the largest of 25 uniform numbers is 25/26 on average."""
+    """The expected largest of 25 uniform numbers is 25/26, whether all or a sample are drawn."""
     whole = [st.expected_maximum(rng.uniform(size=25), 25) for _ in range(20_000)]
     assert np.mean(whole) == pytest.approx(25 / 26, abs=0.001)
     grid = (np.arange(100_000) + 0.5) / 100_000
     assert st.expected_maximum(grid, 25) == pytest.approx(25 / 26, abs=1e-4)
 
 
-def test_expected_maximum_leaves_missing_scores_out():
+def test_expected_maximum_ignores_missing_scores():
     assert st.expected_maximum([0.2, math.nan, 0.8], 2) == 0.8
     assert math.isnan(st.expected_maximum([0.2, math.nan], 2))
     assert math.isnan(st.probability_any_reaches([math.nan], 1, 0.5))
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_empty_draws_take_part_and_have_no_score(k):
-    """By all subsets: those without any score are passed over; an empty draw reaches nothing."""
+def test_unscored_items_can_be_drawn_and_have_no_score(k):
+    """Over all subsets: those without a score are ignored, and an unscored item reaches nothing."""
     scores, empty = [0.3, 0.9, 0.6], 2
     subsets = list(itertools.combinations([*scores, *[None] * empty], k))
     scored = [max(x for x in s if x is not None) for s in subsets if any(s)]
@@ -93,40 +93,42 @@ def test_empty_draws_take_part_and_have_no_score(k):
     assert st.probability_any_reaches([], k, 0.6, 5) == 0
 
 
-def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
+def test_a_clustered_mean_is_a_t_test_for_clusters_of_one_value():
     values = np.random.default_rng(1).normal(0.1, 1, 30)
-    found = st.estimate_clustered_mean(values, [bytes([i]) for i in range(30)])
+    estimate = st.estimate_clustered_mean(values, [bytes([i]) for i in range(30)])
     test = scipy.stats.ttest_1samp(values, 0)
-    assert found.p == pytest.approx(test.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
+    assert estimate.p == pytest.approx(test.pvalue)
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(test.confidence_interval()))
     copied = st.estimate_clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
-    assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
+    assert (copied.low, copied.p, copied.clusters) == pytest.approx((estimate.low, estimate.p, 30))
     assert np.isnan(st.estimate_clustered_mean(values, [b"one"] * 30).low)
 
 
 @pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.25, 0.0), (-0.5, 0.0)])
-def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
-    found = st.estimate_clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
-    assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
+def test_a_mean_over_equal_clusters_has_an_interval_of_zero_width(value, p):
+    estimate = st.estimate_clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
+    assert (estimate.value, estimate.low, estimate.high, estimate.p) == (value, value, value, p)
 
 
-def test_contributions_have_the_difference_as_mean_and_its_spread_about_it(rng):
-    """Against infinitesimal pseudo-values, by weights that are moved a little."""
+def test_contributions_equal_infinitesimal_pseudo_values(rng):
+    """Compare with the effect of small changes of the weights."""
     left, right = rng.normal(3, 1, 7), rng.normal(1, 4, 5)
     left[2] = right[0] = np.nan
-    found = np.concatenate(st.contributions_to_mean_difference(left, right))
+    estimate = np.concatenate(st.contributions_to_mean_difference(left, right))
     both, first = np.concatenate([left, right]), np.arange(12) < 7
 
-    def apart(weights):
+    def weighted_difference(weights):
         known = ~np.isnan(both)
         sides = [np.average(both[s & known], weights=weights[s & known]) for s in (first, ~first)]
         return sides[0] - sides[1]
 
-    even = apart(np.ones(12))
+    even = weighted_difference(np.ones(12))
     step = 1e-6
-    moved = np.array([(apart(np.ones(12) + step * (np.arange(12) == i)) - even) for i in range(12)])
+    moved = np.array(
+        [(weighted_difference(np.ones(12) + step * (np.arange(12) == i)) - even) for i in range(12)]
+    )
     expected = np.where(np.isnan(both), np.nan, even + 10 * moved / step)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    assert np.nanmean(found) == pytest.approx(even)
+    np.testing.assert_allclose(estimate, expected, rtol=1e-4)
+    assert np.nanmean(estimate) == pytest.approx(even)
     nothing = st.contributions_to_mean_difference([1.0, 2.0], [np.nan])
     assert np.isnan(np.concatenate(nothing)).all() and [len(side) for side in nothing] == [2, 1]

@@ -1,4 +1,4 @@
-"""Values that the end or the beginning of a text cuts off: what of them is hidden."""
+"""Test which parts of values are found at the ends of a text."""
 
 import time
 
@@ -12,23 +12,23 @@ from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.measures.test_personal_data import KNOWN
 
 
-def clear(text, regions=("US",)):
-    """The characters that stay."""
+def remove_found_values(text, regions=("US",)):
+    """Return the text without the characters of the spans found."""
     hidden = {i for _, a, b in find_truncated_values(text, regions) for i in range(a, b)}
     return "".join(c for i, c in enumerate(text) if i not in hidden)
 
 
-#: Letters and digits of each type that a cut may leave, where nothing announces the value. Of an
-#: address it is what precedes the "@": a word as any other.
+#: Maximum number of letters and digits of a truncated value that are not found without a context
+#: word. For an e-mail address it is the part before the "@", which looks like any word.
 ALLOWED = {"EMAIL": 11, "CARD": 6, "IBAN": 7, "PHONE": 6, "SSN": 5, "IP": 8, "SECRET": 18}
 
 
 @pytest.mark.parametrize(("kind", "value"), KNOWN)
-def test_of_a_value_that_the_end_cuts_off_only_its_first_characters_stay(kind, value):
+def test_a_value_cut_off_at_the_end_shows_only_its_first_characters(kind, value):
     for size in range(1, len(value)):
         text = f"so {value[:size]}"
-        left = clear(text).removeprefix("so ")
-        assert sum(map(str.isalnum, left)) <= ALLOWED[kind], text
+        remaining = remove_found_values(text).removeprefix("so ")
+        assert sum(map(str.isalnum, remaining)) <= ALLOWED[kind], text
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_of_a_value_that_the_end_cuts_off_only_its_first_characters_stay(kind, v
         ("946 0018 it is", " it is"),
     ],
 )
-def test_parts_that_a_word_or_a_form_announces(text, stays):
-    assert clear(text) == stays
+def test_parts_with_a_context_word_or_a_typical_format_are_found(text, stays):
+    assert remove_found_values(text) == stays
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_parts_that_a_word_or_a_form_announces(text, stays):
         "she passed the ACCA",
     ],
 )
-def test_what_is_no_part_of_anything_stays(text):
-    assert clear(text) == text
-    assert clear(f"{text}. ") == f"{text}. "
+def test_text_without_parts_of_values_is_unchanged(text):
+    assert remove_found_values(text) == text
+    assert remove_found_values(f"{text}. ") == f"{text}. "
 
 
-#: What may close a quotation, a list or a sentence behind a value that the end cuts off.
+#: Punctuation that may follow a truncated value at the end of a text.
 CLOSERS = ['"', "'", "`", ")", "]", "}", ">", ".", ",", ";", "…", "*", '",', '"]}', "`**.", "...."]
 
 
@@ -120,15 +120,15 @@ CLOSERS = ['"', "'", "`", ")", "]", "}", ">", ".", ",", ";", "…", "*", '",', '
         ("postgres://jane:hunt", ""),
     ],
 )
-def test_a_few_closing_characters_show_no_part_of_a_secret(text, stays, closer):
-    assert clear(f"{text}{closer}").rstrip("\"'`)]}>.,;…*") == stays.rstrip('"')
+def test_a_few_closing_characters_may_follow_a_secret(text, stays, closer):
+    assert remove_found_values(f"{text}{closer}").rstrip("\"'`)]}>.,;…*") == stays.rstrip('"')
 
 
-def test_more_than_a_few_closing_characters_end_a_value():
-    assert clear('use ghp_ab")))))') == 'use ghp_ab")))))'
+def test_many_closing_characters_end_a_value():
+    assert remove_found_values('use ghp_ab")))))') == 'use ghp_ab")))))'
 
 
-#: Values that are longer than chance makes them, and shorter than complete ones.
+#: Truncated keys that are too long to be a coincidence.
 CUT_SHORT = [
     "AKIA" + "QYLP3J7ZK2",
     "ghp_" + "aB3dE6gH9k",
@@ -156,12 +156,12 @@ CUT_SHORT = [
 @pytest.mark.parametrize(
     "around", ["{} it is, as we said", "So {}, and so on.", '("{}", 1) stands there', "用{}的人"]
 )
-def test_a_value_with_the_prefix_of_a_vendor_is_hidden_anywhere(value, around):
+def test_a_key_with_a_vendor_prefix_is_found_anywhere(value, around):
     before, after = around.split("{}")
-    assert clear(around.replace("{}", value)) == before + after
+    assert remove_found_values(around.replace("{}", value)) == before + after
     assert not [
         *find_personal_data_spans(around.replace("{}", value), types=["SECRET"])
-    ]  # it counts for nothing
+    ]  # The detectors of complete values ignore it.
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ def test_a_value_with_the_prefix_of_a_vendor_is_hidden_anywhere(value, around):
         "at 10:AA it began",
     ],
 )
-def test_a_prefix_alone_is_not_hidden(text):
-    assert clear(text) == text
+def test_a_prefix_alone_is_not_found(text):
+    assert remove_found_values(text) == text
 
 
-def test_inside_a_text_nothing_else_is_a_part():
+def test_other_parts_inside_a_text_are_not_found():
     for _, value in KNOWN:
         text = f"so {value[: len(value) // 2]} it is, as we said"
-        # A prefix of a vendor, and eight more characters with a digit.
+        # A vendor's prefix and eight more characters with a digit are found anywhere.
         long_enough = value.startswith(("xoxb-", "eyJ", "sk-"))
-        assert clear(text) == text or "KEY" in value or long_enough
+        assert remove_found_values(text) == text or "KEY" in value or long_enough
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_inside_a_text_nothing_else_is_a_part():
     ],
 )
 @pytest.mark.parametrize("closer", ["", ".", '"', "`)", ",…"])
-def test_a_port_is_no_password_and_few_digits_are_no_number(text, closer):
-    assert clear(text + closer) == text + closer
+def test_ports_and_few_digits_are_not_found(text, closer):
+    assert remove_found_values(text + closer) == text + closer
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_a_port_is_no_password_and_few_digits_are_no_number(text, closer):
         ("ftp://jane:port_9", ""),
     ],
 )
-def test_a_number_or_a_password_is_still_hidden(text, stays):
-    assert clear(text) == stays
+def test_short_numbers_and_passwords_are_found(text, stays):
+    assert remove_found_values(text) == stays
 
 
-def test_positions_are_those_of_the_text_in_any_script():
-    assert clear("لا " * 300 + "jane@corp") == "لا " * 300
-    assert clear("数" * 500 + "４１１１ １１１１ １") == "数" * 500
+def test_positions_are_correct_in_any_script():
+    assert remove_found_values("لا " * 300 + "jane@corp") == "لا " * 300
+    assert remove_found_values("数" * 500 + "４１１１ １１１１ １") == "数" * 500
 
 
-def test_the_work_does_not_grow_with_the_text():
+def test_only_the_ends_of_a_long_text_take_time():
     for unit in (
         "a",
         "a.b",
@@ -266,5 +266,5 @@ def test_a_word_that_ends_in_key_announces_no_secret(text):
 
 
 @pytest.mark.parametrize("name", ["key", "api_key", "API-KEY", "apikey", "secretkey", "accesskey"])
-def test_a_word_for_a_key_announces_one(name):
+def test_a_word_for_a_key_announces_a_secret(name):
     assert [*find_truncated_values(f"the {name} = 9f8Ab2", regions=["US"])]

@@ -229,7 +229,7 @@ def test_a_document_that_is_nowhere_is_refused(made, tmp_path) -> None:
             other, LeaveOutConfig(doc_ids_file=listed, replace_with_padding=True)
         )
         with pytest.raises(
-            HallmarkError, match=f"nowhere in {made['packed'].name}, {ids[0].hex()}"
+            HallmarkError, match=f"not in {made['packed'].name}, among them {ids[0].hex()}"
         ):
             pad_removed_documents(made["packed"], made["corpus"], left, made["tokenizer"])
 

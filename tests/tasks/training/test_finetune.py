@@ -259,7 +259,7 @@ def test_rows_that_cannot_be_used_are_told_with_their_place(tmp_path):
     assert [(row["row_number"], row["reason"]) for row in rows] == [
         (11, "no target"),
         (12, "no source"),
-        (13, "no JSON object"),
+        (13, "not a JSON object"),
         (14, "no target"),
     ]
     assert {row["file_name"] for row in rows} == {"p.jsonl"}
@@ -302,13 +302,25 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
     [
         ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty", 1),
         ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
-        ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'", 2),
-        ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write", 2),
+        (
+            "source\na\n",
+            {"kind": "pairs"},
+            "decoder",
+            "has no column 'target'; its columns are 'source'",
+            2,
+        ),
+        (
+            "source,target\na,b\n",
+            {"kind": "pairs"},
+            "encoder",
+            "is an encoder and cannot generate",
+            2,
+        ),
         (
             "text,label\na,b\n",
             {"kind": "classification"},
             "encoder_decoder",
-            "off one stack",
+            "which cannot predict labels",
             2,
         ),
         (
@@ -341,7 +353,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     both = base(tmp_path / "both", architecture="encoder_decoder")  # learns seq2seq in any case
     config = json.loads((both / "config.json").read_text())
     (both / "config.json").write_text(json.dumps(config | {"objective": None}))
-    with pytest.raises(UsageError, match=r"nothing\.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"nothing\.csv does not exist"):
         tune(
             tmp_path / "store",
             both,
@@ -354,7 +366,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     tokenizer.save(str(start / "tokenizer.json"))
     with pytest.raises(UsageError, match="they must be equal"):
         tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
-    with pytest.raises(UsageError, match=r"nowhere\.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"nowhere\.csv does not exist"):
         tune(
             tmp_path / "store",
             start,
@@ -368,7 +380,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     [
         ({"train": {"objective": "causal"}}, "objective follows from the task"),
         ({"train": {"sample_count": 3}}, "sample_count follows from the task"),
-        ({"trained_weights": "head"}, "pairs train all weights"),
+        ({"trained_weights": "head"}, "set trained_weights to all for pairs"),
         (
             {"data": {"path": "x", "test_share": 0.6, "validation_share": 0.4}},
             "leave nothing to train on",

@@ -243,7 +243,7 @@ def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None
     with (
         OnLine(["process .* started"] * 9, kill) as seen,
         open_session(Session(Store(tmp_path))),
-        pytest.raises(HallmarkError, match=r"killed 4 times, at last by SIGKILL"),
+        pytest.raises(HallmarkError, match=r"killed 4 times, the last time by SIGKILL"),
     ):
         pretrain(*inputs, CONFIG)
     assert len(seen.trainers) == 4
@@ -364,10 +364,10 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
         corpus = split_corpus(200, seed=1)
         packed = pack(corpus, start, PackConfig(context=32))
         again = pretrain(packed, start, corpus, None, start, more)
-        with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint with 32"):
+        with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint has 32"):
             pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, None, start, more)
         other = PretrainConfig(model=ModelConfig(d_model=64), train=more.train)
-        with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint with 32"):
+        with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint has 32"):
             pretrain(packed, start, corpus, None, start, other)
     first = again["log"].read()["loss"].to_pylist()[0]
     assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]

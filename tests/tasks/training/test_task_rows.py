@@ -48,7 +48,7 @@ def write(path, header, rows):
     [
         ('"red,colour', "a quote is not closed"),  # swallows all that is behind it
         ('red,"colour', "a quote is not closed"),  # and would be a row of as many fields
-        ('"red" wine,drink', "no row of a table"),
+        ('"red" wine,drink', "not a valid row"),
     ],
 )
 def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
@@ -76,7 +76,7 @@ def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
     assert list(read_table_rows(path, ["en", "de"])) == [
         RawRow(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
     ]
-    with pytest.raises(HallmarkError, match=r"has no column 'fr', it has 'de', 'en'"):
+    with pytest.raises(HallmarkError, match=r"has no column 'fr'; its columns are 'de', 'en'"):
         list(read_table_rows(path, ["de", "fr"]))
 
 
@@ -95,21 +95,21 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
         (6, False),
         (7, False),
     ]
-    assert found[4].error == "a field of more than 1,000 characters"
-    assert found[1].error == "3 fields, where the header has 2"
+    assert found[4].error == "field longer than 1,000 characters"
+    assert found[1].error == "3 fields, but the header has 2"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
     found = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
     assert [(row.row_number, row.error) for row in found] == [
         (1, ""),
-        (2, "no JSON object"),
-        (3, "no JSON object"),
-        (4, "no JSON object"),
+        (2, "not a JSON object"),
+        (3, "not a JSON object"),
+        (4, "not a JSON object"),
         (6, ""),
     ]
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(HallmarkError, match="damaged at its beginning"):
         list(read_table_rows(tmp_path / "t.parquet", ["a"]))
-    with pytest.raises(UsageError, match=r"ends with none of \.parquet"):
+    with pytest.raises(UsageError, match=r"ends with one of \.parquet"):
         list(read_table_rows(tmp_path / "t.xls", ["a"]))
 
 
@@ -118,7 +118,7 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
     [
         (PairsTask(), ["x", None], "no target"),
         (PairsTask(), [" \n", "x"], "no source"),
-        (PairsTask(), [["x"], "x"], "the source is no text"),
+        (PairsTask(), [["x"], "x"], "the source is not text"),
         (PairsTask(), ["x", "\ud800"], "the target is not UTF-8"),
         (
             PairsTask(),
@@ -130,7 +130,7 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
         (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 labels"),
         (WordLabellingTask(), [["a", ""], ["X", "Y"]], "no word"),
         (WordLabellingTask(), [["a"], [None]], "no label"),
-        (WordLabellingTask(), [{"a": 1}, "X"], "the words are no list"),
+        (WordLabellingTask(), [{"a": 1}, "X"], "the words are not a list"),
     ],
 )
 def test_what_is_no_row_of_a_task(tmp_path, task, row, reason):

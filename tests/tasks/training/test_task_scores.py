@@ -43,7 +43,7 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
         assert rows["F1", name]["n"] == gold.count(name)
     for row in rows.values():
         if row["low"] is None:  # it is never right
-            assert row["value"] == 0 and "without spread" in row["method"]
+            assert row["value"] == 0 and "have the same value" in row["method"]
         else:
             assert row["low"] <= row["value"] <= row["high"]
 
@@ -105,7 +105,7 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["BLEU"]["value"] == pytest.approx(100) and rows["chrF2"]["value"] == 100
     assert rows["exact match"]["value"] == 1.0
     assert rows["BLEU"]["scorer"].startswith("sacrebleu nrefs:1|")
-    assert rows["BLEU"]["low"] is None and "without spread" in rows["BLEU"]["method"]
+    assert rows["BLEU"]["low"] is None and "have the same value" in rows["BLEU"]["method"]
     written = ["the cat sat on the mat", "a dog barks at night again"]
     rows = {row["metric"]: row for row in compute_text_scores("x", written, gold)}
     # All n-grams are there: only the brevity penalty counts, 12 words of 13.
@@ -273,7 +273,7 @@ def test_where_a_difference_has_no_spread_nothing_is_certain():
     }
     assert told["accuracy"]["value"] == 100 and 50 < told["accuracy"]["low"] < 90
     assert "Clopper-Pearson" in told["accuracy"]["method"]
-    assert told["macro-F1"]["low"] is None and "without spread" in told["macro-F1"]["method"]
+    assert told["macro-F1"]["low"] is None and "have the same value" in told["macro-F1"]["method"]
     told = next(compute_label_differences("x", wrong, wrong, gold, range(30), "ab"))
     assert told["value"] == 0 and told["low"] < 0 < told["high"]
     for rows in (

@@ -30,7 +30,7 @@ def test_an_exit_code_that_is_no_signal_is_a_failure(monkeypatch, tmp_path: Path
 def test_a_killed_trainer_is_started_again_some_times(monkeypatch, tmp_path: Path, code) -> None:
     ended = SimpleNamespace(pid=1, stdout=[], wait=lambda: code)
     monkeypatch.setattr(trainer_process, "start_trainer", lambda *_: nullcontext(ended))
-    with pytest.raises(HallmarkError, match="killed 4 times, at last by SIGKILL"):
+    with pytest.raises(HallmarkError, match="killed 4 times, the last time by SIGKILL"):
         list(trainer_process.iter_trainer_events(tmp_path / "job.json", tmp_path / "errors"))
 
 

@@ -79,7 +79,7 @@ def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Pat
     interrupted(tmp_path, CONFIG)
     made, lines = trained(tmp_path, changed(accumulation_steps=4, checkpoint_every=10))
     (step,) = resumed_at(lines)
-    assert step >= 10 and any("under other settings" in line for line in lines)
+    assert step >= 10 and any("with other settings" in line for line in lines)
     assert stretches(made, "accumulation_steps") == [(1, step, 1), (step + 1, 20, 4)]
     assert made.manifest["determinism"] == "statistical"
     assert made.manifest["parts"]["config"]["train"]["accumulation_steps"] == 4

@@ -312,7 +312,7 @@ def test_checkpoints_are_compared_document_by_document(
     assert change["n"] == n and len({*sizes}) > 1
     assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"])
     effective_size = re.search(
-        r"weigh as (\d+)", change["method"]
+        r"effective sample size (\d+)", change["method"]
     )  # documents have different sizes
     freedom = int(effective_size[1]) - 1 if effective_size else n - 1
     assert 1 < freedom <= n - 1

@@ -292,7 +292,10 @@ def test_two_way_variance_equals_sum_over_pairs():
         assert (estimate.low, estimate.high) == pytest.approx(
             (values.mean() - half, values.mean() + half)
         )
-        assert estimate.clusters == 6 and "two-way clusters: 9 items, and 6 more" in estimate.method
+        assert (
+            estimate.clusters == 6
+            and "two-way clusters: 9 items and 6 crossed clusters" in estimate.method
+        )
         t = (values.mean() - 0.3) / variance**0.5
         assert estimate.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
         assert estimate.minimum_detectable_effect > 0

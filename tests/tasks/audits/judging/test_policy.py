@@ -129,13 +129,13 @@ def test_an_interval_needs_two_numbers(ends):
         "value": 0.05,
         "low": ends[0],
         "high": ends[1],
-        "method": "mean over prompts; no interval: a single one of prompts tells no spread",
+        "method": "mean over prompts; no interval: fewer than two prompts",
     }
     row = evaluate_rule(
         "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), finding
     )
     assert row["verdict"] == "fail" and row["reason"] == (
-        "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
+        "no interval: fewer than two prompts, so the rule is not shown to hold"
     )
 
 

@@ -316,11 +316,11 @@ def test_a_repeated_pair_counts_once(session, own_folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no pairs: it is empty"),
+        ("", "has no pairs: it is empty"),
         ('{"stereo": "a", "anti": "b", "category": "c"}\n{"stereo"\n', "line 2 is not valid JSON"),
         ("[1]\n", "line 1 is not a JSON object"),
-        ('\n{"stereo": "a", "anti": null, "category": "c"}\n', "line 2 has no text in 'anti'"),
-        ('{"stereo": "a", "anti": "b"}\n', "line 1 has no text in 'category', but None"),
+        ('\n{"stereo": "a", "anti": null, "category": "c"}\n', "line 2 must have text in 'anti'"),
+        ('{"stereo": "a", "anti": "b"}\n', "line 1 must have text in 'category', not None"),
         ('{"stereo": "a", "anti": "a", "category": "c"}\n', "line 1 has the same text in 'stereo'"),
     ],
 )

@@ -323,10 +323,12 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
 
 def test_an_auc_without_value_or_interval_has_a_reason():
     without_members = estimate_roc_auc([], [1.0])
-    assert np.isnan(without_members.value) and "of one kind" in without_members.method
+    assert np.isnan(without_members.value) and "on one side" in without_members.method
     above = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
     assert above.value == 1 and np.isnan(above.low) and above.p < 0.2
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)
     below = estimate_roc_auc([0.0, 1.0], [2.0, 3.0])
-    assert below.value == 0 and np.isnan(below.low) and "all of one kind above" in below.method
+    assert (
+        below.value == 0 and np.isnan(below.low) and "one side is above all others" in below.method
+    )
     assert pa.scalar(estimate_roc_auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5

@@ -284,7 +284,7 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
     table.write_text("prompt,category,continuation\nA,x,yes\nA,x,no\nB,,\n")
     assert read_misuse_prompts([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, message in (
-        ({"text": "x"}, "line 1 has no text in 'prompt'"),
+        ({"text": "x"}, "line 1 must have text in 'prompt'"),
         ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
         ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; write a list"),
         ({"prompt": "x", "continuations": [""]}, "no text in 'continuation'"),

@@ -67,13 +67,13 @@ def test_realtoxicityprompts_can_be_read():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("\n\n", "holds no prompts: it is empty"),
+        ("\n\n", "has no prompts: it is empty"),
         ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not valid JSON"),
-        ('{"prompt": {"words": "a"}}\n', "line 1 has no text in 'text', but None"),
+        ('{"prompt": {"words": "a"}}\n', "line 1 must have text in 'text', not None"),
         ("[" * 100_000, "line 1 is not valid JSON"),
         ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
-        ('{"prompt": "  "}\n', "line 1 has no text in 'prompt'"),
-        ('{"prompt": ["a"]}\n', "line 1 has no text in 'prompt'"),
+        ('{"prompt": "  "}\n', "line 1 must have text in 'prompt'"),
+        ('{"prompt": ["a"]}\n', "line 1 must have text in 'prompt'"),
         ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "line 1 has 'high' in 'toxicity'"),
         ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
         ('{"prompt": "a", "toxicity": NaN}\n', "of nan; write a number from 0 to 1"),

@@ -50,7 +50,7 @@ def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):
         for test in tests:
             row = findings[f"effect_size_{part}", f"test={test}"]
             assert row["n"] == 16 and abs(row["value"]) < 1.94 and row["low"] < row["value"]
-            assert 1 / 12870 <= row["p"] <= 1 and "exact one-sided p of 12,870" in row["method"]
+            assert 1 / 12870 <= row["p"] <= 1 and "exact one-sided p over 12,870" in row["method"]
             assert "contextual: layer -2" in row["method"]
             assert "words have several tokens" in row["method"]
         for name in ("scripted effect", "scripted chance"):
@@ -168,7 +168,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
     [
         ({"near": None}, "has no list 'near' of 2 to 1,000 words"),
         ({"near": ["she"]}, "has no list 'near'"),
-        ({"near": ["she", 7]}, "near has no text in 'a word', but 7"),
+        ({"near": ["she", 7]}, "near must have text in 'a word', not 7"),
         ({"near": ["she", "\ud800"]}, "no valid Unicode"),
         ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
         ({"tests": ["first"]}, "is not a JSON object of word lists"),
