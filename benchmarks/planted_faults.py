@@ -45,13 +45,13 @@ FAULTS = (
         "tasks/audits/inference.py",
         "model.decode(generated.token_ids)",
         'model.decode([*row["context_ids"], *generated.token_ids])',
-        ("audits/respond", "audits/probes/toxicity"),
+        ("audits/inference", "audits/probes/toxicity"),
     ),
     Fault(
         "clusters ignored",
         "tasks/audits/judging/measures.py",
-        'read_float_column(values, "value") / maximum, values["cluster"].to_pylist(),',
-        'read_float_column(values, "value") / maximum, None,',
+        'read_float_column(values, "value") / maximum,\n        values["cluster"].to_pylist(),',
+        'read_float_column(values, "value") / maximum,\n        None,',
         ("audits/judging/measures", "audits/probes/winobias"),
     ),
     Fault(
@@ -66,7 +66,7 @@ FAULTS = (
         "tasks/audits/audited_models/audited_tokenizer.py",
         "return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]",
         "return [*token_ids]",
-        ("audits/subjects/subject", "audits/probes/bias", "audits/probes/extraction"),
+        ("audits/audited_models/audited_model", "audits/probes/bias", "audits/probes/extraction"),
     ),
     Fault(
         "ties by order",
@@ -80,7 +80,7 @@ FAULTS = (
         "tasks/measures/canaries.py",
         "& 1) == for_planting:",
         "& 1) >= 0:",
-        ("measures/canaries", "corpus/plant"),
+        ("measures/canaries", "corpus/plant_canaries"),
     ),
     Fault(
         "constant scorer",
@@ -101,14 +101,14 @@ FAULTS = (
         "tasks/audits/responses.py",
         "matching_rows.take(pa.array(starts + offsets))",
         "matching_rows.take(pa.array(np.roll(starts + offsets, 1)))",
-        ("audits/respond", "audits/probes/bias", "audits/probes/toxicity"),
+        ("audits/inference", "audits/probes/bias", "audits/probes/toxicity"),
     ),
     Fault(
         "another temperature",
         "tasks/audits/inference.py",
         "**{name: settings[name] for name in sampling_names},",
         '**{name: settings[name] for name in sampling_names} | {"temperature": 0.5},',
-        ("audits/respond", "audits/probes/toxicity"),
+        ("audits/inference", "audits/probes/toxicity"),
     ),
     Fault(
         "unread copies counted",

@@ -1,1 +1,1 @@
-"""Artifacts in, cards and pages out. Imports ``tasks``; neither torch nor Prefect."""
+"""Cards and pages, built from artifacts. Imports ``tasks``, but neither torch nor Prefect."""

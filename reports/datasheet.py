@@ -1,6 +1,6 @@
-"""The datasheet of a corpus, after Gebru et al., "Datasheets for Datasets" (2021).
+"""Build the datasheet of a corpus, after Gebru et al., "Datasheets for Datasets" (2021).
 
-What tables can answer is answered from tables; what only a person knows comes from the config
+Tables of the corpus stages answer what they can. What only a person knows comes from the config,
 and is "not stated" where it is missing.
 """
 
@@ -55,46 +55,55 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class DatasheetConfig(StageConfig):
-    """What only a person knows about the corpus. Left out, the datasheet says "not stated"."""
+    """Facts about the corpus that only a person knows; missing ones are "not stated"."""
 
-    title: str = Field("Untitled corpus", description="the name of the corpus")
-    motivation: str | None = Field(None, description="for what purpose it was made")
-    creators: str | None = Field(None, description="who made it, on whose behalf")
-    funding: str | None = Field(None, description="who paid for it")
+    title: str = Field("Untitled corpus", description="name of the corpus")
+    motivation: str | None = Field(None, description="purpose of the corpus")
+    creators: str | None = Field(None, description="creators of the corpus, and on whose behalf")
+    funding: str | None = Field(None, description="who funded the corpus")
     collection: str | None = Field(None, description="how and when the texts were collected")
-    consent: str | None = Field(None, description="whether the authors know and agree")
-    licence: str | None = Field(None, description="the licences of the texts and of the corpus")
-    intended_uses: str | None = Field(None, description="what it should be used for")
-    uses_to_avoid: str | None = Field(None, description="what it should not be used for")
-    distribution: str | None = Field(None, description="to whom it is given, and how")
-    maintenance: str | None = Field(None, description="who keeps it up, how errors are corrected")
-    contact: str | None = Field(None, description="where questions and complaints go")
+    consent: str | None = Field(None, description="whether the authors know of it and consent")
+    licence: str | None = Field(None, description="licences of the texts and of the corpus")
+    intended_uses: str | None = Field(None, description="intended uses of the corpus")
+    uses_to_avoid: str | None = Field(None, description="uses that the corpus is not meant for")
+    distribution: str | None = Field(None, description="to whom and how the corpus is distributed")
+    maintenance: str | None = Field(
+        None, description="who maintains the corpus and how errors are corrected"
+    )
+    contact: str | None = Field(None, description="contact for questions and complaints")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="rows shown on a page of evidence"
+        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
     )
     max_table_rows: int = Field(
         30,
         ge=1,
         le=1000,
-        description="rows shown of a table on the datasheet; all groups of people are always shown",
+        description="largest number of rows of a table; groups of people are always shown",
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="texts with at least this toxicity score are not shown",
+        description="toxicity score from which a text is hidden",
     )
 
 
 @dataclass
 class DatasheetBuilder:
-    """Makes the figures of a datasheet, section by section."""
+    """Builds the sections of a datasheet and adds their figures to the book.
+
+    Attributes:
+        corpus_figures: The figures of the corpus.
+        redactor: Redacts errors of records in quarantine.
+        config: The settings.
+    """
 
     corpus_figures: CorpusFigures
     redactor: Redactor
     config: DatasheetConfig
 
     def build_lead(self) -> list[Any]:
+        """Build the first screen: size, removal rates, planted documents and licences."""
         document_count = self.corpus_figures.add_sum_figure(
             "sources", "documents", "documents", "documents in the corpus"
         )
@@ -125,6 +134,7 @@ class DatasheetBuilder:
         ]
 
     def format_split_counts(self, splits: Sequence[str]) -> InlineContent:
+        """Return the number of documents of each split."""
         content: list[InlineElement] = []
         for split in splits:
             figure = self.corpus_figures.add_sum_figure(
@@ -142,6 +152,7 @@ class DatasheetBuilder:
         return Section("Motivation", [DefinitionList(entries)])
 
     def build_collection_section(self) -> Section:
+        """Build the section on collection, with records and documents in quarantine."""
         section = Section(
             "Collection process",
             [
@@ -201,6 +212,7 @@ class DatasheetBuilder:
         return section
 
     def build_uses_section(self) -> Section:
+        """Build the section on uses, with warnings about planted documents and personal data."""
         entries = [
             ("What should it be used for?", format_user_statement(self.config.intended_uses)),
             ("What should it not be used for?", format_user_statement(self.config.uses_to_avoid)),
@@ -262,7 +274,14 @@ def build_datasheet(
     config: DatasheetConfig,
     context: StageContext,
 ) -> None:
-    """``history``: the artifacts of the corpus stages by label, in the order they ran."""
+    """Build the datasheet as a stage.
+
+    Args:
+        profile: The output of ``profile``.
+        corpus_artifacts: The artifacts of the corpus stages by label, in the order they ran.
+        config: The settings.
+        context: The context of the stage.
+    """
     write_datasheet(
         profile,
         corpus_artifacts,
@@ -279,7 +298,7 @@ def write_datasheet(
     context: StageContext,
     redactor: Redactor,
 ) -> None:
-    """The stage's work, with any masker."""
+    """Write the datasheet with the given redactor."""
     book = FigureBook({**corpus_artifacts, PROFILE: profile})
     document = DatasheetBuilder(
         CorpusFigures(book, corpus_artifacts, config.max_table_rows), redactor, config

@@ -1,7 +1,7 @@
-"""The model card of a checkpoint, after Mitchell et al., "Model Cards for Model Reporting" (2019).
+"""Build the model card of a checkpoint, after Mitchell et al. (2019).
 
-It serves a checkpoint of ours with its training and its corpus, and a foreign one that came
-with neither: what could not be traced is said.
+The source is "Model Cards for Model Reporting". The checkpoint may be ours, with its training and
+corpus, or may come without both; the card then states what is not known.
 """
 
 from __future__ import annotations
@@ -73,39 +73,42 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class ModelCardConfig(StageConfig):
-    """What only a person knows about the model. Left out, the card says "not stated"."""
+    """Facts about the model that only a person knows; missing ones are "not stated"."""
 
-    title: str = Field("Untitled model", description="the name of the model")
-    developers: str | None = Field(None, description="who made it")
-    version: str | None = Field(None, description="its version and date")
-    licence: str | None = Field(None, description="the licence of the weights")
-    citation: str | None = Field(None, description="how to cite it")
-    contact: str | None = Field(None, description="where questions and complaints go")
-    intended_use: str | None = Field(None, description="what it is for")
-    intended_users: str | None = Field(None, description="for whom it is")
-    out_of_scope: str | None = Field(None, description="what it must not be used for")
-    ethics: str | None = Field(None, description="considerations beyond what was measured")
-    caveats: str | None = Field(None, description="recommendations beyond what was measured")
+    title: str = Field("Untitled model", description="name of the model")
+    developers: str | None = Field(None, description="developers of the model")
+    version: str | None = Field(None, description="version and date of the model")
+    licence: str | None = Field(None, description="licence of the weights")
+    citation: str | None = Field(None, description="how to cite the model")
+    contact: str | None = Field(None, description="contact for questions and complaints")
+    intended_use: str | None = Field(None, description="intended uses of the model")
+    intended_users: str | None = Field(None, description="intended users of the model")
+    out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
+    ethics: str | None = Field(None, description="ethical considerations beyond the measurements")
+    caveats: str | None = Field(None, description="recommendations beyond the measurements")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="rows shown on a page of evidence"
+        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
     )
     max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
-        description="rows shown of a table on the card; all groups of people are always shown",
+        description="largest number of rows of a table; groups of people are always shown",
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="texts with at least this toxicity score are not shown",
+        description="toxicity score from which a text is hidden",
     )
 
 
 @dataclass
 class ModelCardBuilder:
-    """Makes the figures of a model card, section by section."""
+    """Builds the sections of a model card and adds their figures to the book.
+
+    The attributes are the inputs of ``build_model_card``, the findings of its audits, and the book.
+    """
 
     book: FigureBook
     checkpoint: Artifact
@@ -122,6 +125,7 @@ class ModelCardBuilder:
     config: ModelCardConfig
 
     def build_lead(self) -> list[Block]:
+        """Build the first screen: the summary, notes on the corpus, main results and controls."""
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
@@ -148,7 +152,7 @@ class ModelCardBuilder:
         return blocks
 
     def describe_training_text_read(self) -> InlineContent:
-        """How much of which text the model has read."""
+        """Return how much of the training text the model has seen, as far as it is known."""
         step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
         if step is not None:
             return describe_training_coverage(
@@ -164,11 +168,12 @@ class ModelCardBuilder:
         return ["Not known: it came without its corpus."]
 
     def _read_failure_reasons(self) -> dict[str, str]:
-        """Why, by audit, masked."""
+        """Return the redacted reason of each failed audit."""
         rows = self.failures["failures"].read().to_pylist() if self.failures else []
         return {row["audit"]: self.redactor.redact_full_text(row["reason"]) for row in rows}
 
     def build_details_section(self) -> Section:
+        """Build the section on the checkpoint: identity, architecture, tokenizer and training."""
         config = self.config
         section = Section("Model details")
         entries: list[tuple[str, InlineContent]] = [
@@ -183,7 +188,7 @@ class ModelCardBuilder:
         section.add_blocks(DefinitionList(entries))
         config_settings = read_config_settings(self.checkpoint)
         if config_settings:
-            # Cut only after masking: of a secret that a cut divides the rest would be shown.
+            # Shortened after redaction: otherwise part of a divided secret would be shown.
             setting_rows: list[list[InlineElement]] = [
                 [setting, Code(self.redactor.redact_full_text(value)[:120])]
                 for setting, value in config_settings
@@ -218,7 +223,7 @@ class ModelCardBuilder:
         return Section("Intended use", [DefinitionList(entries)])
 
     def build_factors_section(self) -> Section:
-        """The groups and conditions for which figures are given apart."""
+        """Build the table of groups and conditions with separate figures."""
         section = Section("Factors")
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
@@ -250,11 +255,12 @@ class ModelCardBuilder:
         return section
 
     def build_metrics_section(self) -> Section:
+        """Build the table of the method of each metric."""
         section = Section("Metrics")
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
             method_by_metric: dict[str, str] = {}
-            # Of a metric that has a figure, not why another part of it has none.
+            # The method of a part with a value comes first: without one it is the reason.
             for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
                     method_by_metric.setdefault(row["metric"], row["method"])
@@ -270,6 +276,7 @@ class ModelCardBuilder:
         return section
 
     def build_evaluation_data_section(self) -> Section:
+        """Build the table of the number of rows in each table of the audits."""
         section = Section("Evaluation data")
         rows: list[list[InlineElement]] = []
         for audit, artifact in self.findings.audit_artifacts.items():
@@ -296,12 +303,13 @@ class ModelCardBuilder:
 
     @property
     def corpus_figures(self) -> CorpusFigures | None:
-        """Makes figures of the training corpus, where its profile is known."""
+        """Return the figures of the training corpus; None where its profile is not known."""
         if PROFILE not in self.corpus_artifacts:
             return None
         return CorpusFigures(self.book, self.corpus_artifacts, self.config.max_table_rows)
 
     def build_training_data_section(self) -> Section:
+        """Build the section on the training corpus and on how much of it the model has seen."""
         section = Section("Training data")
         corpus_figures = self.corpus_figures
         if corpus_figures is None:
@@ -360,6 +368,7 @@ class ModelCardBuilder:
         return section
 
     def build_ethics_section(self) -> Section:
+        """Build the section on offensive text, redaction and personal data."""
         items: list[InlineContent] = [["The texts behind toxicity and bias figures are offensive."]]
         if self.redactor.notice:
             items.append(["Nothing is masked on these pages."])
@@ -382,6 +391,7 @@ class ModelCardBuilder:
         return Section("Ethical considerations", [facts, BulletList(items)])
 
     def build_caveats_section(self) -> Section:
+        """Build the section on missing figures, scorers, intervals and error rates."""
         unmeasured_count = sum(
             figure.value is None for rows in self.findings.by_audit.values() for _, figure in rows
         )
@@ -418,7 +428,7 @@ class ModelCardBuilder:
         return Section("Caveats and recommendations", [facts, BulletList(items)])
 
     def get_error_rates_by_audit(self) -> dict[str, ErrorRates]:
-        """How often audits are wrong, by the audits that a study measured in this version."""
+        """Return the error rates of each audit that a study measured in this version."""
         if not self.error_rates:
             return {}
         return dict.fromkeys(
@@ -468,13 +478,21 @@ def build_model_card(
     config: ModelCardConfig,
     context: StageContext,
 ) -> None:
-    """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
+    """Build the card as a stage.
 
-    ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
-    train_tokenizer left for it, ``maps`` what attention_maps left, ``written`` what score_samples
-    left of the texts written during training, ``policy`` what its rules say of the findings,
-    ``failures`` what of the examination could not be made, ``rates`` what a study
-    left, by the audits that it measured in this version.
+    Args:
+        checkpoint: The checkpoint that the card is about.
+        training_run: The output of ``pretrain``; None for a checkpoint without a training log.
+        tokenizer: The output of ``train_tokenizer``, if known.
+        audits: The outputs of the audits by name, such as "bias".
+        corpus_artifacts: The artifacts of the corpus stages by label; empty if unknown.
+        attention_maps: The output of ``attention_maps``, if it ran.
+        scored_samples: The output of ``score_samples``, if it ran.
+        policy_verdicts: The verdicts of the policy on the findings, if one is configured.
+        failures: The audits that failed, if any.
+        error_rates: By audit that a study measured in this version, the output of the study.
+        config: The settings.
+        context: The context of the stage.
     """
     write_model_card(
         checkpoint,
@@ -508,7 +526,7 @@ def write_model_card(
     context: StageContext,
     redactor: Redactor,
 ) -> None:
-    """The stage's work, with any masker."""
+    """Write the card with the given redactor."""
     artifacts = {"checkpoint": checkpoint, **corpus_artifacts}
     artifacts |= {f"audit_{audit}": artifact for audit, artifact in audits.items()}
     if training_run is not None:

@@ -1,7 +1,7 @@
-"""What pages say of documents that were purged from what they were made of.
+"""Notices on pages about purged documents.
 
-A card is an artifact: its figures stay as they were computed, and a purge takes out of it only what
-it quotes. So the notice is laid over its pages where they are put into a site.
+A card is an artifact: a purge removes only the quoted text from it, and the figures stay as
+computed. The notice is therefore added to its pages when they are copied into a site.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from typing import Any
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
 
-#: What a study leaves: its worlds are the corpora of other models.
+#: Outputs of studies: their worlds are the corpora of other models.
 STUDY_PREFIX = "error_rates/"
 
-#: What an artifact tells of purges: the documents that were purged from it, and what it is made of.
+#: The documents purged from an artifact, and the names of its inputs.
 PurgeRecord = tuple[frozenset[str], tuple[str, ...]]
 
 
 def collect_purged_documents(
     store: Store, card: Artifact, records_by_name: dict[str, PurgeRecord] | None = None
 ) -> frozenset[str]:
-    """The ids of the documents that were purged from what a card was made of, and from what that
-    was made of, back to the corpus. ``known``: what was read for other cards, by name."""
+    """Return the ids of documents purged from any input of a card, back to the corpus.
+
+    Args:
+        store: The store of the artifacts.
+        card: The card.
+        records_by_name: A cache of purge records by artifact name, which is extended.
+    """
     records_by_name, has_purges = (
         {} if records_by_name is None else records_by_name,
         _has_purged_documents(store),
@@ -40,7 +45,7 @@ def collect_purged_documents(
             continue
         visited_names.add(artifact_name)
         if artifact_name not in records_by_name:
-            # Where nothing was ever purged nobody is asked, of thousands behind a study's card.
+            # A study has thousands of inputs: none is read if nothing was ever purged.
             artifact = find_artifact_by_name(store, artifact_name) if has_purges else None
             records_by_name[artifact_name] = (
                 (frozenset(), ()) if artifact is None else read_purge_record(artifact)
@@ -51,7 +56,7 @@ def collect_purged_documents(
 
 
 def _has_purged_documents(store: Store) -> bool:
-    """Whether anything was ever purged; a list that cannot be read may name some."""
+    """Return whether anything was ever purged; an unreadable list counts as yes."""
     try:
         return bool(read_purged_documents(store)["documents"])
     except HallmarkError:
@@ -59,14 +64,18 @@ def _has_purged_documents(store: Store) -> bool:
 
 
 def read_purge_record(artifact: Artifact) -> PurgeRecord:
+    """Return the documents purged from an artifact, and the names of its inputs."""
     return frozenset(artifact.purged_documents), tuple(
         iter_artifact_names(artifact.manifest.get("lineage"))
     )
 
 
 def find_artifact_by_name(store: Store, artifact_name: str) -> Artifact | None:
-    """An artifact by a name that a file gives, which is not trusted; None where there is none, or
-    none that can be read."""
+    """Return an artifact by a name from a file, which is not trusted.
+
+    Returns:
+        None if there is none, or if it cannot be read.
+    """
     stage, _, digest = artifact_name.partition("/")
     if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
         return None
@@ -77,7 +86,7 @@ def find_artifact_by_name(store: Store, artifact_name: str) -> Artifact | None:
 
 
 def iter_artifact_names(lineage: Any) -> Iterator[str]:
-    """The names in a lineage, or in a part of one."""
+    """Yield the names in a lineage, or in a part of one."""
     if isinstance(lineage, str):
         yield lineage
     elif isinstance(lineage, dict | list):
@@ -86,7 +95,7 @@ def iter_artifact_names(lineage: Any) -> Iterator[str]:
 
 
 def format_purge_notice(doc_ids: Iterable[str]) -> str:
-    """What pages say of purged documents; nothing where there are none."""
+    """Return the notice about purged documents; empty if there are none."""
     document_count = len(set(doc_ids))
     if not document_count:
         return ""
@@ -107,19 +116,17 @@ def format_purge_notice(doc_ids: Iterable[str]) -> str:
 
 
 def insert_purge_notice(card_folder: Path, notice: str) -> None:
-    """Let the pages of a card, and those of its evidence, begin with a notice."""
+    """Insert a notice at the top of the pages of a card and of its evidence."""
     notice_template = get_template_environment().from_string(
         '<p class="callout note">{{ sentence }}</p>'
     )
     html = notice_template.render(sentence=notice)
     for path in sorted(card_folder.rglob("*.html")):
         page = path.read_text(encoding="utf-8")
-        main_tag = re.search(
-            "<main[^>]*>", page
-        )  # none in a page that quoted too much, and is gone
+        main_tag = re.search("<main[^>]*>", page)  # None if a purge emptied the page
         position = main_tag.end() if main_tag else len(page)
         path.write_text(f"{page[:position]}\n{html}{page[position:]}", encoding="utf-8")
     for path in sorted(card_folder.rglob("*.md")):
-        text_parts = path.read_text(encoding="utf-8").split("\n\n", 2)  # title, kind, what it says
+        text_parts = path.read_text(encoding="utf-8").split("\n\n", 2)  # title, kind, content
         marked_parts = [*text_parts[:2], f"> {notice}", *text_parts[2:]]
         path.write_text("\n\n".join(marked_parts), encoding="utf-8")

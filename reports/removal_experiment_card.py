@@ -1,5 +1,8 @@
-"""The page of the closed loop: finding, documents, what their removal did in each arm, and its
-price in bits per byte."""
+"""Build the card of a removal experiment.
+
+It shows each finding with its source documents, the effect of their removal in each arm, and the
+effect on held-out loss.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class RemovalExperimentCardConfig(StageConfig):
-    title: str = Field("Untitled model", description="the name of the model")
+    """Settings of the card of a removal experiment."""
+
+    title: str = Field("Untitled model", description="name of the model")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="rows shown on a page of evidence"
+        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
     )
     max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
-        description="rows shown of a table; all groups of people are always shown",
+        description="largest number of rows of a table; groups of people are always shown",
     )
 
 
@@ -41,7 +46,15 @@ def build_removal_experiment_card(
     config: RemovalExperimentCardConfig,
     context: StageContext,
 ) -> None:
-    """``corpus``: the corpus stages by label, for what must be masked and for the documents."""
+    """Build the card as a stage.
+
+    Args:
+        arm_comparison: The output of ``compare_arms``.
+        source_documents: The output of ``find_source_documents``.
+        corpus_artifacts: The artifacts of the corpus stages by label, for redaction and documents.
+        config: The settings.
+        context: The context of the stage.
+    """
     write_removal_experiment_card(
         arm_comparison,
         source_documents,
@@ -60,7 +73,7 @@ def write_removal_experiment_card(
     context: StageContext,
     redactor: Redactor,
 ) -> None:
-    """The stage's work, with any masker."""
+    """Write the card with the given redactor."""
     book = FigureBook({"compare_arms": arm_comparison, "find_source_documents": source_documents})
     document = RemovalReport(book, redactor, config.title, config.max_table_rows).build_document()
     write_card_files(

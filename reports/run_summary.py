@@ -1,4 +1,4 @@
-"""What the index of the site says of a run: its model, its controls, its key figures."""
+"""Summarize a run for the index of the site: its model, its controls and its key figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
-#: Figures of a model card that the index shows, by the start of their ids.
+#: Labels of the model card figures that the index shows, by the prefix of their ids.
 KEY_FIGURE_LABELS = {
     "capability-bits-per-byte-model": "bits per byte",
     "bias-stereotype-preference": "stereotype preferred",
@@ -27,7 +27,7 @@ DEFAULT_TITLE = ModelCardConfig().title
 def summarize_run(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
 ) -> dict[str, Any]:
-    """What the index says of a run's model and audits; nothing where a manifest was changed."""
+    """Return the summary of a run; it is empty where an artifact cannot be read."""
     try:
         return {
             "model": _summarize_model(artifacts, redact),
@@ -39,8 +39,8 @@ def summarize_run(
         empty_summary = {
             "model": ModelSummary(),
             "controls": ControlSummary(0, 0, ()),
-            "broken": [],
-            "undecided": [],
+            "failed_rules": [],
+            "undecided_rules": [],
         }
         return empty_summary | {"figures": _read_key_figures(None)}
 
@@ -48,7 +48,7 @@ def summarize_run(
 def _list_failed_rules(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
 ) -> dict[str, list[str]]:
-    """The rules of its policy that its findings break, and those that are not shown to hold."""
+    """Return the redacted names of the policy rules that are broken or not shown to hold."""
     policy_verdicts = artifacts.get("policy")
     verdict_rows = (
         policy_verdicts["verdicts"].read(["rule", "verdict", "distance"]).to_pylist()
@@ -57,15 +57,15 @@ def _list_failed_rules(
     )
     broken_rules, undecided_rules = group_failed_rules(verdict_rows)
     return {
-        "broken": [redact(rule) for rule in broken_rules],
-        "undecided": [redact(rule) for rule in undecided_rules],
+        "failed_rules": [redact(rule) for rule in broken_rules],
+        "undecided_rules": [redact(rule) for rule in undecided_rules],
     }
 
 
 def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the rules that are broken, and the other rules that are not shown to hold.
 
-    A rule is broken where a verdict has a distance from the bound. Without one nobody knows.
+    A rule is broken if a failed verdict has a distance from the bound.
     """
     failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
     broken_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
@@ -75,9 +75,15 @@ def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What the index says of a run's model, as far as it is known."""
+    """The model of a run, as far as it is known.
 
-    title: str | None = None  # where there is a card
+    Attributes:
+        title: The title on the card; None without a card.
+        parameters: The number of parameters.
+        step: The training step of the checkpoint.
+    """
+
+    title: str | None = None
     parameters: int | None = None
     step: int | None = None
 
@@ -105,7 +111,7 @@ def _summarize_model(
 
 
 def read_checkpoint_step(card: Artifact) -> int | None:
-    """The training step of the checkpoint that a card is about; None for one from elsewhere."""
+    """Return the training step of the checkpoint of a card; None for one from another store."""
     stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
     try:
         store = get_artifact_store(card)
@@ -117,7 +123,7 @@ def read_checkpoint_step(card: Artifact) -> int | None:
 
 @dataclass(frozen=True)
 class ControlSummary:
-    """How many controls the audits of a run carry, and the audits of those that failed."""
+    """The number of controls and of failed controls of a run, and the audits that failed one."""
 
     total: int
     failed: int
@@ -139,7 +145,7 @@ def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSumm
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A figure of a model card; ``said`` are its interval, n and scorer, as far as it has them."""
+    """A figure of a model card; ``details`` are its interval, n and scorer, where it has them."""
 
     name: str
     value: str = "–"
@@ -156,6 +162,7 @@ def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
 
 
 def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) -> KeyFigure:
+    """Return the figure whose id is ``id_prefix``, else the one for numbers of copies."""
     if figures_table is None:
         return KeyFigure(label)
     # "bias-stereotype-preference" alone, but "extraction-exposure-difference-copies-64-0".

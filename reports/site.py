@@ -1,13 +1,12 @@
-"""The site over the runs of a store: static pages with relative links that open from disk.
+"""Write the site over the runs of a store: static pages with relative links that open from disk.
 
-<out>/index.html                        all runs, the newest first
-<out>/runs/<run id>/index.html          one run: its stages, their tables, their accounts
-<out>/runs/<run id>/datasheet/          the card of its corpus, copied from its artifact
-<out>/runs/<run id>/model_card/         the card of its model
-<out>/runs/<run id>/task_card/          the card of a model that it fine-tuned
-<out>/runs/<run id>/study_card/         the card of a study of the audits
-<out>/runs/<run id>/removal_experiment_card/         what became of findings without their documents
-<out>/runs/<run id>/trajectory/         the checkpoints that it trained, where several were audited
+<site>/index.html                              all runs, newest first <site>/runs/<run
+id>/index.html                one run: its stages, tables and accounts <site>/runs/<run
+id>/datasheet/                the card of its corpus, copied from its artifact <site>/runs/<run
+id>/model_card/               the card of its model <site>/runs/<run id>/task_card/
+the card of a model that it fine-tuned <site>/runs/<run id>/study_card/               the card of a
+study of the audits <site>/runs/<run id>/removal_experiment_card/  the card of a removal experiment
+<site>/runs/<run id>/trajectory/               its checkpoints, if several were audited
 """
 
 from __future__ import annotations
@@ -66,10 +65,10 @@ CARD_TITLES = {
 }
 
 JsonRecord = Mapping[str, Any]
-#: Whether a folder of the site is taken from the one before; called with what it is made of.
+#: Reuses a folder of the previous site if its digest is equal; returns whether it did.
 FolderReuser = Callable[[Path, str], bool]
 
-#: In such a folder the digest of that.
+#: File in a reusable folder that holds the digest of its contents.
 DIGEST_FILE = ".made_of"
 
 
@@ -85,17 +84,23 @@ def build_site(
     trainings: Sequence[AuditedTraining] = (),
     previous_site: Path | None = None,
 ) -> Path:
-    """Write the site of the given runs and return its index page; with ``tables``, the rows of
-    ``hallmark tables``, a page of them too. ``trainings``: those with several audited checkpoints.
-    ``before``: a site of the store as it was; what it has of cards and trajectories that are made
-    of the same is taken from it.
+    """Write the site of the given runs and return its index page.
 
-    A page or a card that is there already is replaced; runs whose artifacts are gone keep
-    their page, which says so. A run that made nothing stands under the one it repeats.
+    Existing pages and cards are replaced. A run whose artifacts are missing keeps its page, which
+    says so. A run that computed nothing new is listed under the run that it repeats.
+
+    Args:
+        store: The store of the artifacts.
+        run_records: The records of the runs, as in run.json.
+        site_folder: The folder of the site.
+        table_descriptions: The rows of ``hallmark tables``; if given, a page of them is written.
+        trainings: The training runs with several audited checkpoints.
+        previous_site: An earlier site of the store; its unchanged cards and trajectories are
+            reused.
     """
     runs: list[dict[str, Any]] = []
     get_redact_function = cache(lambda regions: Redactor(phone_regions=regions).redact_full_text)
-    # Runs share most of their artifacts: each is looked up and read once.
+    # Runs share most of their artifacts, so each is read once.
     find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
     copied_cards: dict[str, Path] = {}
     summarize_stage_cached = cache(
@@ -145,7 +150,7 @@ def build_site(
             for entry, stage_key in zip(record["stages"], stage_keys, strict=True)
         ]
         redact = get_redact_function(_read_phone_regions(record.get("config")))
-        # An error may name a file, or quote a value.
+        # An error may name a file or quote a value.
         redacted_fields = {name: redact(record.get(name) or "") for name in ("error", "checkpoint")}
         run_summary = summarize_run(artifacts, redact)
         _write_page(
@@ -156,8 +161,8 @@ def build_site(
             cards=cards,
             config=_format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
-            broken=run_summary["broken"],
-            undecided=run_summary["undecided"],
+            failed_rules=run_summary["failed_rules"],
+            undecided_rules=run_summary["undecided_rules"],
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])
@@ -185,9 +190,10 @@ def _write_trajectories(
     site_folder: Path,
     reuse_folder: FolderReuser,
 ) -> dict[str, dict[str, str]]:
-    """Write the pages of trainings; returns by run the page that its own leads to, with its title.
+    """Write the trajectory pages.
 
-    By run and label: what was ``left``, and the documents that are ``gone`` from it.
+    Returns:
+        By run, the path of its trajectory page with its title.
     """
     trajectory_pages: dict[str, dict[str, str]] = {}
     for training in trainings:
@@ -229,7 +235,8 @@ def _write_trajectories(
             )
             if purged_ids:
                 insert_purge_notice(run_folder / TRAJECTORY_FOLDER, format_purge_notice(purged_ids))
-            if is_complete:  # what could not be read may be mended, and is the same then
+            # An unreadable artifact may be repaired without a change of its digest.
+            if is_complete:
                 (run_folder / TRAJECTORY_FOLDER / DIGEST_FILE).write_text(folder_digest)
         for run in training.run_ids:
             path_prefix = (
@@ -242,7 +249,7 @@ def _write_trajectories(
 
 
 def _group_repeated_runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of the index; each has under ``repeats`` the records of those that repeat it."""
+    """Return the runs of the index, each with the records of its repetitions in ``repeats``."""
     grouped_runs: list[dict[str, Any]] = []
     for run in reversed(runs):  # the oldest first
         stage_artifacts = _list_stage_artifacts(run)
@@ -273,14 +280,21 @@ def _list_stage_artifacts(run: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 def _run_id_to_folder_name(run_id: str) -> str:
-    """A run's id as the name of a folder; ids come from a file and are not trusted."""
+    """Return the id of a run as a folder name.
+
+    Raises:
+        HallmarkError: If the id, which comes from a file, is not a valid folder name.
+    """
     if not run_id or run_id != Path(run_id).name or run_id in (".", ".."):
-        raise HallmarkError(f"run.json names a run {run_id!r:.80}, which cannot be a folder's name")
+        raise HallmarkError(
+            f"run.json contains the run id {run_id!r:.80}, which is not a valid folder name; "
+            "correct or remove that run.json"
+        )
     return run_id
 
 
 def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Artifact | None:
-    """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
+    """Return the artifact, or None if it is missing or damaged: other runs must be shown."""
     try:
         artifact = find_artifact_by_name(store, artifact_name)
         if artifact is not None:
@@ -297,7 +311,7 @@ def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Art
 def _list_purged_documents(
     store: Store, artifact: Artifact | None, purge_records: dict[str, PurgeRecord]
 ) -> frozenset[str]:
-    """The documents that were purged from an artifact, or from what a card was made of."""
+    """Return the documents purged from an artifact, or, for a card, from any of its inputs."""
     if artifact is None:
         return frozenset()
     is_card = artifact.stage in CARD_TITLES
@@ -315,11 +329,15 @@ def _copy_cards(
     purged_by_label: Mapping[str, frozenset[str]],
     reuse_folder: FolderReuser,
 ) -> dict[str, str]:
-    """Copy the files of the cards; returns their titles by their pages. They tell which documents
-    were ``purged`` from what they were made of.
+    """Copy the files of the cards and return their titles by page.
 
-    ``copies`` are the cards that the site holds already, by their artifacts: runs that share a
-    card share its files, hundreds of them, under names of their own.
+    Args:
+        artifacts: The artifacts of the run by label.
+        run_folder: The folder of the run in the site.
+        copied_cards: The folders of cards already in the site, by artifact; runs that share a card
+            share its files through hard links.
+        purged_by_label: The purged documents, by label.
+        reuse_folder: Reuses a folder of the previous site.
     """
     titles_by_page = {}
     for label, title in CARD_TITLES.items():
@@ -352,7 +370,7 @@ def _copy_cards(
 def _reuse_previous_folder(
     previous_site: Path | None, site_folder: Path, folder: Path, folder_digest: str
 ) -> bool:
-    """Give the files of a folder of the site ``before`` second names, if it is made of the same."""
+    """Link the files of a folder of the previous site, if its digest is the same."""
     if previous_site is None:
         return False
     previous_folder = previous_site / folder.relative_to(site_folder)
@@ -360,14 +378,14 @@ def _reuse_previous_folder(
         if (previous_folder / DIGEST_FILE).read_text() != folder_digest:
             return False
         shutil.copytree(previous_folder, folder, copy_function=_link_or_copy_file)
-    except (OSError, UnicodeDecodeError):  # there is none, or it was changed
+    except (OSError, UnicodeDecodeError):  # missing, or changed by someone else
         shutil.rmtree(folder, ignore_errors=True)
         return False
     return True
 
 
 def _compute_folder_digest(*contents: Any) -> str:
-    """A digest of what decides a folder: what it tells of, and the code and libraries of pages."""
+    """Return a digest of the given contents and of the code and libraries that render pages."""
     return sha256_hex(
         to_canonical_json(
             [_hash_site_code(), read_library_versions(RENDERING_LIBRARIES), *contents]
@@ -386,7 +404,7 @@ def _hash_site_code() -> dict[str, str]:
 
 
 def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
-    """What artifacts hold; of files also since a document was purged from them."""
+    """Return what identifies the contents of artifacts, including files rewritten by a purge."""
     return {
         label: artifact
         and [
@@ -400,7 +418,7 @@ def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[s
 
 
 def _add_navigation_links(page: Path) -> None:
-    """Lead from a card to its run and to all runs: the card itself knows no site."""
+    """Add links from a card to its run and to all runs."""
     kind_tag, text = '<p class="kind">', page.read_text(encoding="utf-8")
     navigation_links = (
         '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
@@ -409,7 +427,7 @@ def _add_navigation_links(page: Path) -> None:
 
 
 def _link_or_copy_file(source: str, target: str) -> None:
-    """A second name for a file; where the file system has none, a copy."""
+    """Create a hard link, or a copy where the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -434,7 +452,7 @@ def _summarize_stage_artifact(artifact: Artifact | None) -> dict[str, Any]:
 
 
 def _count_files_by_folder(artifact: Artifact) -> list[tuple[str, int]]:
-    """Number of files by folder, single files by their names."""
+    """Return the number of files by folder; single files are listed by name."""
     counts: dict[str, int] = {}
     for name in artifact.manifest["files"]:
         group_name = name.split("/")[0] + "/" if "/" in name else name
@@ -443,7 +461,7 @@ def _count_files_by_folder(artifact: Artifact) -> list[tuple[str, int]]:
 
 
 def _sum_accounts_by_unit(table: pa.Table) -> list[dict[str, Any]]:
-    """The accounts over all sources, one line a unit."""
+    """Return the accounts summed over all sources, one row for each unit."""
     sums = table.group_by("unit").aggregate([(term, "sum") for term in ACCOUNT_TERMS])
     rows = sums.sort_by([("unit", "descending")]).to_pylist()
     return [
@@ -460,7 +478,7 @@ def _write_page(path: Path, template: str, **template_values: Any) -> None:
 
 
 def _format_run_config(config: Any, redact: RedactFunction) -> str:
-    """A run's config as it may be shown: of what a person states for a card, all."""
+    """Return the config of a run, redacted; what a person stated for a card is not redacted."""
     section_names = sorted(config) if isinstance(config, Mapping) else []
     if not section_names:
         return redact(_format_json(config)) if config else ""
@@ -476,11 +494,11 @@ def _format_run_config(config: Any, redact: RedactFunction) -> str:
 
 
 def _read_phone_regions(config: Any) -> frozenset[str]:
-    """The countries whose numbers a run's corpus was searched for: its page shows none of them."""
+    """Return the countries whose telephone numbers were searched for, to redact them."""
     try:
         regions = config["find_personal_data"]["regions"]
         return frozenset([regions] if isinstance(regions, str) else map(str, regions))
-    except (LookupError, TypeError):  # of no corpus, or written by somebody else
+    except (LookupError, TypeError):  # a run without a corpus, or a config of unknown origin
         return frozenset()
 
 

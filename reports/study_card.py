@@ -1,4 +1,7 @@
-"""The card of a study: how often the audits are wrong, on worlds whose answers were sealed."""
+"""Build the card of a study: how often the audits are wrong, on worlds with known answers.
+
+The study hides the answers until the audits have judged every candidate.
+"""
 
 from __future__ import annotations
 
@@ -41,29 +44,36 @@ from hallmark.reports.sections.error_rates import (
 )
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
-#: What an audit must reach at the largest dose, and the ends of a sound coverage.
+#: The required detection rate at the largest planted amount, and the valid range of coverage.
 MIN_DETECTION_RATE, VALID_COVERAGE_RANGE = 0.95, (0.92, 0.98)
 
-#: With fewer worlds little is known; with fewer intervals their own share is no verdict.
+#: With fewer worlds, results are called weak. With fewer intervals, coverage is judged by its own
+#: interval.
 MIN_WORLDS, MIN_INTERVALS = 10, 400
 
 
 class StudyCardConfig(StageConfig):
     """Settings of the card of a study."""
 
-    title: str = Field("How often the audits are wrong", description="its title")
+    title: str = Field("How often the audits are wrong", description="title of the card")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="rows shown on a page of evidence"
+        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
     )
 
 
-#: What candidates of a dose have.
+#: Whether candidates with a planted amount have an effect.
 EFFECT_LABELS = {True: "yes", False: "no", None: "less than of others"}
 
 
 @dataclass
 class StudyCardBuilder:
-    """Makes the figures of the card, section by section."""
+    """Builds the sections of the card and adds their figures to the book.
+
+    Attributes:
+        book: The figures of the card.
+        error_rates: The rates of the study.
+        config: The settings.
+    """
 
     book: FigureBook
     error_rates: ErrorRates
@@ -74,9 +84,10 @@ class StudyCardBuilder:
             "worlds", "worlds", "worlds", (ERROR_RATES, "worlds"), aggregate="count"
         )
 
-    # The first screen ----------------------------------------------------------------------
+    # First screen --------------------------------------------------------------------------
 
     def build_lead(self) -> list[Block]:
+        """Build the first screen: three verdicts and a summary table."""
         if not self.error_rates.counted_worlds.value:
             return [
                 Callout(
@@ -107,7 +118,7 @@ class StudyCardBuilder:
         ]
 
     def build_detection_callout(self) -> Callout:
-        """What is asked for at the largest effects, where there are any."""
+        """Build the verdict on detection at the largest planted amounts."""
         has_judged_effects = any(
             map(self.error_rates.find_largest_effect, self.error_rates.list_candidate_kinds())
         )
@@ -131,6 +142,7 @@ class StudyCardBuilder:
         )
 
     def build_false_alarm_callout(self) -> Callout:
+        """Build the verdict on false alarms."""
         if not any(
             figure.value is not None for figure in self.error_rates.false_alarm_rates.values()
         ):
@@ -140,6 +152,7 @@ class StudyCardBuilder:
         )
 
     def build_coverage_callout(self) -> Callout:
+        """Build the verdict on the coverage of intervals."""
         if not any(figure.value is not None for figure in self.error_rates.coverage_rates.values()):
             return Callout("note", ["Intervals: none can be compared with the true figure."])
         return self.build_verdict_callout(
@@ -153,7 +166,14 @@ class StudyCardBuilder:
         success_content: InlineContent,
         unjudged_statements: Sequence[InlineContent] = (),
     ) -> Callout:
-        """``silent``: what was not judged, and so does not hold."""
+        """Build a callout that lists problems, or states success.
+
+        Args:
+            topic: The topic, at the start of the sentence.
+            problems: The problems; empty if there are none.
+            success_content: The statement without problems.
+            unjudged_statements: Statements on candidates without a verdict, which prevent success.
+        """
         has_few_worlds = not problems and (self.error_rates.counted_worlds.value or 0) < MIN_WORLDS
         statements: list[InlineContent] = [*(problems or [success_content]), *unjudged_statements]
         content: list[InlineElement] = [f"{topic}: "]
@@ -166,7 +186,7 @@ class StudyCardBuilder:
         )
 
     def list_low_detection_rates(self) -> list[InlineContent]:
-        """The audits that find their largest effect too seldom, and by how much."""
+        """Return the audits that detect their largest effect too rarely, and by how much."""
         problems: list[InlineContent] = []
         for kind in self.error_rates.list_candidate_kinds():
             largest_effect = self.error_rates.find_largest_effect(kind)
@@ -193,7 +213,7 @@ class StudyCardBuilder:
         return problems
 
     def list_high_false_alarm_rates(self) -> list[InlineContent]:
-        """The audits that claim too much where there is nothing."""
+        """Return the audits whose false alarm rate is significantly above 5 %."""
         return [
             [f"{CANDIDATE_KINDS[kind].title}: claimed in ", *format_rate_with_interval(figure)]
             for kind, figure in self.error_rates.false_alarm_rates.items()
@@ -201,7 +221,7 @@ class StudyCardBuilder:
         ]
 
     def describe_highest_false_alarm_rate(self) -> InlineContent:
-        """That none is known to claim too much, and which is the nearest to it."""
+        """Return that no false alarm rate is known to exceed 5 %, and which rate is the highest."""
         content: list[InlineElement] = [
             "no audit is known to claim more where there is nothing than the 5 % it names"
         ]
@@ -221,11 +241,11 @@ class StudyCardBuilder:
         return content
 
     def list_invalid_coverages(self) -> list[InlineContent]:
-        """Those whose intervals cover too little, or more than they say."""
+        """Return the kinds of candidates whose intervals are too narrow or too wide."""
         low, high = VALID_COVERAGE_RANGE
         problems: list[InlineContent] = []
         for kind, figure in self.error_rates.coverage_rates.items():
-            # Of few intervals the share's own interval must lie outside.
+            # With few intervals, the interval of the coverage must be outside the valid range.
             has_few_intervals = (figure.n or 0) < MIN_INTERVALS
             upper_rate, lower_rate = (
                 (figure.high, figure.low) if has_few_intervals else (figure.value, figure.value)
@@ -247,6 +267,7 @@ class StudyCardBuilder:
         return problems
 
     def describe_valid_coverage(self) -> str:
+        """Return the statement used if no coverage is invalid."""
         has_few_intervals = any(
             (figure.n or 0) < MIN_INTERVALS for figure in self.error_rates.coverage_rates.values()
         )
@@ -292,9 +313,10 @@ class StudyCardBuilder:
         )
         return DataTable("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
-    # The sections --------------------------------------------------------------------------
+    # Sections ------------------------------------------------------------------------------
 
     def build_kind_section(self, kind: str) -> Section:
+        """Build the section of a kind of candidate: detection, false alarms and coverage."""
         description = CANDIDATE_KINDS[kind]
         section = Section(description.title)
         section.add_blocks(
@@ -356,7 +378,7 @@ class StudyCardBuilder:
         return section
 
     def build_detection_blocks(self, kind: str) -> list[Block]:
-        """How often by dose."""
+        """Build chart and table of the detection rate by planted amount."""
         description, detection_rates = CANDIDATE_KINDS[kind], self.error_rates.detection_rates[kind]
         measured_rates = [
             (format_planted_amount(rate.planted_amount), rate.figure, rate.figure.value)
@@ -406,8 +428,11 @@ class StudyCardBuilder:
         ]
 
     def build_attribution_section(self) -> Section:
-        """Which documents matter to a likelihood: how often that was predicted rightly, and what
-        became of findings without them."""
+        """Build the section on attribution.
+
+        It shows how often the named documents were written for the text, and what happened to
+        findings when models were trained without them.
+        """
         section = Section("Which documents matter")
         section.add_blocks(
             Paragraph(
@@ -461,7 +486,7 @@ class StudyCardBuilder:
     def add_stored_figure(
         self, stored_row: Mapping[str, Any], table_name: str, conditions: Mapping[str, str]
     ) -> Figure:
-        """A figure that stands in a table of the study."""
+        """Add a share that a table of the study stores."""
         label = " ".join([table_name, *conditions.values()])
         figure_fields = {name: stored_row[name] for name in ("low", "high", "n", "method")}
         figure_fields["confidence_level"] = stored_row["confidence_level"]
@@ -477,6 +502,7 @@ class StudyCardBuilder:
         )
 
     def build_excluded_worlds_section(self) -> Section:
+        """Build the table of worlds that do not count, with the reasons."""
         section = Section("Worlds that do not count")
         rows: list[list[InlineElement]] = [
             [row["world"], row["reason"]]
@@ -539,7 +565,7 @@ class StudyCardBuilder:
     libraries=RENDERING_LIBRARIES,
 )
 def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: StageContext) -> None:
-    """``rates``: what ``error_rates`` left."""
+    """Build the card as a stage; ``error_rates`` is the output of the stage ``error_rates``."""
     book = FigureBook({ERROR_RATES: error_rates})
     document = StudyCardBuilder(book, ErrorRates(book, error_rates), config).build_document()
     write_card_files(

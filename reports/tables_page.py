@@ -1,4 +1,4 @@
-"""The page of the site that says what every table of every stage holds."""
+"""Write the page of the site that describes every table of every stage."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ TABLES_PAGE = "tables.html"
 
 
 def write_tables_page(table_descriptions: Sequence[Mapping[str, Any]], site_folder: Path) -> Path:
-    """Write the page into the site's folder ``out``; ``rows`` are those of ``hallmark tables``:
-    stage, table, telemetry, meaning, columns (name, type, unit, kind, meaning, judged_by)."""
+    """Write the page and return its path.
+
+    Args:
+        table_descriptions: The rows of ``hallmark tables``: stage, table, telemetry, meaning and
+            columns (name, type, unit, kind, meaning, judged_by).
+        site_folder: The folder of the site.
+    """
     stages = [
         (stage_name, list(stage_tables))
         for stage_name, stage_tables in groupby(table_descriptions, lambda row: row["stage"])

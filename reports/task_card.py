@@ -1,4 +1,7 @@
-"""The card of a fine-tuned model: what it learnt from which rows, and how well it does."""
+"""Build the card of a fine-tuned model: its task, its rows, its training and its test scores.
+
+The model card covers audits; this card compares scores on the user's test rows with baselines.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ TRAINED_WEIGHTS = {
 
 SPLIT_NAMES = ("train", "validation", "test")
 
-#: Of the model and of its training, what is said first.
+#: The settings of the model and of its training that the card lists.
 ARCHITECTURE_SETTINGS = ("architecture", "d_model", "n_layers", "n_heads", "context", "vocab_size")
 TRAINING_SETTINGS = (
     "batch_size",
@@ -76,26 +79,37 @@ TRAINING_SETTINGS = (
 
 
 class TaskCardConfig(StageConfig):
-    """What only a person knows about a fine-tuned model. Left out, the card says "not stated"."""
+    """Facts about a fine-tuned model that only a person knows; missing ones are "not stated"."""
 
     title: str | None = Field(
-        None, description="the name of the model; else the card names its task"
+        None, description="name of the model; by default the card names its task"
     )
-    intended_use: str | None = Field(None, description="what it is for, and for whom")
-    out_of_scope: str | None = Field(None, description="what it must not be used for")
+    intended_use: str | None = Field(None, description="intended uses and users of the model")
+    out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
     data_provenance: str | None = Field(
-        None, description="where the rows come from, and who labelled them"
+        None, description="origin of the rows, and who labelled them"
     )
-    contact: str | None = Field(None, description="where questions and complaints go")
+    contact: str | None = Field(None, description="contact for questions and complaints")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="rows shown on a page of evidence"
+        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
     )
-    max_table_rows: int = Field(40, ge=1, le=1000, description="rows shown of a table on the card")
+    max_table_rows: int = Field(
+        40, ge=1, le=1000, description="largest number of rows of a table on the card"
+    )
 
 
 @dataclass
 class TaskCardBuilder:
-    """Makes the figures of a task card, section by section."""
+    """Builds the sections of a task card and adds their figures to the book.
+
+    Attributes:
+        book: The figures of the card.
+        checkpoint: The checkpoint that the card is about.
+        base_checkpoint: The checkpoint that was fine-tuned; None if it is not in the store.
+        scores: The scores on the test rows.
+        redactor: Redacts user text.
+        config: The settings.
+    """
 
     book: FigureBook
     checkpoint: Artifact
@@ -110,7 +124,7 @@ class TaskCardBuilder:
 
     @property
     def finetuning_settings(self) -> Mapping[str, Any]:
-        """The section finetune of the config."""
+        """Return the section ``finetune`` of the config."""
         config: Mapping[str, Any] = self.finetuning_run.manifest["parts"]["config"]
         return config
 
@@ -119,6 +133,7 @@ class TaskCardBuilder:
         return str(self.finetuning_settings["task"]["kind"])
 
     def build_lead(self) -> list[Block]:
+        """Build the first screen: comparison with baselines, test rows, warnings and scores."""
         has_test_file = self.finetuning_settings["data"].get("test_path") is not None
         test_origin = (
             "stand in a file of their own" if has_test_file else "were set aside from the same file"
@@ -138,7 +153,7 @@ class TaskCardBuilder:
         ]
 
     def get_row_count_figure(self, split: str, category: str) -> Figure | None:
-        """A row of the table outcome_counts, where it has one."""
+        """Return the figure of a row of the table ``outcome_counts``, if there is such a row."""
         count_keys = self.finetuning_run["outcome_counts"].read(["split", "outcome"]).to_pylist()
         if {"split": split, "outcome": category} not in count_keys:
             return None
@@ -154,7 +169,7 @@ class TaskCardBuilder:
         )
 
     def build_warnings(self) -> list[Block]:
-        """What the tables say against the scores."""
+        """Build warnings about facts that weaken the scores, such as test texts in training."""
         warning_texts = {
             "text also in train": (
                 ("holds", "hold"),
@@ -182,6 +197,7 @@ class TaskCardBuilder:
         return callouts
 
     def build_task_section(self) -> Section:
+        """Build the section on the task, the base checkpoint and the rows."""
         section = Section("What was learnt")
         entries: list[tuple[str, InlineContent]] = [
             ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
@@ -213,6 +229,7 @@ class TaskCardBuilder:
         return section
 
     def describe_base_checkpoint(self) -> InlineContent:
+        """Return the name of the base checkpoint, with its training run and step if known."""
         checkpoint_name = self.finetuning_run.manifest["lineage"]["checkpoint"]
         if self.base_checkpoint is None:
             return [Code(checkpoint_name), ", of a folder outside of this store."]
@@ -229,7 +246,7 @@ class TaskCardBuilder:
         ]
 
     def build_input_files_table(self) -> DataTable:
-        """The user's files, as they were when they were read."""
+        """Build the table of the user's files with their digests at the time of reading."""
         data, file_digests = (
             self.finetuning_settings["data"],
             self.finetuning_run.manifest["parts"]["external"],
@@ -261,7 +278,7 @@ class TaskCardBuilder:
         return DataTable("Files", ["file", "rows", "SHA-256"], rows, note=note)
 
     def build_row_count_blocks(self) -> list[Block]:
-        """What became of the rows: by split, and those that could not be used by reason."""
+        """Build tables of the rows by split and outcome, and of quarantined rows by reason."""
         count_rows = self.finetuning_run["outcome_counts"].read().to_pylist()
         categories = dict.fromkeys(row["outcome"] for row in count_rows if row["split"])
         table_rows: list[list[InlineElement]] = [
@@ -307,6 +324,7 @@ class TaskCardBuilder:
         ]
 
     def build_training_section(self) -> Section:
+        """Build the section on training: log, settings, loss and checkpoints."""
         section = Section("Training")
         train_settings = self.finetuning_settings["train"]
         entries = summarize_training_log(self.book, FINETUNE)
@@ -330,7 +348,7 @@ class TaskCardBuilder:
         return section
 
     def describe_device_and_changes(self) -> tuple[list[tuple[str, InlineContent]], list[Block]]:
-        """On what it ran; and where the training went on under other settings, which ones."""
+        """Return device and precision, and a table of settings that changed during training."""
         values_by_setting: dict[str, dict[str, str]] = {}
         for row in self.finetuning_run["settings"].read().to_pylist():
             steps = f"{row['first_step']:,} to {row['last_step']:,}"
@@ -357,6 +375,7 @@ class TaskCardBuilder:
         return entries, [DataTable("Settings that changed", columns, changed_settings, note=note)]
 
     def build_predictions_section(self) -> Section:
+        """Build the section on right and wrong predictions; it shows numbers, not texts."""
         section = Section("Predictions")
         predictions_table = self.finetuning_run["predictions"]
         if not predictions_table.row_count:
@@ -419,6 +438,7 @@ class TaskCardBuilder:
         return section
 
     def build_usage_section(self) -> Section:
+        """Build the section on intended use, with Python code that loads the model."""
         section = Section("How to use it")
         section.add_blocks(
             DefinitionList(
@@ -497,8 +517,15 @@ def build_task_card(
     config: TaskCardConfig,
     context: StageContext,
 ) -> None:
-    """``tuned``: what finetune left; ``checkpoint``: the last of its checkpoints; ``base``: that
-    from which it began, None for a folder outside of a store."""
+    """Build the card as a stage.
+
+    Args:
+        finetuning_run: The output of ``finetune``.
+        checkpoint: The last checkpoint of ``finetune``.
+        base_checkpoint: The checkpoint that was fine-tuned; None for a folder outside of the store.
+        config: The settings.
+        context: The context of the stage.
+    """
     write_task_card(finetuning_run, checkpoint, base_checkpoint, config, context, Redactor())
 
 
@@ -510,7 +537,7 @@ def write_task_card(
     context: StageContext,
     redactor: Redactor,
 ) -> None:
-    """The stage's work, with any masker."""
+    """Write the card with the given redactor."""
     book = FigureBook({FINETUNE: finetuning_run, "checkpoint": checkpoint})
     counted_unit = COUNTED_UNITS[finetuning_run.manifest["parts"]["config"]["task"]["kind"]]
     scores = TaskScores(book, redactor, config.max_table_rows, counted_unit)

@@ -1,10 +1,9 @@
-"""The page of a training whose checkpoints were audited: what became of each finding.
+"""Write the page of a training run with audited checkpoints: how each finding changed.
 
-<folder>/trajectory.html      a chart and its numbers for each finding that counts
-<folder>/charts/              the charts
-<folder>/rows/                the pairs behind each change
+<folder>/trajectory.html      a chart and a table for each main finding <folder>/charts/
+the charts <folder>/rows/                the pairs of each change
 
-It is a view of the store, not a card: which checkpoints were audited changes behind a run.
+The page is a view of the store, not a card: checkpoints may be audited long after the run.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 
 PAGE_TITLE = "What became of the findings while it trained"
 
-#: Lines of a table of other findings, and rows on a page of pairs.
+#: Largest number of rows in a table of other findings, and on a page of pairs.
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
 METHOD_NOTE = (
@@ -93,17 +92,18 @@ SUMMARY_NOTE = (
 
 
 def get_trajectory_path(run_id: str) -> Path:
-    """The page of the training of a run, within the site."""
+    """Return the path within the site of the trajectory page of a run."""
     return Path("runs") / run_id / TRAJECTORY_FOLDER / TRAJECTORY_PAGE
 
 
 @dataclass(frozen=True)
 class AuditedTraining:
-    """A training, and the runs that audited its checkpoints: by ids, of what build_site has.
+    """A training run and the runs that audited its checkpoints.
 
-    run     the first that trained it
-    runs    all whose pages lead to its page
-    audits  of each step the runs that audited it, the newest first
+    Attributes:
+        first_run_id: The first run that trained it.
+        run_ids: All runs whose pages link to its page.
+        audit_runs_by_step: For each step, the runs that audited its checkpoint, newest first.
     """
 
     first_run_id: str
@@ -112,7 +112,7 @@ class AuditedTraining:
 
 
 class TrajectoryWriter:
-    """Writes the page into a folder of the site, two below that of the runs."""
+    """Writes the trajectory page into a folder of the site, two levels below the runs."""
 
     def __init__(
         self,
@@ -130,9 +130,10 @@ class TrajectoryWriter:
         }
         self.figure_books: dict[tuple[str, int], FigureBook] = {}
         self.audit_units: dict[tuple[str, int], AuditUnits] = {}
-        self.is_complete = True  # all that is told of could be read
+        self.is_complete = True  # whether every artifact could be read
 
     def build_document(self, run_id: str) -> Document:
+        """Build the page: a summary, a section per comparable audit, and what was not compared."""
         audits = compare_audits(self.checkpoints)
         self.is_complete = not any(audit.is_unreadable for audit in audits)
         comparable_audits = [audit for audit in audits if audit.comparisons]
@@ -151,13 +152,14 @@ class TrajectoryWriter:
         return Document(PAGE_TITLE, "Trajectory", lead, sections)
 
     def link_model_card(self, checkpoint: TrainingCheckpoint) -> InlineElement:
+        """Return the name of a checkpoint, linked to the model card of its newest audit, if any."""
         newest_run = next(iter(checkpoint.artifacts_by_run))
         if not self.evidence_pages_by_run[newest_run]:
             return checkpoint.name
         return Link(checkpoint.name, f"{get_model_card_path(newest_run)}/model_card.html")
 
     def build_summary_table(self, audits: Sequence[AuditComparison]) -> DataTable:
-        """Each finding that counts, at the first and the last checkpoint."""
+        """Build the table of main findings at the first and the last checkpoint."""
         rows: list[list[InlineElement]] = []
         for audit in audits:
             for comparison in select_headline_findings(audit.comparisons):
@@ -188,6 +190,7 @@ class TrajectoryWriter:
         return DataTable(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), SUMMARY_NOTE)
 
     def build_audit_section(self, audit: AuditComparison) -> Section:
+        """Build the section of an audit: its main findings, then its other paired findings."""
         headline_comparisons = select_headline_findings(audit.comparisons)
         section = Section(
             get_audit_title(audit.name), [Paragraph([AUDIT_DESCRIPTIONS[audit.name].meaning])]
@@ -210,6 +213,7 @@ class TrajectoryWriter:
     def build_finding_section(
         self, audit: AuditComparison, comparison: FindingComparison
     ) -> Section:
+        """Build the section of a finding: its change, a chart, and tables of values and changes."""
         first_finding, last_finding, unit = (
             comparison.findings[0],
             comparison.findings[-1],
@@ -237,7 +241,7 @@ class TrajectoryWriter:
         if explanation := explain_part_selection(comparison, metric_comparisons, end_names[1]):
             section.add_blocks(Paragraph([explanation]))
         chart_name = slugify(f"{audit.name} {first_finding['metric']}")
-        if first_finding["slice"]:  # which may be called anything, and hold what must not be shown
+        if first_finding["slice"]:  # its name may be sensitive, or invalid as a file name
             chart_name += f"-{hashlib.sha256(first_finding['slice'].encode()).hexdigest()[:10]}"
         figures = [
             self.add_finding_figure(audit, comparison, checkpoint_index)
@@ -280,7 +284,7 @@ class TrajectoryWriter:
     def build_steps_table(
         self, audit: AuditComparison, comparison: FindingComparison, figures: Sequence[Figure]
     ) -> DataTable:
-        """The numbers of a chart."""
+        """Build the table of the values in a chart."""
         rows: list[list[InlineElement]] = []
         for checkpoint_index, (row, figure) in enumerate(
             zip(comparison.findings, figures, strict=True)
@@ -337,6 +341,7 @@ class TrajectoryWriter:
     def build_changes_table(
         self, audit: AuditComparison, comparison: FindingComparison
     ) -> DataTable:
+        """Build the table of paired changes: first to last checkpoint, then between neighbours."""
         rows: list[list[InlineElement]] = []
         for pair_index, (first_index, second_index) in enumerate(audit.checkpoint_pairs):
             change = comparison.changes[pair_index]
@@ -355,7 +360,7 @@ class TrajectoryWriter:
     def build_other_findings_section(
         self, audit: AuditComparison, comparisons: Sequence[FindingComparison]
     ) -> Section:
-        """The other findings that are paired, those that moved most surely first."""
+        """Build the table of other paired findings, by p value of their change."""
 
         def get_change_p_value(comparison: FindingComparison) -> float:
             change = comparison.changes[0]
@@ -393,6 +398,7 @@ class TrajectoryWriter:
     # Figures and their rows ------------------------------------------------------------------
 
     def format_finding_name(self, comparison: FindingComparison) -> str:
+        """Return the redacted name of a finding: its metric and its slice."""
         row = comparison.findings[0]
         return self.redact(
             format_metric_name(row["metric"]) + (f", {row['slice']}" if row["slice"] else "")
@@ -408,7 +414,7 @@ class TrajectoryWriter:
     def get_unit_evidence(
         self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
     ) -> Evidence:
-        """The units of a finding that is a mean of some."""
+        """Return the units over which a finding is a mean."""
         key = audit.name, checkpoint_index
         if key not in self.audit_units:
             self.audit_units[key] = AuditUnits(audit.artifacts[checkpoint_index])
@@ -421,7 +427,8 @@ class TrajectoryWriter:
         )
 
     def get_figure_book(self, audit: AuditComparison, checkpoint_index: int) -> FigureBook:
-        key = audit.name, audit.checkpoints[checkpoint_index].step  # the last is -1, too
+        """Return the book for an audit at a checkpoint; each checkpoint has a book of its own."""
+        key = audit.name, audit.checkpoints[checkpoint_index].step  # -1 is also the last index
         if key not in self.figure_books:
             self.figure_books[key] = FigureBook(
                 {f"audit_{audit.name}": audit.artifacts[checkpoint_index]}
@@ -431,7 +438,7 @@ class TrajectoryWriter:
     def link_finding_value(
         self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
     ) -> InlineElement:
-        """A value, which leads to its rows on the card of the checkpoint where that has them."""
+        """Return a value, linked to its rows on the model card of the checkpoint if it has them."""
         figure, run = (
             self.add_finding_figure(audit, comparison, checkpoint_index),
             audit.checkpoints[checkpoint_index].find_newest_run(audit.name),
@@ -443,7 +450,7 @@ class TrajectoryWriter:
     def format_change_cells(
         self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
     ) -> list[InlineElement]:
-        """A change, its interval and p."""
+        """Return the table cells of a change: value, interval and p."""
         change, unit = comparison.changes[pair_index], comparison.findings[0]["unit"]
         if change is None:
             return ["not paired", "–", "–"]
@@ -454,7 +461,7 @@ class TrajectoryWriter:
     def link_change_text(
         self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int
     ) -> InlineElement:
-        """A change in words, which leads to its pairs, where values of a table are these."""
+        """Return a change, linked to a page of its pairs where a table holds them."""
         if audit.name == CAPABILITY or comparison.findings[0]["unit"] == AREA_UNIT:
             return text
         return Link(text, self.write_pairs_page(audit, comparison, pair_index))
@@ -462,7 +469,7 @@ class TrajectoryWriter:
     def write_pairs_page(
         self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
     ) -> str:
-        """The page of the pairs behind a change; written where it is not there."""
+        """Write the page of the pairs of a change, unless it exists, and return its path."""
         first_index, second_index = audit.checkpoint_pairs[pair_index]
         row, change = comparison.findings[0], comparison.changes[pair_index]
         assert change is not None
@@ -552,7 +559,7 @@ class TrajectoryWriter:
 
 
 def explain_missing_change(comparison: FindingComparison) -> str:
-    """The end of a sentence on a finding whose values are not compared in pairs."""
+    """Return the end of a sentence on a finding without a paired change."""
     if all(row["value"] is None for row in comparison.findings):
         return "it was measured at none of these checkpoints."
     return "not paired, for it is no mean of the same units at each."
@@ -561,7 +568,10 @@ def explain_missing_change(comparison: FindingComparison) -> str:
 def describe_trajectory_chart(
     finding_name: str, figures: Sequence[Figure], null_values: Sequence[float | None]
 ) -> str:
-    """The caption of a chart: it names intervals and the dashed line only where they are drawn."""
+    """Return the caption of a chart.
+
+    It mentions intervals and the null line only if they are drawn.
+    """
     has_interval = any(None not in (figure.value, figure.low, figure.high) for figure in figures)
     interval_note = ", with intervals." if has_interval else "; no interval is known."
     has_null_line = sum(null_value is not None for null_value in null_values) > 1
@@ -575,7 +585,7 @@ def _compute_pair_change(pair: tuple[Row, Row]) -> float | None:
 
 
 def _sort_key_by_harm(worse_when: str, pair: tuple[Row, Row]) -> tuple[bool, float, str]:
-    """Sorts pairs: what changed most for the worse first, what has no value last."""
+    """Return a key that sorts pairs: largest harmful change first, missing values last."""
     change = _compute_pair_change(pair)
     if change is None:
         return True, 0.0, str(pair[0]["item"])
@@ -591,7 +601,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _list_evidence_pages(run_artifacts: Mapping[str, Artifact | None]) -> set[str]:
-    """The pages of rows of the card that a run left; none where that is gone."""
+    """Return the pages of rows of the model card of a run; none where the card is missing."""
     card = run_artifacts.get("model_card")
     return (
         set() if card is None else set(card["figures"].read(["page_path"])["page_path"].to_pylist())
@@ -599,7 +609,7 @@ def _list_evidence_pages(run_artifacts: Mapping[str, Artifact | None]) -> set[st
 
 
 def get_model_card_path(run_id: str) -> str:
-    """Where the card of a run is, from a page of a trajectory."""
+    """Return the path of the model card of a run, relative to a trajectory page."""
     return f"../../{quote(run_id)}/model_card"
 
 
@@ -609,9 +619,14 @@ def write_trajectory(
     training_artifacts: Mapping[str, Artifact],
     run_folder: Path,
 ) -> bool:
-    """Write the page of the training of a run, in its folder of the site; ``history``: what its
-    stages left, by label, for what must be masked. What cannot be read is said there; returns
-    whether all could be."""
+    """Write the trajectory page of a training run and return whether every artifact could be read.
+
+    Args:
+        run_id: The id of the run.
+        checkpoints: The audited checkpoints.
+        training_artifacts: The artifacts of the run by label, for redaction.
+        run_folder: The folder of the run in the site.
+    """
     trajectory_folder = run_folder / TRAJECTORY_FOLDER
     shutil.rmtree(trajectory_folder, ignore_errors=True)
     trajectory_folder.mkdir(parents=True, exist_ok=True)
@@ -620,7 +635,7 @@ def write_trajectory(
         document = redact_document(writer.build_document(run_id), writer.redact)
         is_complete = writer.is_complete
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
-        # One artifact that was changed must not hide all other pages.
+        # One damaged artifact must not prevent all other pages.
         message = Redactor().redact_full_text(
             f"{error}" if isinstance(error, HallmarkError) else f"{error!r}"
         )

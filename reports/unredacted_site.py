@@ -1,7 +1,7 @@
-"""A run's site with nothing masked, for local eyes: the cards are rendered anew from their inputs.
+"""Write an unredacted site of one run for local use, with cards rendered from their inputs.
 
-Artifacts hold masked cards alone. What is written here lies outside of the store's artifacts, in a
-folder that only its owner can enter.
+Artifacts hold only redacted cards. This site is outside of the store's artifacts, in a folder that
+only its owner can open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hallmark.reports.purge_notices import (
 from hallmark.reports.site import JsonRecord, build_site
 from hallmark.tasks.contract import Artifact, HallmarkError, Stage, StageContext, Store, UsageError
 
-#: Each card's stage, and its work with any masker.
+#: For each card, its stage and the function that writes it with a given redactor.
 CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {
     "datasheet": (datasheet.build_datasheet, datasheet.write_datasheet),
     "model_card": (model_card.build_model_card, model_card.write_model_card),
@@ -33,15 +33,18 @@ CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {
     ),
 }
 
-#: Stands in a folder that this module made; another one is not touched.
+#: Marks a folder that this module created; no other folder is removed.
 MARKER_FILE = "UNMASKED"
 
 
 def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path) -> Path:
-    """Write the unmasked site of one run into ``out`` and return the run's page.
+    """Write the unredacted site of one run and return the page of the run.
 
-    An earlier unmasked site there is removed. UsageError where ``out`` holds anything else;
-    HallmarkError where an input of a card is gone.
+    An earlier unredacted site in ``output_folder`` is removed.
+
+    Raises:
+        UsageError: If ``output_folder`` holds anything else.
+        HallmarkError: If an input of a card is missing.
     """
     create_private_folder(output_folder)
     run_page = (
@@ -55,7 +58,7 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
                 except HallmarkError as error:
                     raise HallmarkError(f"run {record['run']}: {error}") from error
                 card_folder = run_page.parent / entry["label"]
-                shutil.rmtree(card_folder, ignore_errors=True)  # the masked one
+                shutil.rmtree(card_folder, ignore_errors=True)  # the redacted card
                 shutil.copytree(card_files, card_folder, ignore=shutil.ignore_patterns("*.parquet"))
                 if purged_ids := collect_purged_documents(
                     store, _find_required_artifact(store, entry["artifact"])
@@ -65,30 +68,35 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
 
 
 def create_private_folder(folder: Path) -> None:
-    """An empty folder that only its owner can enter; UsageError where there is anything else."""
+    """Create an empty folder that only its owner can open.
+
+    Raises:
+        UsageError: If the folder holds anything but an earlier unredacted site.
+    """
     if folder.exists() and (
         not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARKER_FILE).exists())
     ):
         raise UsageError(
-            f"{folder}: holds something else, and unmasked pages must not stand beside it; give a "
-            f"folder that is empty or does not exist"
+            f"{folder} contains other files, and unredacted pages need a folder of their own; "
+            "give a folder that is empty or does not exist"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
-    folder.chmod(0o700)  # whatever the umask says
+    folder.chmod(0o700)  # independent of the umask
     (folder / MARKER_FILE).write_text(
         "Personal data and offensive text in clear. Do not publish.\n"
     )
 
 
 def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) -> Path:
-    """The files of a card, rendered into the work area ``area`` with nothing masked."""
+    """Render the files of a card without redaction into the work area and return their folder."""
     stage, write_card = CARD_WRITERS[entry["label"]]
     card = _find_required_artifact(store, entry["artifact"])
     lineage: Mapping[str, Any] = card.manifest["lineage"]
     if lineage.keys() != set(stage.input_names):
         raise HallmarkError(
-            f"{card.name} was made by an earlier version of the code; run again to make it anew"
+            f"{card.name} was created by an earlier version of the code; "
+            "run the pipeline again to create it again"
         )
     inputs = {
         input_name: _load_inputs(store, artifact_names)
@@ -115,8 +123,7 @@ def _find_required_artifact(store: Store, artifact_name: str) -> Artifact:
     artifact = store.find_artifact(stage, digest)
     if artifact is None:
         raise HallmarkError(
-            f"the store {store.uri} does not hold {artifact_name}, which a card rests on; a "
-            f"card of a model "
-            f"from elsewhere cannot be revealed, any other after running again"
+            f"the store {store.uri} does not contain {artifact_name}, an input of a card; run the "
+            "pipeline again (the card of a model from another store cannot be shown unredacted)"
         )
     return artifact

@@ -1,5 +1,5 @@
-"""How a card is made: blocks, figures with their rows, masking, charts, and the two renderers.
+"""Building blocks of a page: blocks, figures with their rows, redaction, charts and renderers.
 
-Imports the contract, the detectors of personal data, by which it masks, and how audits write the
-conditions of rows; it knows no section.
+Imports the contract, the detectors of personal data for redaction, and the row conditions of audit
+findings; it imports no section.
 """

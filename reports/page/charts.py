@@ -1,7 +1,7 @@
-"""Charts as SVG files: the same bytes each time, no script, and colours for light and dark.
+"""Draw charts as SVG files: reproducible bytes, no scripts, and colours for light and dark themes.
 
-The pictures are small, so that they can be read on a telephone, and never the only place of a
-number: each stands beside a table. matplotlib draws them, except for shaded text.
+The charts are small enough for a telephone, and every number is also in a table nearby. Matplotlib
+draws all of them, apart from shaded text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from hallmark.reports.page.redaction import RedactFunction, escape_invisible
 
-#: Colours are drawn as these marks and become CSS variables, with the light one as fallback.
+#: Placeholder colours, which become CSS variables: name, light value (the fallback), dark value.
 _THEME_COLOURS = {
     "#010203": ("ink", "#24292f", "#e6e6e3"),
     "#010204": ("faint", "#c9cdd2", "#4a4f57"),
@@ -52,7 +52,7 @@ _MATPLOTLIB_STYLE: dict[Any, Any] = {
 
 
 class _ChartCanvas:
-    """A figure being drawn, and its SVG once the block is left."""
+    """Axes to draw on, and the SVG once the context ends."""
 
     def __init__(self, axes: Any) -> None:
         self.axes = axes
@@ -61,13 +61,13 @@ class _ChartCanvas:
 
 @contextmanager
 def _open_chart_canvas(height_inches: float) -> Iterator[_ChartCanvas]:
-    """Axes of 3.9 inches (about 375 pixels) by ``height``."""
+    """Open axes of 3.9 inches (about 375 pixels) by ``height_inches``."""
     import logging
 
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Fonts are named in the SVG and chosen by the browser; those here only measure the text.
+    # The browser chooses the fonts that the SVG names; local fonts only measure the text.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     with matplotlib.rc_context(_MATPLOTLIB_STYLE):
         figure = Figure(figsize=(3.9, height_inches), layout="constrained")
@@ -94,8 +94,10 @@ def _apply_theme_colours(svg: str) -> str:
 
 @functools.cache
 def _format_label(text: str, max_characters: int = 28) -> str:
-    """A label from data: no mathematics, one line. Long ones lose their middle, since many differ
-    in their ends alone."""
+    """Format a label from data for Matplotlib: one line, no mathematics.
+
+    A long label loses its middle, since many labels differ only at the end.
+    """
     text = " ".join(escape_invisible(text).split())
     if len(text) > max_characters:
         tail_length = max_characters // 2
@@ -109,7 +111,7 @@ def draw_line_chart(
     y_label: str,
     redact: RedactFunction = escape_invisible,
 ) -> str:
-    """Curves: (name, x, y) each; the second with marks."""
+    """Draw curves, each a tuple of name, x values and y values; the second has markers."""
     with _open_chart_canvas(2.7) as canvas:
         axes = canvas.axes
         for (series_name, x, y), colour in zip(series, (FIRST_COLOUR, SECOND_COLOUR), strict=False):
@@ -136,7 +138,7 @@ def draw_bar_chart(
     highlight_first: bool = False,
     redact: RedactFunction = escape_invisible,
 ) -> str:
-    """Horizontal bars with their numbers, the first on top."""
+    """Draw horizontal bars with their values, the first on top."""
     with _open_chart_canvas(0.75 + 0.3 * len(labels)) as canvas:
         axes = canvas.axes
         positions = range(len(labels))
@@ -165,7 +167,10 @@ def draw_interval_chart(
     reference_value: float | None = None,
     redact: RedactFunction = escape_invisible,
 ) -> str:
-    """Dots with their confidence intervals, one a line; ``reference`` is drawn as a line."""
+    """Draw points with their confidence intervals, one per row.
+
+    A dashed line marks ``reference_value``.
+    """
     with _open_chart_canvas(0.75 + 0.28 * len(labels)) as canvas:
         axes = canvas.axes
         for position, (value, bounds) in enumerate(zip(values, interval_bounds, strict=True)):
@@ -198,8 +203,16 @@ def draw_trajectory_chart(
     title: str,
     is_share: bool = False,
 ) -> str:
-    """A value with its interval at each step of a training, and what it is where there is nothing
-    to find as a line. Steps without a value are left out; ``share``: in per cent."""
+    """Draw a value with its interval at each training step, and its null value as a dashed line.
+
+    Args:
+        steps: The training steps.
+        values: The value at each step; steps without a value are skipped.
+        interval_bounds: The interval at each step.
+        null_values: The null value at each step.
+        title: The title, above the axes.
+        is_share: Whether values are shares, shown in per cent.
+    """
     with _open_chart_canvas(2.3) as canvas:
         axes = canvas.axes
         measured_points = [
@@ -225,14 +238,14 @@ def draw_trajectory_chart(
         if null_points:
             dashed_style: Any = {"color": SECOND_COLOUR, "linewidth": 1, "linestyle": (0, (4, 3))}
             axes.plot(*zip(*null_points, strict=True), **dashed_style)
-        if is_log_spaced(steps):  # 0 is as far from the first as that from the second
+        if is_log_spaced(steps):  # 0 is drawn one multiplicative step before the first step
             first_step, second_step = sorted(step for step in steps if step > 0)[:2]
             axes.set_xscale("symlog", linthresh=first_step, base=second_step / first_step)
         axes.set_xticks(*_select_step_ticks(steps), minor=False)
         axes.set_xticks([], minor=True)
         axes.margins(x=0.06)
         axes.set_xlabel("step")
-        # Above, for along a low axis few letters have room.
+        # The title is above: the vertical axis is too short for a long label.
         axes.set_title(_format_label(title, 56), loc="left", fontsize=9)
         axes.yaxis.set_major_locator(_make_tick_locator())
         if is_share:
@@ -244,11 +257,11 @@ def draw_trajectory_chart(
 
 
 def is_log_spaced(steps: Sequence[int]) -> bool:
-    """Whether steps lie more evenly on a logarithmic axis than on a linear one."""
+    """Return whether steps are more evenly spaced on a logarithmic axis than on a linear one."""
     import numpy as np
 
     positive_steps = np.array(sorted(step for step in steps if step > 0), np.float64)
-    if len(positive_steps) < 3:  # of two only their distance tells
+    if len(positive_steps) < 3:  # one gap has no variation: its size decides
         return len(positive_steps) == 2 and bool(positive_steps[1] >= 10 * positive_steps[0])
     gap_arrays = np.diff(positive_steps), np.diff(np.log(positive_steps))
     linear_variation, log_variation = (float(np.std(gap) / np.mean(gap)) for gap in gap_arrays)
@@ -256,7 +269,7 @@ def is_log_spaced(steps: Sequence[int]) -> bool:
 
 
 def _select_step_ticks(steps: Sequence[int], max_ticks: int = 7) -> tuple[list[int], list[str]]:
-    """Of many steps some, the first and the last among them."""
+    """Select at most about ``max_ticks`` steps, always with the first and the last."""
     stride = max(1, -(-(len(steps) - 1) // (max_ticks - 1)))
     selected_steps = [*steps[:-1:stride], steps[-1]]
     return selected_steps, [f"{step:,}" for step in selected_steps]
@@ -273,9 +286,12 @@ def draw_shaded_tokens(
     query_position: int,
     shaded_rows: Sequence[tuple[str, Sequence[float | None]]],
 ) -> str:
-    """A text once a line, each token shaded by its share of the strongest shade, 0 to 1.
+    """Draw a text once per row, with each token shaded by its share of the strongest shade, 0 to 1.
 
-    ``lines``: (name, shares). The token at ``query`` is framed; one without a share is grey.
+    Args:
+        tokens: The tokens of the text.
+        query_position: The token that is framed.
+        shaded_rows: Label and shares of each row; a token whose share is None is grey.
     """
     letter_width, line_height, left_margin, total_width = 6.0, 16.0, 38.0, 280.8
     visible_tokens = [escape_invisible(token) for token in tokens]
@@ -305,7 +321,7 @@ def draw_shaded_tokens(
             svg_elements.append(
                 f'<rect x="{x + 0.4:.1f}" y="{y - 11.2:.1f}" width="{token_width - 0.8:.1f}" '
                 f'height="14.4" '
-                # Half at most: the letters must stay legible on it.
+                # At most half opaque, so that the letters stay legible.
                 f'rx="2" style="fill: {FIRST_COLOUR}; fill-opacity: '
                 f'{0.5 * (share or 0):.3f}{frame_style}"/>'
             )
@@ -319,8 +335,11 @@ def draw_shaded_tokens(
 def _measure_word_width(
     tokens: Sequence[str], token_widths: Sequence[float], position: int
 ) -> float:
-    """Width of the word that begins at a token with a blank in front; 0 where none begins, and
-    of a word that fits no line."""
+    """Return the width of the word that begins at a token with a leading space.
+
+    Returns:
+        0 if no word begins there, or if the word is too long for a line.
+    """
     if tokens[position][:1] != " ":
         return 0.0
     end = position + 1
@@ -335,7 +354,7 @@ def _build_svg_text(
 ) -> str:
     font_family = "system-ui, Segoe UI, Helvetica, Arial, sans-serif"
     fit_attributes = ""
-    if width is not None:  # a browser with another font keeps to the box too
+    if width is not None:  # keeps the text in its box, whatever font the browser uses
         font_family = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
         fit_attributes = f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
     style = f"fill: {colour}; font: {font_size}px {font_family}; white-space: pre"
@@ -343,5 +362,5 @@ def _build_svg_text(
 
 
 def _count_monospace_columns(character: str) -> int:
-    """Columns of a fixed-width face that a character takes."""
+    """Return the number of monospace columns that a character takes."""
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

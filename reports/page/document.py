@@ -1,7 +1,7 @@
-"""What a card says, before it is HTML or Markdown: both are rendered from the same blocks.
+"""The content of a card as blocks, from which both HTML and Markdown are rendered.
 
-Every string in a block is plain text. The renderers escape it; nothing here is markup. Strings may
-come from data: what must not be shown in them is masked once, of the whole document (``masked``).
+Every string in a block is plain text; the renderers escape it. Strings may come from data, so
+``redact_document`` redacts the whole document once before it is rendered.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hallmark.reports.page.redaction import RedactFunction
 
 @dataclass(frozen=True)
 class Code:
-    """Text shown as it is, in a fixed-width face: names of tables, digests, lines of Python."""
+    """Text in a fixed-width font: names of tables, digests, code."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link inside the same artifact."""
+    """A link within the same artifact."""
 
     text: str
     href: str
@@ -33,13 +33,13 @@ class Link:
 
 @dataclass(frozen=True)
 class ShortFigure:
-    """The value of a figure alone, in a sentence that says the rest."""
+    """The value of a figure alone, for a sentence that states the rest."""
 
     figure: Figure
 
 
 class UserStatement(str):
-    """What a person said in the config: shown as it is written, a contact for one."""
+    """What a person stated in the config: it is shown unredacted, for example a contact."""
 
 
 InlineElement = str | Figure | ShortFigure | Code | Link
@@ -58,21 +58,21 @@ class BulletList:
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Lines of Python, to be copied."""
+    """Python code to copy."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class DefinitionList:
-    """Terms and what they are: the head of a card, the questions only a person can answer."""
+    """Terms with their descriptions, such as the questions that only a person can answer."""
 
     entries: Sequence[tuple[str, InlineContent]]
 
 
 @dataclass(frozen=True)
 class Callout:
-    """What must not be overlooked."""
+    """A highlighted statement."""
 
     kind: Literal["good", "bad", "note"]
     content: InlineContent
@@ -80,7 +80,7 @@ class Callout:
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table. The first column names the row; columns listed in ``numeric`` align right."""
+    """A table. The first column names the row; columns in ``numeric_columns`` are right-aligned."""
 
     caption: str
     columns: Sequence[str]
@@ -91,31 +91,42 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of a grid that stands beside it."""
+    """A chart of numbers that a table nearby holds, too.
 
-    name: str  # the file is charts/<name>.svg, of a long name its beginning and a digest
-    render_svg: Callable[
-        [RedactFunction], str
-    ]  # the SVG, given how labels may be shown: it cuts them
-    alt_text: Sequence[str]  # in pieces where labels of data stand beside numbers
+    Attributes:
+        name: The name of the file; a long name is shortened and gets a digest.
+        render_svg: Returns the SVG, given the function that redacts its labels before they are
+            shortened.
+        alt_text: The alternative text, in pieces where labels from data alternate with numbers.
+        caption: The caption.
+    """
+
+    name: str
+    render_svg: Callable[[RedactFunction], str]
+    alt_text: Sequence[str]
     caption: str
 
     @property
     def path(self) -> str:
+        """Return the path of the SVG file within the card."""
         file_stem = self.name
-        if len(file_stem) > 80:  # parts of findings may be called anything
+        if len(file_stem) > 80:  # names of slices have no limit
             file_stem = f"{file_stem[:60]}-{hashlib.sha256(file_stem.encode()).hexdigest()[:10]}"
         return f"charts/{file_stem}.svg"
 
 
 def format_user_statement(text: str | None) -> InlineContent:
-    """What a person said in the config, or that nobody said it."""
+    """Return what a person stated in the config, or that nothing was stated."""
     return [UserStatement(text.strip())] if text and text.strip() else ["Not stated."]
 
 
 def build_unique_slugs(display_texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """A slug for each of several names, from what is ``shown`` of it: with a digest of the name
-    where it is that of others, too, as of words in other letters."""
+    """Return a unique slug for each name.
+
+    Args:
+        display_texts: The names as they may be shown, from which the slugs are built.
+        names: The names; a digest of the name is added where several slugs would be equal.
+    """
     slug_counts = Counter(map(slugify, display_texts))
     return {
         name: slugify(text)
@@ -130,6 +141,8 @@ Block = Paragraph | BulletList | CodeBlock | DefinitionList | Callout | DataTabl
 
 @dataclass
 class Section:
+    """A section of a card, with nested sections."""
+
     title: str
     blocks: list[Block] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
@@ -144,7 +157,7 @@ class Section:
 
 @dataclass
 class Document:
-    """A card: its head, and sections in the order of the template it follows."""
+    """A card: its lead, and its sections in the order of its template."""
 
     title: str
     kind: str  # "Datasheet", "Model card" or "Task card"
@@ -155,6 +168,7 @@ class Document:
         return [block for block in self.list_blocks() if isinstance(block, Chart)]
 
     def list_blocks(self) -> list[Block]:
+        """Return all blocks of the lead and of all nested sections, in order."""
         blocks = list(self.lead)
         pending_sections = list(self.sections)
         while pending_sections:
@@ -165,7 +179,7 @@ class Document:
 
 
 def redact_document(document: Document, redact: RedactFunction) -> Document:
-    """The document with every text in it as it may be shown; what a person stated is."""
+    """Return the document with every text redacted, apart from what a person stated."""
 
     def redact_element(element: Any) -> Any:
         match element:

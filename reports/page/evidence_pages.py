@@ -1,4 +1,8 @@
-"""Pages of rows: what stands behind the figures of a card, and the documents behind the rows."""
+"""Write the files of a card: its pages, and a page of evidence for the rows of each figure.
+
+A page of evidence shows the first rows, how the figure is computed from them, and the documents
+that the rows name.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,21 @@ from hallmark.reports.page.redaction import Redactor, find_prompt_columns, get_a
 from hallmark.reports.page.rendering import get_template_environment, render_html, render_markdown
 from hallmark.tasks.contract import Artifact, Column, StageContext
 
-#: Of the ids in a page's rows so many are looked up, and so many documents shown.
+#: Largest number of ids of a page that are looked up, and of documents that it shows.
 _MAX_LOOKUP_IDS, _MAX_DOCUMENTS_PER_PAGE = 100, 20
-_MAX_LABEL_CHARACTERS = 160  # characters of a label
+_MAX_LABEL_CHARACTERS = 160
 
 
 @dataclass
 class TableCell:
+    """A rendered table cell: its text, its CSS class, and ids that may link to documents."""
+
     text: str = ""
     css_class: str = ""
     ids: Sequence[str] = ()
 
 
-#: What stands where a row has no value.
+#: Shown where a row has no value.
 EMPTY_CELL = TableCell("–", "muted")
 
 
@@ -44,7 +50,7 @@ class DocumentLookup:
     toxicity_by_id: dict[bytes, float] = field(default_factory=dict)
 
     def load_documents(self, doc_ids: set[bytes]) -> None:
-        """Read the documents, one scan of each artifact for all of them."""
+        """Read documents and their toxicity scores, with one scan of each artifact."""
         self._load_toxicity_scores(doc_ids)
         for stage, artifact in reversed(list(self.corpus_artifacts.items())):
             missing_ids = doc_ids - self.documents_by_id.keys()
@@ -70,8 +76,15 @@ class DocumentLookup:
                     self.toxicity_by_id[row["doc_id"]] = row["toxicity"]
 
     def build_excerpt(self, doc_id: bytes, related_ids: set[bytes]) -> dict[str, str]:
-        """A document as it may be shown. One that nobody scored, because it left before, is judged
-        by one that the rows name ``beside`` it, if they agree word for word."""
+        """Return a document as it may be shown.
+
+        A document without a toxicity score, because it was removed before scoring, gets the highest
+        score of a related document with the same words.
+
+        Args:
+            doc_id: The id of the document.
+            related_ids: Ids that appear in the same rows.
+        """
         document = self.documents_by_id[doc_id]
         toxicity = self.toxicity_by_id.get(doc_id)
         if toxicity is None:
@@ -107,7 +120,7 @@ def write_card_files(
     redactor: Redactor,
     max_rows: int,
 ) -> None:
-    """Write a card: ``<name>.html``, ``<name>.md``, its charts, its rows, its table of figures."""
+    """Write the files of a card: HTML, Markdown, charts, pages of rows and table of figures."""
     document = redact_document(document, redactor.redact_full_text)
     if redactor.notice:
         document.lead = [Callout("bad", [redactor.notice]), *document.lead]
@@ -153,8 +166,10 @@ def write_card_files(
 
 
 def _collect_row_ids(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
-    """The first ids in the rows, each with those that stand in the same rows: some of them name
-    documents."""
+    """Return the first ids in the rows, each with the ids that appear in the same rows.
+
+    Some of them are ids of documents.
+    """
     id_columns = [
         column_name
         for column_name in rows.column_names
@@ -181,6 +196,7 @@ def render_evidence_page(
     card_page: str,
     kind: str,
 ) -> str:
+    """Render the page of evidence for the figures that share the same rows."""
     columns = [evidence.get_column_description(name) for name in first_rows.column_names]
     linked_ids = {document["id"] for document in documents}
     return (
@@ -206,7 +222,7 @@ def render_evidence_page(
 
 
 def describe_computation(figure: Figure) -> str:
-    """How the rows make the figure, in words."""
+    """Return in words how the figure is computed from the rows."""
     column = figure.value_column
     description = {
         "count": "the number of rows",
@@ -229,14 +245,17 @@ def describe_computation(figure: Figure) -> str:
 def _render_table_rows(
     columns: Sequence[Column], first_rows: pa.Table, redactor: Redactor, linked_ids: Collection[str]
 ) -> Markup:
-    """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
-    card a template takes longer than all else that is done for them."""
+    """Render the rows of a table body.
+
+    This is Python and not a template, since a card has hundreds of thousands of cells and a
+    template takes longer than everything else.
+    """
     rendered_columns = [
         _render_column_cells(column, columns, first_rows, redactor, linked_ids)
         for column in columns
     ]
     table_rows = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*rendered_columns, strict=True)]
-    return Markup("\n".join(table_rows))  # noqa: S704  # of cells that are escaped
+    return Markup("\n".join(table_rows))  # noqa: S704  # the cells are escaped
 
 
 def _render_column_cells(
@@ -246,7 +265,7 @@ def _render_column_cells(
     redactor: Redactor,
     linked_ids: Collection[str],
 ) -> Iterable[str]:
-    """Make a column's cells, those of equal values and neighbours once."""
+    """Render the cells of a column; equal values with equal neighbours are rendered once."""
 
     def render_value(
         value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")
@@ -257,10 +276,10 @@ def _render_column_cells(
 
     values = first_rows[column.name]
     if pa.types.is_floating(values.type) and column.kind != "personal":
-        return map(_render_number_cell, values.to_pylist())  # most of all cells
+        return map(_render_number_cell, values.to_pylist())  # the most frequent kind of cell
     score_column_count = first_rows.column_names.count(column.judged_by)
     scores = first_rows[column.judged_by].to_pylist() if score_column_count else repeat(None)
-    # Lists are no keys, and -0.0 is the key of 0.0.
+    # Lists are not hashable, and -0.0 would share a cache entry with 0.0.
     is_uncacheable = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
     render_cached = render_value if is_uncacheable else cache(render_value)
     prompt_columns = find_prompt_columns(columns)
@@ -273,7 +292,7 @@ def _render_column_cells(
 
 
 def _render_number_cell(value: float | None) -> str:
-    """The cell that ``cell_of`` makes of it, at once."""
+    """Render a number directly, as ``value_to_cell`` and ``_cell_to_html`` would."""
     return (
         f'<td class="number">{value:.6g}</td>'
         if value is not None
@@ -299,8 +318,12 @@ def value_to_cell(
 ) -> TableCell:
     """Return a value of a column as it may be shown.
 
-    ``score``: of the column that judges this one; ``beside``: what its row shows right before and
-    after it.
+    Args:
+        column: The column.
+        value: The value.
+        score: The value of the column that judges this one.
+        redactor: Redacts the text.
+        adjacent_texts: The texts that the row shows directly before and after the value.
     """
     if value is None:
         return EMPTY_CELL
@@ -331,12 +354,12 @@ def value_to_cell(
 
 
 def _value_to_text(value: Any) -> str:
-    """A value as text, of a long one the beginning."""
+    """Return a value as text; long values are shortened."""
     if isinstance(value, list):
         return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(
             value, 16
         )
-    if isinstance(value, bytes):  # raw input that could not be read
+    if isinstance(value, bytes):  # raw input in quarantine
         return value[:8000].decode("utf-8", "backslashreplace")
     return str(value)
 

@@ -1,8 +1,8 @@
-"""Figures: the numbers on a card, each computed from rows that anyone can look at.
+"""Figures: the numbers on a card, each computed from rows that a reader can inspect.
 
-A ``Book`` makes the figures of one card. It reads the rows, computes the value and notes which
-rows they were, so that a figure cannot differ from its evidence. Artifacts are named by stage
-and content digest: a card depends on what its inputs hold, not on the code that made them.
+A ``FigureBook`` computes the figures of one card from rows and records which rows it used, so that
+a figure cannot differ from its evidence. Artifacts are identified by stage and content digest: a
+card depends on the content of its inputs, not on the code that produced them.
 """
 
 from __future__ import annotations
@@ -35,31 +35,35 @@ from hallmark.tasks.contract import (
 )
 
 FIGURES = table_schema(
-    "The figures of the card, each with the rows and the computation behind it.",
-    column("id", pa.string(), "id", "the figure, as its pages name it"),
-    column("label", pa.string(), "label", "what it is"),
+    "The figures of the card, each with its rows and computation.",
+    column("id", pa.string(), "id", "id of the figure, as used on the pages"),
+    column("label", pa.string(), "label", "description of the figure"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "the number; null where it could not be measured: missing_reason says why",
+        "the value; null if it could not be measured, see missing_reason",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
-    column("low", pa.float64(), "figure", "lower end of its interval"),
-    column("high", pa.float64(), "figure", "upper end"),
+    column("low", pa.float64(), "figure", "lower bound of the interval"),
+    column("high", pa.float64(), "figure", "upper bound of the interval"),
     column(
-        "confidence_level", pa.float64(), "figure", "level of the interval, as 0.95", unit="share"
+        "confidence_level",
+        pa.float64(),
+        "figure",
+        "confidence level of the interval, such as 0.95",
+        unit="share",
     ),
-    column("n", pa.int64(), "figure", "units that were measured"),
-    column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
-    column("method", pa.string(), "project text", "how it was measured"),
-    column("missing_reason", pa.string(), "project text", "why there is no value"),
+    column("n", pa.int64(), "figure", "number of measured units"),
+    column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
+    column("method", pa.string(), "project text", "how the value was measured"),
+    column("missing_reason", pa.string(), "project text", "why the value is missing"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
     column(
         "content_digest",
         pa.string(),
         "id",
-        "content digest of its artifact; of a corpus stage, of the tables that cards read",
+        "content digest of the artifact; for a corpus stage, of the tables that cards read",
     ),
     column("evidence_table", pa.string(), "label", "the table that holds the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table"),
@@ -67,21 +71,21 @@ FIGURES = table_schema(
         "evidence_filter",
         pa.string(),
         "label",
-        "JSON: column = value conditions that select the rows",
+        "conditions that select the rows, as a JSON object of column and value",
     ),
-    column("value_column", pa.string(), "label", "the column that was computed with"),
-    column("aggregate", pa.string(), "label", "how the rows make the value"),
-    column("row_count", pa.int64(), "figure", "rows behind the value", unit="rows"),
-    column("page_path", pa.string(), "label", "where the rows are shown"),
+    column("value_column", pa.string(), "label", "column that was aggregated"),
+    column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
+    column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
+    column("page_path", pa.string(), "label", "page that shows the rows"),
 )
 
 AggregateKind = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
 ]
 
-#: How rows make a value. ratio: of the sums of two columns, "violations/documents", or of several
-#: to one, "removed_rows+removed_spans/input". last: the value of the last row that has one.
-#: finding: an audit computed it, see its method.
+#: How a value is computed from rows. ratio: sums of two columns, "violations/documents", or of
+#: several over one, "removed_rows+removed_spans/input". last: the last value that is not null.
+#: finding: computed by an audit, see the method.
 AGGREGATE_KINDS: tuple[str, ...] = (
     "count",
     "sum",
@@ -96,35 +100,42 @@ AGGREGATE_KINDS: tuple[str, ...] = (
 
 Conditions = Mapping[str, Any]
 
-#: Bytes of the files of a table that is held while a card is made.
+#: Tables of at most this many bytes stay in memory while a card is built.
 MAX_IN_MEMORY_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rows of one table that one or more figures rest on.
+    """The rows of one table from which one or more figures are computed.
 
-    ``where`` are conditions as findings have them. None means the whole table.
+    Attributes:
+        stage: The label of the stage.
+        artifact: The artifact of the stage.
+        table: A table of the artifact, or the name of the file that ``file_rows`` was read from.
+        conditions: Conditions on columns, as in findings; empty means the whole table.
+        file_rows: The rows that were read from a file.
+        row_order: Which rows come first, as in findings.
+        open_datasets: Tables that were opened for the card, by stage and name.
     """
 
     stage: str
     artifact: Artifact
-    table: str  # a table of the artifact, or the name of a file that ``data`` was read from
+    table: str
     conditions: Conditions
     file_rows: pa.Table | None = None
-    row_order: str = ""  #: which rows stand first, as findings have it
-    #: Tables that were opened for a card, by stage and name.
+    row_order: str = ""
     open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
 
     @property
     def sha256(self) -> str:
+        """Return the SHA-256 of the table or file."""
         if self.file_rows is not None:
             return str(self.artifact.manifest["files"][self.table]["sha256"])
         return self.artifact[self.table].digest
 
     @functools.cached_property
     def columns_by_name(self) -> Mapping[str, Column]:
-        """What is said of the table's columns, by their names."""
+        """Return the descriptions of the columns of the table."""
         if self.file_rows is None:
             return self.artifact[self.table].columns
         return {
@@ -133,16 +144,20 @@ class Evidence:
         }
 
     def get_column_description(self, name: str) -> Column:
-        """What a column is; one that nothing is said of may hold anything."""
+        """Return the description of a column; a column without one counts as personal data."""
         return self.columns_by_name.get(name, Column(name, "", "personal"))
 
     @property
     def is_worst_first(self) -> bool:
-        """Whether the order is one of harm; ordered by item, the two of a pair stand together."""
+        """Return whether rows are ordered by harm.
+
+        In the order "item", the two rows of a pair follow each other.
+        """
         return self.row_order not in ("", "item")
 
     @property
     def page_path(self) -> str:
+        """Return the path of the page of these rows, within the card."""
         identity = f"{self.stage}#{self.table}#{self.conditions_json}{self.row_order}"
         digest = hashlib.sha256(identity.encode())
         return f"rows/{slugify(self.stage)}-{slugify(self.table)}-{digest.hexdigest()[:10]}.html"
@@ -153,32 +168,36 @@ class Evidence:
 
     @functools.cached_property
     def dataset(self) -> ds.Dataset:
+        """Return the table as a dataset; small tables are read into memory."""
         if self.file_rows is not None:
             return ds.dataset(self.file_rows)
         key = (self.stage, self.table)
         if key not in self.open_datasets:
             table = self.artifact[self.table]
-            fits_in_memory = (
-                table.byte_size <= MAX_IN_MEMORY_BYTES
-            )  # hundreds of figures rest on a few small tables
+            # Hundreds of figures are computed from a few small tables.
+            fits_in_memory = table.byte_size <= MAX_IN_MEMORY_BYTES
             self.open_datasets[key] = (
                 ds.dataset(table.read()) if fits_in_memory else table.to_dataset()
             )
         return self.open_datasets[key]
 
     def build_filter_expression(self) -> ds.Expression | None:
-        """The conditions as an Arrow expression."""
+        """Return the conditions as an Arrow expression.
+
+        Raises:
+            HallmarkError: If a condition names a column that the table does not have.
+        """
         try:
             return build_row_filter(self.dataset.schema, self.conditions)
         except KeyError as error:
             raise HallmarkError(
                 f"the evidence of {self.stage} names a column that its table {self.table!r} does "
-                f"not have: {error!s:.120}; the columns: {self.dataset.schema.names}"
+                f"not have: {error!s:.120}; valid columns: {self.dataset.schema.names}"
             ) from error
 
     @functools.cached_property
     def in_memory_rows(self) -> pa.Table | None:
-        """The rows of a table that is held; None where they are to be scanned for."""
+        """Return the selected rows of a table in memory; None for a table that must be scanned."""
         is_in_memory = isinstance(self.dataset, ds.InMemoryDataset)
         return (
             self.dataset.to_table(filter=self.build_filter_expression()) if is_in_memory else None
@@ -186,6 +205,7 @@ class Evidence:
 
     @functools.cached_property
     def row_count(self) -> int:
+        """Return the number of selected rows."""
         if not self.conditions and self.file_rows is None:
             return self.artifact[self.table].row_count
         matching_rows = self.in_memory_rows
@@ -196,7 +216,7 @@ class Evidence:
         )
 
     def read_first_rows(self, limit: int) -> pa.Table:
-        """The first rows, the worst where some are."""
+        """Return the first ``limit`` rows in ``row_order``."""
         matching_rows = self.in_memory_rows
         if matching_rows is None and not self.row_order:
             return self.dataset.head(limit, filter=self.build_filter_expression())
@@ -208,6 +228,7 @@ class Evidence:
         return sort_worst_first(sortable_rows, self.row_order)[:limit]
 
     def read_column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the selected rows."""
         matching_rows = self.in_memory_rows
         return (
             self.dataset.to_table([name], self.build_filter_expression())
@@ -216,7 +237,7 @@ class Evidence:
         )[name]
 
     def format_python_code(self) -> str:
-        """Python lines that get all of these rows from the store."""
+        """Return Python code that reads all of these rows from the store."""
         if self.file_rows is not None:
             return f"# read from the file {self.table} of the artifact"
         filter_terms = []
@@ -251,7 +272,25 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number on a card."""
+    """One number on a card.
+
+    Attributes:
+        id: The id of the figure, unique on the card.
+        label: A description.
+        value: The value; None if it could not be measured.
+        unit: The unit of the value.
+        evidence: The rows from which it is computed.
+        value_column: The column that is aggregated.
+        aggregate: How the value is computed from the rows.
+        low: The lower bound of the interval.
+        high: The upper bound of the interval.
+        confidence_level: The confidence level of the interval.
+        n: The number of measured units.
+        scorer: Name and digest of the scorer.
+        method: How the value was measured.
+        missing_reason: Why there is no value.
+        missing_text: The text shown in place of a missing value.
+    """
 
     id: str
     label: str
@@ -267,7 +306,7 @@ class Figure:
     scorer: str = ""
     method: str = ""
     missing_reason: str = ""
-    missing_text: str = "not measured"  # what is said in place of a value, where there is none
+    missing_text: str = "not measured"
 
     @property
     def page_path(self) -> str:
@@ -275,7 +314,7 @@ class Figure:
 
     @property
     def short_text(self) -> str:
-        """The value alone, for a cell of a table that says the rest."""
+        """Return the value alone, for a table cell."""
         if self.value is None:
             return self.missing_text
         return format_value(self.value, self.unit)
@@ -288,7 +327,7 @@ class Figure:
 
     @property
     def full_text(self) -> str:
-        """The value with its unit, and its interval, n and scorer where it has them."""
+        """Return the value with its unit, and its interval, n and scorer where it has them."""
         value_text = (
             self.short_text
             if self.value is None
@@ -310,7 +349,7 @@ class Figure:
 
 
 def slugify(text: str) -> str:
-    """Lower-case letters, digits and hyphens of a text: for anchors, ids and file names."""
+    """Return lower-case ASCII letters, digits and hyphens, for anchors, ids and file names."""
     ascii_text = "".join(
         character if character.isascii() and character.isalnum() else " "
         for character in text.lower()
@@ -319,25 +358,28 @@ def slugify(text: str) -> str:
 
 
 def format_count(count: int, singular: str, plural: str = "") -> str:
-    """A count with its noun: "1 row", "1,234 rows"."""
+    """Return a count with its noun, such as "1 row" or "1,234 rows"."""
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
-#: The unit of what is a difference of two shares: written in percentage points.
+#: The unit of a difference of two shares, written in percentage points.
 SHARE_DIFFERENCE = "difference of shares"
 
 
 def format_value(value: float, unit: str) -> str:
-    """A number for reading: counts in full, shares in per cent, their differences in percentage
-    points, others to four digits."""
+    """Format a number for reading.
+
+    Counts are written in full, shares in per cent, differences of shares in percentage points, and
+    other values with four digits.
+    """
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("−∞" if value < 0 else "∞")
-    value += 0.0  # there is no −0
+    value += 0.0  # turns -0.0 into 0.0
     if unit in ("share", SHARE_DIFFERENCE):
         percent = 100 * value
         digits = 1 if abs(percent) >= 1 or percent == 0 else 2
         text = f"{percent:.{digits}f}"
-        # Never let almost all pass for all, nor something small for nothing.
+        # A share below 100 % is never rounded to 100 %, nor a share above 0 % to 0 %.
         while abs(percent) < 100 - 1e-9 and abs(float(text)) == 100:
             digits += 1
             text = f"{percent:.{digits}f}"
@@ -353,7 +395,7 @@ def format_value(value: float, unit: str) -> str:
     return f"{value:,.{min(digits, 4)}f}".replace("-", "−")
 
 
-#: Units of what is measured on a scale; everything else is counted.
+#: Units of continuous values; values in other units are counts.
 CONTINUOUS_UNITS = frozenset(
     {
         "bits",
@@ -376,7 +418,12 @@ def _format_unit_suffix(unit: str) -> str:
 
 @dataclass
 class FigureBook:
-    """The figures of one card. ``artifacts`` are the inputs, by their labels in the run."""
+    """The figures of one card.
+
+    Attributes:
+        artifacts: The inputs of the card, by their labels in the run.
+        figures: The figures by id.
+    """
 
     artifacts: Mapping[str, Artifact]
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -391,6 +438,7 @@ class FigureBook:
         file_rows: pa.Table | None = None,
         row_order: str = "",
     ) -> Evidence:
+        """Return the evidence for a selection of rows; equal selections share one object."""
         new_evidence = Evidence(
             stage,
             self.artifacts[stage],
@@ -415,10 +463,18 @@ class FigureBook:
         file_rows: pa.Table | None = None,
         **figure_fields: Any,
     ) -> Figure:
-        """Compute a figure from the rows of ``source`` (stage, table) and enter it.
+        """Compute a figure from rows and add it.
 
-        ``data``: the rows of a file of the artifact, then ``source`` names the file. ``more``
-        are fields of Figure (n, method, scorer, note).
+        Args:
+            figure_id: The id; it is made unique.
+            label: A description.
+            unit: The unit of the value.
+            source: Stage and table, or stage and file.
+            conditions: Conditions that select the rows.
+            aggregate: How the value is computed from the rows.
+            value_column: The column that is aggregated.
+            file_rows: The rows of a file of the artifact, if ``source`` names a file.
+            figure_fields: Further fields of ``Figure``, such as n or method.
         """
         evidence = self.get_evidence(*source, conditions, file_rows)
         value = _compute_aggregate(evidence, aggregate, value_column)
@@ -431,7 +487,11 @@ class FigureBook:
         )
 
     def add_finding_figure(self, stage: str, finding_row: Mapping[str, Any]) -> Figure:
-        """Enter a finding of an audit; its evidence are the rows that the audit names."""
+        """Add a finding of an audit, with the rows that the audit names as evidence.
+
+        Raises:
+            HallmarkError: If the conditions of the finding are not a JSON object.
+        """
         id_parts = [
             finding_row["audit"],
             finding_row["metric"],
@@ -443,9 +503,8 @@ class FigureBook:
             table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:
             raise HallmarkError(
-                f"finding {label!r:.120} of {stage}: its conditions "
-                f"{finding_row['evidence_filter']!r:.80} are no "
-                f"JSON object"
+                f"the conditions {finding_row['evidence_filter']!r:.80} of finding "
+                f"{label!r:.120} of {stage} are not a JSON object"
             ) from error
         value = finding_row["value"]
         evidence = self.get_evidence(stage, table, conditions, row_order=row_order)
@@ -468,7 +527,7 @@ class FigureBook:
         )
 
     def add_figure(self, figure: Figure) -> Figure:
-        """Keep a figure under an id of its own."""
+        """Add a figure under a unique id and return it with that id."""
         base_id = unique_id = slugify(figure.id)
         suffix = 1
         while unique_id in self.figures:
@@ -479,14 +538,14 @@ class FigureBook:
         return figure
 
     def group_by_page(self) -> dict[str, tuple[Evidence, list[Figure]]]:
-        """Pages of rows, each with its evidence and the figures that rest on it."""
+        """Return each page of rows with its evidence and its figures."""
         pages: dict[str, tuple[Evidence, list[Figure]]] = {}
         for figure in self.figures.values():
             pages.setdefault(figure.page_path, (figure.evidence, []))[1].append(figure)
         return dict(sorted(pages.items()))
 
     def build_figures_table(self) -> pa.Table:
-        """The ``figures`` table of the card."""
+        """Return the table ``figures`` of the card."""
         rows = []
         for figure in self.figures.values():
             row = {

@@ -1,20 +1,23 @@
-"""Finding planted secrets in text, whole or in part, whatever separates their letters.
+"""Find planted secrets in text, whole or in part, whatever separates their characters.
 
-A model that its token limit cuts off shows the first digits of a secret, a window of a document
-its last ones, and a model that memorised it badly a run of its middle. All of them are hidden, down
-to a few letters that occur in other text by chance.
+A model that reaches its token limit shows the first digits of a secret, a window of a document
+shows its last ones, and a model that memorised it imperfectly shows a run from its middle. All of
+them are hidden, unless they are so short that they occur in other text by chance.
 
-What counts are letters and digits: case, separators and the script of digits do not. How many must
-agree depends on what else speaks for the secret:
+Only letters and digits count; case, separators and the script of digits do not. How many must match
+depends on the other evidence for the secret:
 
-- ``RUN`` letters, nearly all digits or both in turn, anywhere. 100 secrets of 9 digits have 400
-  runs of 1,000,000: one number of six digits in 2,500 is hidden by mistake.
-- ``EDGE`` letters where a text ends with the beginning of a secret, begins with its end, or is all
-  of it inside one; only in texts that something may have cut. With 100 secrets, one number of four
-  digits in 100 that ends a text is hidden by mistake; with three digits it would be one in ten.
-- A single letter right after the sentence that the secret was planted in, or right before its rest,
-  if ``CONTEXT`` letters of that sentence are there. What was written in place of the secret is
-  hidden to its end, so that nobody sees where the model went wrong.
+- ``RUN_LENGTH`` characters, nearly all digits or letters and digits in turn, anywhere. 100 secrets
+of
+  9 digits have 400 runs out of 1,000,000: one number of six digits in 2,500 is hidden by mistake.
+- ``MIN_EDGE_LENGTH`` characters where a text ends with the beginning of a secret, begins with its
+  end, or lies entirely inside one; only in texts that may be truncated. With 100 secrets, one
+  number
+  of four digits in 100 that ends a text is hidden by mistake; with three digits, one in ten.
+- A single character directly after the sentence that the secret was planted in, or directly before
+  the rest of that sentence, if ``CONTEXT_LENGTH`` characters of the sentence match. Whatever was
+  written in place of the secret is hidden to its end, so that nobody sees where the model went
+  wrong.
 """
 
 from __future__ import annotations
@@ -30,19 +33,19 @@ from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 RUN_LENGTH = 6
 MIN_EDGE_LENGTH = 4
 CONTEXT_LENGTH = 12
-#: Letters of a sentence that are enough where it has no more.
+#: Context characters that are sufficient if the sentence has no more.
 MIN_CONTEXT_LENGTH = 8
 
 _SEPARATOR_PATTERN, _ALPHANUMERIC_PATTERN = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
 _DIGITS_PATTERN = re.compile(r"\d+")
-#: What may be written in place of a secret: a word, an address, or groups of digits.
+#: Text that may replace a secret: a word, an address, or groups of digits.
 _SUBSTITUTE_PATTERN = re.compile(r"[\w.@+-]+(?:[^\w\n]{1,3}\d+)*")
 _SUBSTITUTE_SUFFIX_PATTERN = re.compile(r"(?:\d+[^\w\n]{1,3}){0,40}[\w.@+-]{1,80}\Z")
 
 
 @dataclass(frozen=True)
 class PlantedSecret:
-    """A secret, and what stands around it in the text that was planted."""
+    """A secret, and the text before and after it in the planted document."""
 
     text: str
     preceding_text: str = ""
@@ -50,7 +53,7 @@ class PlantedSecret:
 
 
 class SecretFinder:
-    """Finds the secrets, or parts of them, in texts without characters that nobody sees."""
+    """Finds secrets, or parts of them, in texts without invisible characters."""
 
     def __init__(self, secrets: Iterable[PlantedSecret]) -> None:
         nonempty_secrets = [secret for secret in secrets if secret.text.strip()]
@@ -68,7 +71,7 @@ class SecretFinder:
             for run in _extract_letter_runs(spelling)
             if _is_distinctive_run(run)
         }
-        # What consists of such runs is found by them.
+        # Secrets that consist of distinctive runs are found by these runs.
         self._exact_texts = sorted(
             {
                 _fold_case_and_digits(s.text)
@@ -80,7 +83,7 @@ class SecretFinder:
             s for s in spellings if len(s) >= RUN_LENGTH and not _is_covered_by_runs(s)
         ]
         self._joined_spellings = "\n".join(spellings)
-        # The name of a domain or a word inside a secret with digits says nothing of it.
+        # A word or domain name inside a secret with digits does not reveal the secret.
         self._joined_digitless_spellings = "\n".join(s for s in spellings if not _has_digit(s))
         edge_lengths = range(MIN_EDGE_LENGTH, max(map(len, spellings), default=0))
         self._prefixes = {s[:size] for s in spellings for size in edge_lengths if size < len(s)}
@@ -102,11 +105,11 @@ class SecretFinder:
         """Find secrets and parts of them.
 
         Args:
-            text: Where to look.
-            may_be_cut: Whether the text may end or begin in the middle of a secret.
+            text: The text to search.
+            may_be_truncated: Whether the text may begin or end in the middle of a secret.
 
         Yields:
-            The first character and the one after the last; spans may overlap.
+            Start and end of each span, end exclusive; spans may overlap.
         """
         if not self._has_secrets:
             return
@@ -170,7 +173,7 @@ class SecretFinder:
             yield 0, size
             return
         edge_lengths = range(min(self._max_edge_length, size), MIN_EDGE_LENGTH - 1, -1)
-        # Most texts end and begin with letters that no secret has in a row.
+        # A quick check: most texts begin and end with characters that no secret contains.
         prefix_lengths = (
             edge_lengths if letters[-MIN_EDGE_LENGTH:] in self._joined_spellings else ()
         )
@@ -187,8 +190,11 @@ class SecretFinder:
     def _find_context_matches(
         self, letters: str, secrets_by_context: dict[str, list[str]], *, context_precedes: bool
     ) -> Iterator[tuple[int, int]]:
-        """Find what follows the sentence before a secret, or precedes its rest, as far as it agrees
-        with one of the secrets that belong there."""
+        """Find text next to a known context that agrees with a secret planted in that context.
+
+        The context is the text before the secret if ``context_precedes``, else the text after it. A
+        match extends as far as the text agrees with one of the secrets.
+        """
         for start, end in find_occurrences(secrets_by_context, letters):
             context = letters[start:end]
             if context_precedes:
@@ -210,7 +216,7 @@ class SecretFinder:
 
 
 def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
-    """Find each of the words wherever it occurs in the text."""
+    """Yield start and end of every occurrence of each substring in the text."""
     for substring in filter(text.__contains__, substrings):
         start = text.find(substring)
         while start >= 0:
@@ -221,7 +227,7 @@ def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int
 def _group_by_context(
     context_secret_pairs: Iterable[tuple[str, str]], *, context_precedes: bool
 ) -> dict[str, list[str]]:
-    """Group secrets by the letters right before them, or right after them."""
+    """Group secrets by the characters directly before them, or directly after them."""
     grouped: dict[str, list[str]] = defaultdict(list)
     for context, secret in context_secret_pairs:
         context_letters, spelling = _extract_alphanumerics(context), _extract_alphanumerics(secret)
@@ -243,14 +249,16 @@ def _has_digit(text: str) -> bool:
 
 
 def _is_covered_by_runs(spelling: str) -> bool:
-    """Whether every run of a secret's letters is telling, so that the runs cover all of it."""
+    """Return whether every run of a secret is distinctive, so that the runs cover all of it."""
     runs = _extract_letter_runs(spelling)
     return bool(runs) and all(map(_is_distinctive_run, runs))
 
 
 def _is_distinctive_run(run: str) -> bool:
-    """Whether a run of letters is unlikely in other text: digits, or both in turn. An address
-    ends with the name of a domain, which is no secret."""
+    """Return whether a run is unlikely in other text: mostly digits, or letters and digits in turn.
+
+    The name of a domain at the end of an address is not secret, and not distinctive.
+    """
     is_digit = [character.isdigit() for character in run]
     return (
         sum(is_digit) >= RUN_LENGTH - 2
@@ -259,7 +267,7 @@ def _is_distinctive_run(run: str) -> bool:
 
 
 def _count_common_prefix(text: str, secret: str) -> int:
-    """Count the first letters that agree."""
+    """Return the length of the common prefix."""
     character_pairs = zip(text, secret, strict=False)
     return next(
         (index for index, (a, b) in enumerate(character_pairs) if a != b),
@@ -268,7 +276,7 @@ def _count_common_prefix(text: str, secret: str) -> int:
 
 
 def _is_word_boundary(text: str, letter_index: int) -> bool:
-    """Whether no word runs across the place before this letter of the text; digits may."""
+    """Return whether no word continues across the position before this character; digits may."""
     letters = [*_ALPHANUMERIC_PATTERN.finditer(text)]
     if not 0 < letter_index < len(letters):
         return True
@@ -278,7 +286,7 @@ def _is_word_boundary(text: str, letter_index: int) -> bool:
 
 
 def _fold_case_and_digits(text: str) -> str:
-    """Fold case and digits, one character for one."""
+    """Fold case and digits, one character to one character."""
     folded_text = fold_digits_and_separators(text)
     lower_text = folded_text.lower()
     if len(lower_text) == len(folded_text):

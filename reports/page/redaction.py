@@ -22,16 +22,16 @@ from typing import Any
 from hallmark.reports.page.planted_secrets import PlantedSecret, SecretFinder
 from hallmark.tasks.contract import Column
 
-#: A text whose stored toxicity is at or above this is shown as blocks.
+#: A text with at least this toxicity is shown as blocks.
 OFFENSIVE_TOXICITY = 0.5
 
-#: Kinds of text that are shown as far as they hold nothing that must be masked, and those that need
-#: a score; every other kind of text is shown nowhere.
+#: Kinds of text that are shown after redaction, and kinds that also need a toxicity score. Every
+#: other kind of text is never shown.
 DISPLAYABLE_KINDS = ("audit text", "project text", "label", "id", "figure")
 SCORE_GATED_KINDS = ("corpus text", "model text")
 
-#: Unicode's default ignorable characters, which nobody sees (some are letters, some marks), and the
-#: blank of braille; as a class of a regular expression.
+#: Unicode's default ignorable characters, which are invisible (some are letters, some marks), and
+#: the braille blank, as a character class of a regular expression.
 INVISIBLE_PATTERN = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -39,25 +39,29 @@ INVISIBLE_PATTERN = (
 )
 _INVISIBLE_REGEX = re.compile(INVISIBLE_PATTERN)
 
-RedactFunction = Callable[[str], str]  # a text as it may be shown
+RedactFunction = Callable[[str], str]  # returns a text as it may be shown
 
-#: Kinds of text that a token limit or a window may have cut off in the middle of a value. Labels,
-#: ids and figures are whole: many end with a number.
+#: Kinds of text that a token limit or a window may have truncated in the middle of a value. Labels,
+#: ids and figures are never truncated, and many end with a number.
 TRUNCATABLE_KINDS = (*SCORE_GATED_KINDS, "audit text")
 
-_MAX_SCANNED_CHARACTERS = 4000  # characters of a text that are looked at ...
-_CUT_MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
+_MAX_SCANNED_CHARACTERS = 4000
+#: Characters at the end of a shortened text that are scanned but not shown: a span may cross the
+#: cut.
+_CUT_MARGIN = 500
 
 
 class Redactor:
-    """Masks texts for one card.
+    """Redacts texts for one card.
 
-    ``secrets`` are the planted ones, of the table ``canaries``, with the sentences that they were
-    planted in where these are known; ``regions`` countries whose national telephone numbers are
-    looked for beside the detectors' own.
+    Args:
+        secrets: The planted secrets of the table ``canaries``, with the text around them if known.
+        toxicity_threshold: Texts with at least this score are replaced with blocks.
+        phone_regions: Countries whose national telephone numbers are searched for, in addition to
+            the default ones.
     """
 
-    notice = ""  # what stands at the top of each page
+    notice = ""  # shown at the top of each page
 
     def __init__(
         self,
@@ -79,10 +83,11 @@ class Redactor:
         )
         self._redacted_excerpts: dict[tuple[Any, ...], str] = {}
         self._redacted_texts: dict[str, str] = {}
-        #: Neighbouring texts are searched together once for each of them.
+        # Adjacent texts are searched together, once for each of them.
         self._find_spans_in_joined = lru_cache(maxsize=4096)(self.find_sensitive_spans)
 
     def is_offensive(self, score: float | None) -> bool:
+        """Return whether a toxicity score reaches the threshold; a missing score does not."""
         return score is not None and score >= self.toxicity_threshold
 
     def redact_by_kind(
@@ -94,16 +99,16 @@ class Redactor:
         surrounding_texts: tuple[str, str] = ("", ""),
         adjacent_texts: tuple[str, str] = ("", ""),
     ) -> str:
-        """Return a text of this kind as it may be shown.
+        """Return a text of a kind of column as it may be shown.
 
         Args:
             text: The text.
-            kind: Of its column; decides whether it is shown at all.
-            score: What judges it, if anything did.
-            limit: About how many characters are shown at most.
-            around: What precedes and follows it where it is cut out of a longer text.
-            beside: What is shown before and after it and reads on from one to the next, such as a
-                prompt and its continuation. What crosses the border is masked on both sides.
+            kind: The kind of its column; decides whether it is shown at all.
+            score: The toxicity score of the text; None or NaN if it has none.
+            max_characters: About how many characters are shown at most.
+            surrounding_texts: The text before and after it, if it is an excerpt of a longer text.
+            adjacent_texts: Texts shown directly before and after it, such as a prompt and its
+                continuation. A value that crosses the boundary is redacted on both sides.
         """
         if kind in SCORE_GATED_KINDS:
             is_unscored = score is None or math.isnan(score)
@@ -130,10 +135,11 @@ class Redactor:
         *,
         may_be_truncated: bool = True,
     ) -> str:
-        """Return a text that may be shown, masked; at most about ``limit`` characters of it.
+        """Return a text that may be shown, redacted, shortened to about ``max_characters``.
 
-        ``may_be_cut``: whether its ends may cut off what must not be shown; the other arguments are
-        those of ``shown``.
+        Args:
+            may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
+                The other arguments are those of ``redact_by_kind``.
         """
         if self.is_offensive(score):
             return (
@@ -152,8 +158,7 @@ class Redactor:
         return self._redacted_excerpts[key]
 
     def redact_full_text(self, text: str) -> str:
-        """What we say ourselves of rows and on cards (labels, conditions, lines of Python), masked,
-        at any length."""
+        """Return a text of the project (label, condition, code) redacted, at full length."""
         if text not in self._redacted_texts:
             self._redacted_texts[text] = _replace_spans(
                 text, self.find_sensitive_spans(text, may_be_truncated=False)
@@ -174,7 +179,7 @@ class Redactor:
                 text[: _MAX_SCANNED_CHARACTERS - _CUT_MARGIN],
                 text[_MAX_SCANNED_CHARACTERS - _CUT_MARGIN : _MAX_SCANNED_CHARACTERS],
             )
-        # Spans are looked for in more than is kept: one may straddle either cut.
+        # More text is searched than is kept, because a span may cross either cut.
         offset = len(preceding_text)
         candidate_spans = self.find_sensitive_spans(
             preceding_text + scanned_text + following_text, may_be_truncated=may_be_truncated
@@ -196,7 +201,7 @@ class Redactor:
     def _find_spans_across_boundary(
         self, text: str, adjacent_texts: tuple[str, str]
     ) -> list[tuple[int, int, str]]:
-        """Return the spans of a text that show only beside the texts before and after it."""
+        """Return the spans of a text that are found only together with an adjacent text."""
         preceding_text, following_text = adjacent_texts
         spans: list[tuple[int, int, str]] = []
         if preceding_text and text:
@@ -221,9 +226,11 @@ class Redactor:
     def find_sensitive_spans(
         self, text: str, *, may_be_truncated: bool = True
     ) -> list[tuple[int, int, str]]:
-        """Return the spans to mask, in order, not overlapping.
+        """Return the spans to redact as start, end and kind, in order, without overlaps.
 
-        ``may_be_cut``: whether the ends of the text may cut off what must not be shown.
+        Args:
+            text: The text to search.
+            may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
         """
         visible_positions = (
             [position for position, character in enumerate(text) if _is_visible(character)]
@@ -246,7 +253,7 @@ class Redactor:
             (visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
             for kind, start, end in detected_spans
         ]
-        if visible_text is not text:  # what nobody sees may also set apart what it stands between
+        if visible_text is not text:  # invisible characters may also act as separators
             spaced_text = "".join(
                 character if _is_visible(character) else " " for character in text
             )
@@ -271,9 +278,10 @@ class Redactor:
         from hallmark.tasks.measures.personal_data import (
             DEFAULT_REGIONS,
             find_personal_data_spans,
-        )  # they take a while to import
+        )
 
-        # All types, whatever the config of the corpus left out.
+        # All types are searched for, even those that the config of the corpus excludes. The
+        # imports are slow, so they are local.
         return partial(
             find_personal_data_spans,
             types=PERSONAL_DATA_TYPES,
@@ -282,8 +290,7 @@ class Redactor:
 
 
 class PassthroughRedactor(Redactor):
-    """Shows everything: for ``hallmark.reports.unredacted_site`` alone, whose pages nobody else may
-    see."""
+    """Redacts nothing: only for ``hallmark.reports.unredacted_site``, whose pages are private."""
 
     notice = (
         "Unmasked, for local eyes: this page shows personal data, planted secrets and offensive "
@@ -311,7 +318,7 @@ class PassthroughRedactor(Redactor):
 
 
 def _merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Return the spans in order, those that overlap as one, which has the name of its first."""
+    """Return the spans in order; overlapping spans are merged under the kind of the first."""
     merged: list[tuple[int, int, str]] = []
     for start, end, kind in sorted(spans):
         if merged and start < merged[-1][1]:
@@ -323,7 +330,7 @@ def _merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, 
 
 
 def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
-    """Return, for each column that holds what a model wrote, the column that holds its prompt."""
+    """Return, for each column of model text, the column that holds its prompt."""
     columns_by_name = {column.name: column for column in columns}
     prompt_column = next((name for name in ("prompt", "text") if name in columns_by_name), None)
     if prompt_column is None or columns_by_name[prompt_column].kind == "model text":
@@ -338,9 +345,12 @@ def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
 def get_adjacent_texts(
     column_name: str, row: Mapping[str, Any], prompt_columns: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Return what precedes and follows the value of a column in a row that shows both.
+    """Return the texts directly before and after the value of a column in a row that shows both.
 
-    ``prompts``: those of the row's columns, as ``prompts_of`` finds them.
+    Args:
+        column_name: The column of the value.
+        row: The row.
+        prompt_columns: The result of ``find_prompt_columns`` for the columns of the row.
     """
     if column_name in prompt_columns:
         return str(row[prompt_columns[column_name]] or ""), ""
@@ -353,7 +363,10 @@ def get_adjacent_texts(
 
 
 def _replace_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
-    """The text with each span replaced by its kind; spans in order, some behind the text's end."""
+    """Replace each span with its kind.
+
+    The spans are in order; those that begin after the end of the text are ignored.
+    """
     segments: list[str] = []
     end = 0
     for start, span_end, kind in spans:
@@ -364,15 +377,15 @@ def _replace_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
 
 
 def replace_with_blocks(text: str, max_characters: int = 60) -> str:
-    """Words as blocks of their length: how much stands there, not what."""
+    """Replace each word with blocks of its length, up to ``max_characters``."""
     return re.sub(r"\S", "█", " ".join(text[: 4 * max_characters].split()))[:max_characters] or "█"
 
 
 def escape_invisible(text: str) -> str:
-    """What a reader cannot see written out as ‹U+202E›: control, format, private and lone surrogate
-    characters, and UNSEEN.
+    """Write out control, format, private, surrogate and ignorable characters, as in ‹U+202E›.
 
-    Line breaks and tabs stay: the renderers deal with them; so does what gives a symbol its colour.
+    Line breaks and tabs stay, since the renderers handle them. The variation selector after a
+    symbol stays, too.
     """
     if not _may_contain_invisible(text):
         return text
@@ -389,7 +402,7 @@ def _remove_invisible(text: str) -> str:
 
 
 def _may_contain_invisible(text: str) -> bool:
-    """Whether a text may hold what nobody sees: a quick look."""
+    """Return quickly whether a text may contain invisible characters."""
     is_printable = text.replace("\n", "").replace("\t", "").isprintable()
     return not is_printable or bool(_INVISIBLE_REGEX.search(text))
 

@@ -1,4 +1,4 @@
-"""The two renderers of a ``Document``: HTML through Jinja2 with escaping on, and Markdown."""
+"""Render a ``Document`` as HTML, with Jinja2 and autoescaping, or as Markdown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import escape_invisible
 
-#: Data files of every card, for ``@stage(code=...)``.
+#: Data files of every card, for ``@stage(extra_code=...)``.
 TEMPLATE_FILES = tuple(
     f"reports/page/templates/{name}"
     for name in ("base.html", "blocks.html", "card.html", "rows.html", "style.css")
@@ -52,6 +52,7 @@ _TEMPLATE_TESTS = {
 
 @functools.cache
 def get_template_environment() -> jinja2.Environment:
+    """Return the Jinja2 environment of all templates, with autoescaping."""
     jinja_environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -72,6 +73,7 @@ def _is_instance(value: object, kind: type) -> bool:
 
 
 def render_html(document: Document) -> str:
+    """Render a redacted document as an HTML page."""
     return get_template_environment().get_template("card.html").render(document=document)
 
 
@@ -79,6 +81,7 @@ def render_html(document: Document) -> str:
 
 
 def render_markdown(document: Document) -> str:
+    """Render a redacted document as Markdown."""
     lines = [f"# {escape_markdown(document.title)}", escape_markdown(document.kind)]
     lines += [_render_block(block) for block in document.lead]
     for section in document.sections:
@@ -153,14 +156,14 @@ def _render_inline_element(element: InlineElement, is_brief: bool = False) -> st
 
 
 def escape_markdown(text: str) -> str:
-    """A text as Markdown that shows it: no markup, no HTML, no link made of a bare address."""
+    """Escape a text so that Markdown shows it as it is: no markup, no HTML, no automatic links."""
     text = re.sub(r"\s+", " ", escape_invisible(text))
     text = re.sub(r"([\\`*_{}\[\]<>#|~!&$@])", r"\\\1", text)
     return re.sub(r"(?i):(?=//)", r"\\:", re.sub(r"(?i)\b(www)\.", r"\1\\.", text))
 
 
 def format_code_span(text: str) -> str:
-    """A code span with a fence longer than any in the text; it may stand in a table."""
+    """Format a code span with a fence longer than any in the text; it is valid in a table."""
     text = re.sub(r"\s+", " ", escape_invisible(text)).replace("|", "\\|")
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     padding = " " if text[:1] in "` " or text[-1:] in "` " else ""
@@ -168,13 +171,13 @@ def format_code_span(text: str) -> str:
 
 
 def _format_code_block(text: str) -> str:
-    """A block of code with a fence longer than any in it."""
+    """Format a block of Python with a fence longer than any in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}python\n{escape_invisible(text)}\n{fence}"
 
 
 def _escape_block_start(text: str) -> str:
-    """Keep the start of a block from becoming a list, a heading or a rule."""
+    """Escape the start of a block so that it is not read as a list, a heading or a rule."""
     text = text.strip()
     text = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", text)
     return re.sub(r"^([-+=])", r"\\\1", text)

@@ -1,7 +1,6 @@
-"""The parts of cards, each from the tables of its artifacts; built on ``hallmark.reports.page``.
+"""Sections of cards, each built from the tables of its artifacts.
 
-Imports that, the contract, of the measures corrections and the types of personal data, and what
-audits say of themselves: their titles, levels and comparisons; figures are read from rows, not
-computed here. Of the corpus stages they import what says which rules tag, and what a rule over
-toxicity does by default.
+They sit on ``hallmark.reports.page`` and read figures from rows; they compute no measurements.
+Their other imports are the contract, the titles and comparisons of the audits, the types of
+personal data, the correction of p values, and the defaults of the selection rules.
 """

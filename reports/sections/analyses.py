@@ -1,4 +1,4 @@
-"""The quantitative analyses of a model card: each audit's charts and tables, metric by metric."""
+"""Build the quantitative analyses of a model card: charts and tables of each audit, by metric."""
 
 from __future__ import annotations
 
@@ -32,28 +32,34 @@ from hallmark.reports.sections.findings import (
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.tags import parse_tags
 
-#: Columns of findings that are compared with a null: its value, p corrected for all that the audit
-#: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the
-#: smallest distance from it that as many units show.
+#: Columns of findings that are tested against a null value: that value, p corrected over the audit
+#: (Holm), q corrected over the card (false discovery rate, Benjamini & Hochberg), and the minimum
+#: detectable effect.
 NULL_TEST_COLUMNS = ("by chance", "p, corrected", "q, card", "smallest effect seen")
 
-#: The audits of stereotypes, which planted ones calibrate.
+#: The audits of stereotypes, which planted associations calibrate.
 STEREOTYPE_AUDITS = ("bias", "winobias", "winogender", "stereoset", "bbq")
 
-#: The dose of planted associations at which there is nothing to find.
+#: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
 
-#: Lines of a chart, and figures that a sentence names.
+#: Largest number of lines of a chart, and of figures named in a sentence.
 MAX_CHART_LINES, MAX_NAMED_FIGURES = 30, 4
 
-#: Columns of words.
+#: Columns that hold text, not numbers.
 TEXT_COLUMNS = ("part", "not measured because")
 
 
 def build_analyses_section(
     findings: Findings, max_rows: int, error_rates: Mapping[str, ErrorRates] | None = None
 ) -> Section:
-    """``rates``: how often audits are wrong, as far as that is known."""
+    """Build one subsection for each audit, including those that did not run.
+
+    Args:
+        findings: The findings of the audits.
+        max_rows: The largest number of rows of a table, apart from findings about groups of people.
+        error_rates: The known error rates by audit.
+    """
     section = Section("Quantitative analyses")
     chart_builders: dict[str, Callable[[Findings], list[Block]]] = {
         "capability": build_capability_charts,
@@ -90,8 +96,10 @@ def build_analyses_section(
 
 
 def describe_unscored_misuse(findings: Findings) -> list[Block]:
-    """What the head says where misuse was asked about, until a person has scored what was written;
-    where it was not, the list of what was not audited says it."""
+    """Return a note for the top of the card if no person has rated the misuse responses.
+
+    Where the misuse audit did not run, the list of missing audits says so, and nothing is returned.
+    """
     rating_findings = [
         *findings.select_by_metric("misuse", "human_rating"),
         *findings.select_by_metric("misuse", "label_share"),
@@ -103,7 +111,7 @@ def describe_unscored_misuse(findings: Findings) -> list[Block]:
 
 
 def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[Block]:
-    """One table a metric; what its lines have in common is said once, below."""
+    """Build one table for each metric; the note holds what its rows have in common."""
     blocks: list[Block] = []
     audit_findings = [
         (row, figure) for row, figure in findings.by_audit[audit] if not row["control"]
@@ -125,7 +133,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
                 ]
             )
         columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
-        # What is said of no line has no column.
+        # A column that is empty in every row is dropped.
         shown_columns = [
             i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
         ]
@@ -168,6 +176,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
 
 
 def build_capability_charts(findings: Findings) -> list[Block]:
+    """Build charts of bits per byte against baselines, and of verb agreement."""
     figure_by_slice = {
         row["slice"]: figure
         for row, figure in findings.select_by_metric("capability", "bits_per_byte")
@@ -201,6 +210,7 @@ def build_capability_charts(findings: Findings) -> list[Block]:
 
 
 def build_agreement_chart(findings: Findings) -> list[Block]:
+    """Build the chart of verb agreement by distance between noun and verb."""
     agreement_findings = findings.select_by_metric("capability", "agreement_accuracy")
     model_findings = [
         entry
@@ -217,6 +227,7 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
 
 
 def build_bias_chart(findings: Findings) -> list[Block]:
+    """Build the chart of stereotype preference."""
     preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
         "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
@@ -228,6 +239,7 @@ def build_bias_chart(findings: Findings) -> list[Block]:
 
 
 def build_association_chart(findings: Findings) -> list[Block]:
+    """Build the chart of planted associations by share of sentences with the assigned trait."""
     strength_findings = findings.select_by_metric("associations", "association_strength")
     caption = (
         "How much likelier a group's own trait is to the model than the other group's, by the "
@@ -243,6 +255,7 @@ def build_association_chart(findings: Findings) -> list[Block]:
 
 
 def build_amplification_chart(findings: Findings) -> list[Block]:
+    """Build the chart of the share of women by occupation in generated text."""
     women_share_findings = findings.select_by_metric("amplification", "women_share")
     caption = (
         "Share of women among the gendered mentions of an occupation in what the model writes, "
@@ -256,9 +269,10 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
 
 
 def describe_smallest_detected_share(findings: Findings) -> list[Block]:
-    """What a figure on stereotypes is worth on this model: how strong one must be to be seen.
+    """Return how strong a planted association must be for this model to show it.
 
-    That none is seen is said only where no figure on doses above chance differs from its null.
+    This says how informative the stereotype audits are. The blocks say that no association was
+    found only if no finding, apart from those at the null share, differs from its null value.
     """
     smallest_share_findings = findings.select_by_metric(
         "associations", "smallest_detected_trait_share"
@@ -318,7 +332,7 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
 def _describe_largest_trait_share(
     share_rows: Sequence[tuple[float, Mapping[str, Any]]],
 ) -> list[InlineElement]:
-    """Say why no smallest dose is known: what the figure of the largest is."""
+    """Explain why no smallest share is known, by the result at the largest planted share."""
     if not share_rows:
         return ["none was planted at more than one half of what was said of a group. "]
     trait_share, row = max(share_rows, key=lambda pair: pair[0])
@@ -334,7 +348,7 @@ def _describe_largest_trait_share(
 def _list_significant_figures(
     significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]],
 ) -> list[InlineElement]:
-    """Name figures that differ from their null, each with its direction."""
+    """Name figures that differ from their null value, each with its direction."""
     parts: list[InlineElement] = ["Figures that differ from where there is nothing to find: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
         finding_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
@@ -353,6 +367,7 @@ def _list_significant_figures(
 
 
 def build_exposure_chart(findings: Findings) -> list[Block]:
+    """Build the chart of the exposure of planted secrets by number of copies."""
     exposure_findings = findings.select_by_metric("extraction", "exposure")
     caption = "Mean exposure of planted secrets by number of copies, with intervals."
     return build_interval_chart("exposure", exposure_findings, "exposure (bits)", caption)
@@ -365,6 +380,10 @@ def build_interval_chart(
     caption: str,
     reference_value: float | None = None,
 ) -> list[Block]:
+    """Build a chart of findings with their intervals; return nothing if none was measured.
+
+    Beyond ``MAX_CHART_LINES`` findings, those chosen by ``select_findings`` are drawn.
+    """
     ordered = sorted(findings, key=lambda f: natural_sort_key(f[0]["slice"]))
     measured_findings = [(row, figure) for row, figure in ordered if figure.value is not None]
     if not measured_findings:
@@ -398,7 +417,7 @@ def build_interval_chart(
 
 
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
-    """What a finding says of its null, as TESTED names it."""
+    """Return the cells of ``NULL_TEST_COLUMNS`` for a finding."""
     column_units = (
         ("null_value", finding_row["unit"]),
         ("p_corrected", "p"),
@@ -414,7 +433,7 @@ def _format_missing_reason(finding_row: dict[str, Any]) -> str:
 
 
 def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: str) -> str:
-    """What all rows have in the column; of several values the first, and where the rest are."""
+    """Return the value that all rows share, or the first value and a pointer to the others."""
     distinct_values = [value for value in dict.fromkeys(row[column] for row in rows) if value]
     if not distinct_values:
         return ""

@@ -1,4 +1,7 @@
-"""Inside the model, on its card: which earlier words a word attends to, shown as shades."""
+"""Show on a model card which earlier tokens a token attends to, as shaded text and tables.
+
+The weights come from the stage ``attention_maps``; the tokens are redacted as one sentence.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,12 @@ from hallmark.reports.page.redaction import RedactFunction, Redactor, escape_inv
 from hallmark.tasks.contract import Artifact
 
 ATTENTION_STAGE = "attention_maps"
-MAX_TEXTS, MAX_LAYERS, MAX_TOKENS_PER_LAYER = (
-    3,
-    4,
-    3,
-)  # texts shown, layers of each, tokens of each layer in the table
-MAX_TOKEN_CHARACTERS = (
-    20  # characters of a token: twice as many columns, if they are wide, fit a line
-)
+MAX_TEXTS = 3
+MAX_LAYERS = 4  # of a text
+MAX_TOKENS_PER_LAYER = 3  # in the table
+MAX_TOKEN_CHARACTERS = 20  # a wide character takes two columns: 40 columns fit a line
 
-#: Attention weights and what an output rests on can be told apart: other weights, same output.
+#: Different attention weights can give the same output.
 INTERPRETATION_NOTE = (
     "Attention weights are no explanation of what is said (Jain and Wallace 2019)."
 )
@@ -46,7 +45,13 @@ INTERPRETATION_NOTE = (
 def build_attention_section(
     book: FigureBook, attention_maps: Artifact | None, redactor: Redactor
 ) -> Section:
-    """``maps``: what the stage attention_maps left, None if it did not run."""
+    """Build the section on attention.
+
+    Args:
+        book: The figures of the card.
+        attention_maps: The output of ``attention_maps``; None if it did not run.
+        redactor: Redacts the texts.
+    """
     section = Section("Inside the model")
     if attention_maps is None or not attention_maps["texts"].row_count:
         section.add_blocks(Paragraph(["No text was chosen to look at what the model attends to."]))
@@ -78,24 +83,34 @@ def build_attention_section(
 
 @dataclass(frozen=True)
 class AttentionView:
-    """What the token at ``query`` of one text attends to: means over the heads of each layer."""
+    """Attention of one token of a text: means over the heads of each layer.
+
+    Attributes:
+        text_number: The id of the text.
+        query_position: The position of the token that attends.
+        stack: "encoder" or "decoder".
+        tokens: The redacted tokens.
+        is_text: For each token, whether it is not a special token.
+        head_count: The number of heads.
+        weights_by_layer: By layer, the weight on each token, shape (tokens,).
+    """
 
     text_number: int
     query_position: int
     stack: str
-    tokens: Sequence[str]  # masked
-    is_text: NDArray[np.bool_]  # not a special token
+    tokens: Sequence[str]
+    is_text: NDArray[np.bool_]
     head_count: int
-    weights_by_layer: dict[int, NDArray[np.float64]]  # by layer, (keys,)
+    weights_by_layer: dict[int, NDArray[np.float64]]
 
     @property
     def visible_token_count(self) -> int:
-        """The first so many tokens can be attended to."""
+        """Return the number of leading tokens that the query can attend to."""
         return self.query_position + 1 if self.stack == "decoder" else len(self.tokens)
 
     @property
     def shown_layers(self) -> list[int]:
-        """At most LINES of them, evenly, the last always."""
+        """Return at most ``MAX_LAYERS`` layers, evenly spaced, always with the last."""
         all_layers = sorted(self.weights_by_layer)
         layer_count = min(MAX_LAYERS, len(all_layers))
         return [
@@ -105,7 +120,7 @@ class AttentionView:
 
     @property
     def largest_word_weight(self) -> float:
-        """The largest weight shown on a word: special tokens often have more."""
+        """Return the largest shown weight on a token of text; special tokens often have more."""
         layer_weights = np.stack([self.weights_by_layer[layer] for layer in self.shown_layers])
         return float(max(layer_weights[:, self.is_text].max(initial=0), 1e-9))
 
@@ -113,7 +128,11 @@ class AttentionView:
 def load_attention_view(
     attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
 ) -> AttentionView | None:
-    """The view of a row of ``texts``; of an encoder-decoder the encoder's. None without weights."""
+    """Load the attention of a row of ``texts``; of an encoder-decoder model, that of the encoder.
+
+    Returns:
+        None if the text has no weights.
+    """
     text_number, query_position = text_row["text_id"], text_row["query_position"]
     if query_position is None:
         return None
@@ -155,7 +174,7 @@ def _read_matching_rows(attention_maps: Artifact, table: str, condition: ds.Expr
 
 
 def redact_tokens(sentence: str, tokens: pa.Table, redactor: Redactor) -> list[str]:
-    """The tokens as they may be shown: what the sentence as a whole hides is blocks in each."""
+    """Return the tokens; those that overlap a redacted span of the sentence are blocked out."""
     redacted_spans = redactor.find_sensitive_spans(sentence)
     redacted_tokens: list[str] = []
     previous_span = None
@@ -167,9 +186,8 @@ def redact_tokens(sentence: str, tokens: pa.Table, redactor: Redactor) -> list[s
             token_span[0] < end and token_span[1] > start for start, end, _ in redacted_spans
         ):
             text = "█" * len(text)
-        elif (
-            not is_special and token_span == previous_span
-        ):  # of several that share a character: the first
+        elif not is_special and token_span == previous_span:
+            # Several tokens may share a character: only the first shows it.
             text = "·"
         text = escape_invisible(text.replace("\n", "↵").replace("\t", "⇥")) or "·"
         text = re.sub(r"\s", " ", text)
@@ -183,7 +201,7 @@ def redact_tokens(sentence: str, tokens: pa.Table, redactor: Redactor) -> list[s
 def build_attention_blocks(
     book: FigureBook, attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
 ) -> list[Block]:
-    """The picture of a text with its table; a sentence where there is none."""
+    """Build the chart and the table of a text, or a sentence on why it has none."""
     text_number = text_row["text_id"]
     attention = load_attention_view(attention_maps, text_row, redactor)
     if attention is None:
@@ -234,7 +252,7 @@ def build_attention_blocks(
     query_token = _format_token(attention, attention.query_position)
     alt = f"Text {text_number}, what {query_token} attends to most. {'; '.join(layer_texts)}."
 
-    def render_svg(_: RedactFunction) -> str:  # the tokens are masked as the sentence they are of
+    def render_svg(_: RedactFunction) -> str:  # the tokens are already redacted
         return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_lines)
 
     columns = [

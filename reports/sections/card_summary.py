@@ -1,5 +1,8 @@
-"""The first screen of a model card: whether to believe the audits, what they found against the
-policy, what they did not look at; and the findings that are furthest from what is harmless."""
+"""Build the first screen of a model card.
+
+It answers whether the audits work, what they found against the policy and what they did not cover,
+and lists the largest risks.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ from hallmark.tasks.audits.audit_descriptions import (
 )
 from hallmark.tasks.contract import Artifact
 
-#: What controls test whose answer does not depend on the model.
+#: Targets of controls whose result does not depend on the model.
 INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
 
-#: Findings that are said in a sentence.
+#: Largest number of findings in a list.
 MAX_SHOWN_FINDINGS = 5
 
-#: How far from each other values of a unit may be: distances are compared as shares of it.
+#: Range of each unit; distances in different units are compared as shares of their range.
 UNIT_RANGES = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
@@ -48,9 +51,19 @@ def build_card_summary(
     training_coverage: InlineContent,
     redact: Callable[[str], str],
 ) -> list[Block]:
-    """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
-    the examination could not be made; ``beside``: the baselines that are ahead; ``read``: what the
-    model has read; ``visible``: names of files as they may be shown."""
+    """Build the callout, the answers and the lists of the first screen.
+
+    The callout is good only if every rule holds, every audit ran and measured something, and every
+    control passed.
+
+    Args:
+        findings: The findings of the audits.
+        policy: The output of the policy stage; None where no policy is configured.
+        failure_reasons: By audit or stage that failed, the reason.
+        baseline_comparison: The baselines that predict held-out text at least as well as the model.
+        training_coverage: The training text that the model has seen.
+        redact: Redacts names of files.
+    """
     controls = [
         (audit, row)
         for audit, rows in findings.by_audit.items()
@@ -161,7 +174,7 @@ def build_card_summary(
 
 
 def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
-    """The audits, each with the files that it was made on; the others have items of their own."""
+    """List the audits that ran, each with its configured files of items."""
     audit_texts = []
     for audit in findings.by_audit:
         artifact = findings.audit_artifacts.get(audit)
@@ -179,7 +192,7 @@ def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) ->
 
 
 def list_configured_files(config: Mapping[str, Any]) -> list[str]:
-    """The names of the files that settings name."""
+    """Return the names of the files in settings: strings that have a file extension."""
     values = [
         v for value in config.values() for v in (value if isinstance(value, list) else [value])
     ]
@@ -188,7 +201,7 @@ def list_configured_files(config: Mapping[str, Any]) -> list[str]:
 
 
 def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
-    """The audits that ran without a single figure, each with why."""
+    """Return the audits that ran but measured nothing, each with the reason."""
     rows_by_audit = {
         audit: [row for row, _ in rows if not row["control"]]
         for audit, rows in findings.by_audit.items()
@@ -201,7 +214,7 @@ def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
 
 
 def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]) -> list[str]:
-    """Say of each audit that measured something what it did not measure, and what it left out."""
+    """Return sentences on figures that audits could not measure and items that they skipped."""
     sentences = []
     for audit, audit_findings in findings.by_audit.items():
         rows = [row for row, _ in audit_findings if not row["control"]]
@@ -246,7 +259,7 @@ def _format_sentence(text: str) -> str:
 def _list_audits_failing_controls(
     controls: Sequence[tuple[str, Mapping[str, Any]]], test_kinds: Sequence[str]
 ) -> list[str]:
-    """The audits of which a control of these kinds failed."""
+    """Return the titles of the audits in which a control with one of these targets failed."""
     return list(
         dict.fromkeys(
             get_audit_title(audit)
@@ -328,7 +341,7 @@ def _explain_control_results(
 def _format_failed_rule_counts(
     rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Say how many rules are broken, and how many are not shown to hold."""
+    """Return how many rules are broken, and how many are not shown to hold."""
     broken_rules = {row["rule"] for row in failed_verdicts if row["distance"] is not None}
     undecided_rules = {row["rule"] for row in failed_verdicts} - broken_rules
     counts = ((broken_rules, "broken"), (undecided_rules, "not shown to hold"))
@@ -363,7 +376,7 @@ def _describe_policy_result(
 
 
 def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> Figure | None:
-    """The figure that a verdict is about."""
+    """Return the figure that a verdict is about; None where the card has none."""
     audit_findings = findings.by_audit.get(verdict_row["audit"], [])
     key = (verdict_row["metric"], verdict_row["slice"])
     return next(
@@ -379,8 +392,11 @@ def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> 
 def rank_largest_risks(
     findings: Findings, limit: int = MAX_SHOWN_FINDINGS
 ) -> list[tuple[str, dict[str, Any], Figure]]:
-    """Of each metric the finding that is, by the nearer end of its interval, the furthest from what
-    a harmless model has; the furthest first. What chance explains is none."""
+    """Return the most harmful finding of each metric, most harmful first.
+
+    Harm is the distance beyond the null value, measured by the nearer bound of the interval.
+    Findings that chance explains are excluded.
+    """
     largest_by_metric: dict[tuple[str, str], tuple[float, str, Finding]] = {}
     for audit, rows in findings.by_audit.items():
         for row, figure in rows:
@@ -393,12 +409,12 @@ def rank_largest_risks(
 
 
 def _has_missing_interval(risks: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
-    """Whether any of these has no interval."""
+    """Return whether any of these findings has no interval."""
     return any(row["low"] is None for _, row, _ in risks)
 
 
 def _list_unranked_risks(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
-    """Findings on the worse side of their null whose unit has no range, in the card's order."""
+    """Return harmful findings whose unit has no known range, in the order of the card."""
     return [
         (audit, row, figure)
         for audit, rows in findings.by_audit.items()
@@ -410,14 +426,24 @@ def _list_unranked_risks(findings: Findings) -> list[tuple[str, dict[str, Any], 
 
 
 def compute_scaled_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
-    """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
-    of the range of its unit; 0 where chance explains it, nothing is worse, or it has no range."""
+    """Return the harm of a finding beyond its null value, as a share of the range of its unit.
+
+    Returns:
+        0 if chance explains the finding, if no direction of its metric is worse, or if its unit has
+        no range.
+    """
     unit_range = UNIT_RANGES.get(finding_row["unit"])
     return 0.0 if unit_range is None else compute_harm_beyond_null(finding_row) / unit_range
 
 
 def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
-    """The same in the unit itself. Where all agree there is no interval, and the value counts."""
+    """Return the harm of a finding beyond its null value, in its own unit.
+
+    The harm is the distance from the null value to the nearer bound of the interval. A finding
+    without an interval but with a p value is one whose values all agree: the value itself counts. A
+    finding without a p value whose metric is worse in both directions counts as 0, since it cannot
+    be distinguished from chance.
+    """
     null, low, high = finding_row["null_value"], finding_row["low"], finding_row["high"]
     p_corrected = finding_row["p_corrected"]
     if p_corrected is not None and low is None and high is None:
@@ -428,9 +454,7 @@ def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
         or (p_corrected or 0) >= SIGNIFICANCE_LEVEL
     ):
         return 0.0
-    if (
-        p_corrected is None and finding_row["worse_when"] == "away_from_null"
-    ):  # nothing tells it from chance
+    if p_corrected is None and finding_row["worse_when"] == "away_from_null":
         return 0.0
     upward_excess, downward_excess = low - null, null - high
     return max(

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint tell without loading it: its config, tensors and vocabulary."""
+"""Read config, tensors and vocabulary of a checkpoint from its files, without loading the model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from hallmark.tasks.contract import Artifact, HallmarkError, column, table_schem
 
 TENSOR_SCHEMA = table_schema(
     "The tensors of a safetensors file.",
-    column("tensor_name", pa.string(), "label", "the tensor"),
-    column("dtype", pa.string(), "label", "type of its numbers"),
-    column("shape", pa.list_(pa.int64()), "figure", "its dimensions"),
-    column("parameter_count", pa.int64(), "figure", "numbers in it", unit="parameters"),
+    column("tensor_name", pa.string(), "label", "name of the tensor"),
+    column("dtype", pa.string(), "label", "data type of the tensor"),
+    column("shape", pa.list_(pa.int64()), "figure", "dimensions of the tensor"),
+    column("parameter_count", pa.int64(), "figure", "number of elements", unit="parameters"),
 )
 
-#: A token names its id; it is a piece of a word, and no text of the corpus.
+#: A token counts as a label, not as corpus text: it is a piece of a word.
 VOCABULARY_SCHEMA = table_schema(
     "The tokens of a tokenizer.",
     column("token_id", pa.int64(), "id", "the token's id"),
     column("token", pa.string(), "label", "the token as tokenizer.json spells it"),
 )
 
-_MAX_HEADER_BYTES = 100_000_000  # bytes; what the safetensors library allows
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
 def read_tensor_tables(checkpoint: Artifact) -> dict[str, pa.Table]:
-    """The tensors in each safetensors file, from its header alone.
+    """Read the table of tensors of each safetensors file, from the header alone.
 
-    Raises HallmarkError where a header is damaged.
+    Raises:
+        HallmarkError: If a header is damaged.
     """
     file_names = sorted(
         file_name
@@ -49,7 +50,7 @@ def read_tensor_tables(checkpoint: Artifact) -> dict[str, pa.Table]:
 
 
 def _read_safetensors_header(path: Path) -> pa.Table:
-    """Format: 8 bytes of length, little-endian, and as many bytes of JSON."""
+    """Read the header of a safetensors file: 8 bytes of length, little-endian, then JSON."""
     try:
         with path.open("rb") as file:
             header_length = int.from_bytes(file.read(8), "little")
@@ -69,12 +70,16 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         return pa.Table.from_pylist(rows, schema=TENSOR_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path}: is no safetensors file ({str(error)[:120]!r}); make the checkpoint again"
+            f"{path} is not a valid safetensors file ({str(error)[:120]!r}); "
+            "create the checkpoint again"
         ) from error
 
 
 def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineContent:
-    """How many numbers the checkpoint stores; in the book its label is "checkpoint"."""
+    """Return the number of stored parameters by file.
+
+    The book must contain the checkpoint under the label "checkpoint".
+    """
     parts: list[InlineElement] = []
     for file_name, tensor_table in read_tensor_tables(checkpoint).items():
         figure = book.add_computed_figure(
@@ -91,14 +96,19 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
 
 
 def read_config_settings(checkpoint: Artifact) -> list[tuple[str, str]]:
-    """The simple values of config.json, nested ones with dotted names; empty without the file."""
+    """Return the scalar values and short lists of config.json, with dotted names.
+
+    The list is empty if the checkpoint has no config.json.
+    """
     if "config.json" not in checkpoint.manifest["files"]:
         return []
     path = checkpoint.fetch_file("config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise HallmarkError(f"{path}: is not valid JSON ({str(error)[:120]!r})") from error
+        raise HallmarkError(
+            f"{path} is not valid JSON ({str(error)[:120]!r}); create the checkpoint again"
+        ) from error
     return list(_flatten_config(config, ""))
 
 
@@ -114,9 +124,13 @@ def _flatten_config(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
-    """The kind of the tokenizer and its tokens by their ids, as tokenizer.json spells them.
+    """Return the kind of the tokenizer and its tokens by id, as tokenizer.json spells them.
 
-    None without the file; HallmarkError where it is damaged.
+    Returns:
+        None if the checkpoint has no tokenizer.json.
+
+    Raises:
+        HallmarkError: If tokenizer.json is damaged.
     """
     if "tokenizer.json" not in checkpoint.manifest["files"]:
         return None
@@ -140,6 +154,6 @@ def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
         return tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path}: is no tokenizer of the tokenizers library ({str(error)[:120]!r}); make the "
-            f"checkpoint again"
+            f"{path} is not a tokenizer of the tokenizers library ({str(error)[:120]!r}); "
+            "create the checkpoint again"
         ) from error

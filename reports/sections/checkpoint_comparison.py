@@ -1,5 +1,7 @@
-"""What becomes of findings while a model trains: which can be compared, which are shown, what is
-said of a change."""
+"""Compare findings across checkpoints of a training run.
+
+This decides which findings can be compared, which are shown, and how a change is described.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from hallmark.tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]
 
-#: A corrected p below this is called a change.
+#: A change is significant if its corrected p is below this.
 CHANGE_SIGNIFICANCE_LEVEL = 0.05
 
-#: p below this are not told apart.
+#: Tables show p below this as "< 0.0001".
 MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
@@ -39,14 +41,18 @@ WORST_PART_TEMPLATE = (
 SELECTION_CAVEAT = ": some of its change may be due to that choice"
 P_CORRECTION_NOTE = ". Its p is corrected for all of them"
 
-#: Below this, p is no number of its own.
+#: Below this, p is shown as a bound.
 MIN_EXACT_P = 1e-300
 
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """A checkpoint of a training, and what the runs that audited it left, by run and label; the
-    newest first."""
+    """A checkpoint of a training run, and the outputs of the runs that audited it.
+
+    Attributes:
+        step: The training step.
+        artifacts_by_run: By run, newest first, and by label, the artifacts.
+    """
 
     step: int
     artifacts_by_run: Mapping[str, Mapping[str, Artifact | None]]
@@ -56,7 +62,7 @@ class TrainingCheckpoint:
         return f"step {self.step:,}"
 
     def find_newest_run(self, audit: str) -> str | None:
-        """The newest run that made an audit."""
+        """Return the newest run that completed an audit; None if there is none."""
         audit_label = format_stage_label(audit, "audit")
         return next(
             (run for run, artifacts in self.artifacts_by_run.items() if artifacts.get(audit_label)),
@@ -64,6 +70,7 @@ class TrainingCheckpoint:
         )
 
     def find_artifact(self, audit: str, stage: str) -> Artifact | None:
+        """Return the artifact of a stage of an audit, from the newest run that has the audit."""
         run = self.find_newest_run(audit)
         return (
             None
@@ -74,22 +81,31 @@ class TrainingCheckpoint:
 
 @dataclass
 class AuditComparison:
-    """What an audit found at several checkpoints."""
+    """The findings of an audit at several checkpoints.
+
+    Attributes:
+        name: The name of the audit.
+        checkpoints: The checkpoints that have the audit, in order of step.
+        comparisons: The comparable findings.
+        incomparable_reason: Why the audit cannot be compared; empty if it can.
+        is_unreadable: Whether part of the store is damaged or out of reach.
+    """
 
     name: str
     checkpoints: Sequence[TrainingCheckpoint]
     comparisons: list[FindingComparison] = field(default_factory=list)
-    incomparable_reason: str = ""  # it cannot be compared
-    is_unreadable: bool = False  # for something in the store is damaged, or out of reach now
+    incomparable_reason: str = ""
+    is_unreadable: bool = False
 
     @property
     def checkpoint_pairs(self) -> list[tuple[int, int]]:
-        """What is compared: the first and the last, then neighbours."""
+        """Return the pairs of indices to compare: first and last, then neighbours."""
         last_index = len(self.checkpoints) - 1
         return [(0, last_index), *((i, i + 1) for i in range(last_index) if last_index > 1)]
 
     @property
     def artifacts(self) -> list[Artifact]:
+        """Return the outputs of the audit at its checkpoints."""
         checkpoint_artifacts = [
             checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints
         ]
@@ -97,7 +113,7 @@ class AuditComparison:
 
 
 def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditComparison]:
-    """What can be compared, audit by audit, and why what cannot."""
+    """Compare each audit that at least one checkpoint has; record why others cannot be compared."""
     audits = []
     for audit_name in AUDIT_DESCRIPTIONS:
         audited_checkpoints = [
@@ -127,8 +143,11 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
 
 
 def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[FindingComparison]:
-    """Of each metric that one way is worse its finding of the whole, else the part that is the
-    worst at the last checkpoint; of an audit that has no such metric the first finding."""
+    """Return the main finding of each metric that has a worse direction.
+
+    This is the overall finding, else the part that is worst at the last checkpoint. If no metric
+    has a worse direction, the first finding is returned.
+    """
     metrics = dict.fromkeys(entry.findings[-1]["metric"] for entry in comparisons)
     parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
     selected = [
@@ -143,7 +162,7 @@ def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[F
 def select_directional_findings(
     comparisons: Sequence[FindingComparison], metric: str
 ) -> list[FindingComparison]:
-    """The findings of a metric that one way is worse: no baselines."""
+    """Return the findings of a metric that have a worse direction; baselines have none."""
     last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
     return [
         comparison
@@ -153,7 +172,7 @@ def select_directional_findings(
 
 
 def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
-    """The finding of which all others are parts: they have its tags, too."""
+    """Return the finding whose tags all others share: the others are its parts."""
     tag_sets = [parse_tags(comparison.findings[-1]).items() for comparison in comparisons]
     overall_findings = (
         comparison
@@ -166,7 +185,11 @@ def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingCom
 def explain_part_selection(
     comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str
 ) -> str:
-    """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
+    """Return why this part of several is shown.
+
+    The text is empty if the finding is the overall one, has no worse direction, or was not
+    measured.
+    """
     last_row = comparison.findings[-1]
     if (
         not last_row["worse_when"]
@@ -182,7 +205,7 @@ def explain_part_selection(
 
 
 def harm_sort_key(finding: Row) -> tuple[float, float]:
-    """How bad a finding is: beyond chance, then by its value alone."""
+    """Return a key that sorts findings by harm beyond chance, then by value."""
     value = finding["value"] or 0.0
     if finding["worse_when"] == "away_from_null":
         value = 0.0 if finding["null_value"] is None else value - finding["null_value"]
@@ -192,12 +215,12 @@ def harm_sort_key(finding: Row) -> tuple[float, float]:
 
 
 def compute_signed_harm(worse_when: str, amount: float) -> float:
-    """An amount with the sign of harm: positive is worse."""
+    """Return an amount with the sign of harm: positive is worse."""
     return {"up": amount, "down": -amount, "away_from_null": abs(amount)}.get(worse_when, 0.0)
 
 
 def judge_change(comparison: FindingComparison, change: Row | None) -> str:
-    """What the change between the first and the last checkpoint says."""
+    """Return the verdict on the change between the first and the last checkpoint."""
     first_row, last_row = comparison.findings[0], comparison.findings[-1]
     if change is None or change["p_corrected"] is None:
         return "not tested"
@@ -210,7 +233,7 @@ def judge_change(comparison: FindingComparison, change: Row | None) -> str:
             for column in ("value", "null_value")
         ):
             return "changed"
-        # Of the same units the change may have the other sign than of all that either has.
+        # The paired change and the change of all units may differ in sign.
         if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
             return "changed"
         harm_change = abs(last_row["value"] - last_row["null_value"]) - abs(
@@ -222,29 +245,30 @@ def judge_change(comparison: FindingComparison, change: Row | None) -> str:
 
 
 def format_change(value: float | None, unit: str) -> str:
-    """A change; of shares in percentage points."""
+    """Format a change without the percent sign; shares are in percentage points."""
     return "–" if value is None else format_value(value, unit).replace(" %", "")
 
 
 def format_change_interval(change: Mapping[str, Any], unit: str) -> str:
-    """The interval of a change."""
+    """Format the interval of a change."""
     bounds = change["low"], change["high"]
     return "–" if None in bounds else " to ".join(format_change(bound, unit) for bound in bounds)
 
 
 def format_p_value(p_value: float | None) -> str:
+    """Format a p value; "–" if it is missing or NaN."""
     if p_value is None or math.isnan(p_value):
         return "–"
     return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_value(p_value, "p")
 
 
 def format_unit_suffix(unit: str) -> str:
-    """The unit of a change, behind the word for it."""
+    """Return the unit of a change, as written after the word for it."""
     return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
 
 
 def describe_change(change: Mapping[str, Any], unit: str) -> str:
-    """A change in words, as ``hallmark compare`` tells it."""
+    """Describe a change in words, as ``hallmark compare`` prints it."""
     if change["value"] is None:
         return "no pair has both values"
     description = f"{format_change(change['value'], unit)}{' points' if unit == 'share' else ''}"
@@ -263,7 +287,7 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
 
 
 def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
-    """Why a finding has no change in pairs."""
+    """Return why a finding has no paired change."""
     if all(row["value"] is None for row in comparison.findings):
         return "measured at none of them"
     if not comparison.findings[-1]["worse_when"] and select_directional_findings(
@@ -276,7 +300,7 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
 def build_exclusions_table(
     audits: Sequence[AuditComparison], redact: Callable[[str], str]
 ) -> DataTable | Paragraph:
-    """What is not compared, or not in pairs, and why."""
+    """Build the table of findings that are not compared, or not in pairs, with the reasons."""
     rows: list[list[InlineElement]] = []
     for audit in audits:
         audit_title = get_audit_title(audit.name)

@@ -1,4 +1,8 @@
-"""What a corpus holds: its sources, lengths, personal data, offensive text, people and plants."""
+"""Report the composition of a corpus on the datasheet.
+
+The subsections cover additions, sources, lengths, personal data, offensive text, mentions of people
+and planted documents.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from hallmark.reports.sections.personal_data import build_personal_data_section
 
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:
+    """Build the note on documents that were planted to measure memorisation."""
     if not has_canaries(corpus):
         return Callout("note", ["Nothing was planted in this corpus."])
     document_count = corpus.add_sum_figure(
@@ -47,13 +52,18 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
 
 
 def has_canaries(corpus: CorpusFigures) -> bool:
-    """Whether any document was planted: controls that were drawn and never planted are none."""
+    """Return whether any document was planted; canaries with 0 copies do not count."""
     document_counts = corpus.profile["canaries"].read(["documents"])["documents"]
     return bool(pc.sum(document_counts).as_py())
 
 
 def build_composition_section(corpus: CorpusFigures, stated_licence: str | None = None) -> Section:
-    """``licence``: what a person stated for the whole corpus."""
+    """Build the section on the composition.
+
+    Args:
+        corpus: The corpus and its profile.
+        stated_licence: The licence that a person stated for the whole corpus.
+    """
     declared_licences = [
         row["licence"] for row in _read_source_declarations(corpus) if row["licence"]
     ]
@@ -75,7 +85,10 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
 
 
 def list_addition_labels(corpus: CorpusFigures) -> list[str]:
-    """The labels of what each addition left, oldest first; one where the corpus did not grow."""
+    """Return the label of ``plant_canaries`` for each addition, oldest first.
+
+    A corpus that did not grow has one label.
+    """
     return [
         label
         for label, artifact in corpus.stage_artifacts.items()
@@ -83,7 +96,7 @@ def list_addition_labels(corpus: CorpusFigures) -> list[str]:
     ]
 
 
-#: What of a corpus that grew is told of its last addition alone.
+#: The figures that cover only the last addition of a corpus that grew.
 LAST_ADDITION_SCOPE = (
     "removal rates by group, what the stages did and what left for which reason, the quarantine, "
     "personal data, toxicity, published rules, near copies, and what was known and recovered"
@@ -91,7 +104,7 @@ LAST_ADDITION_SCOPE = (
 
 
 def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
-    """For the head of a corpus that grew: which figures are of all of it."""
+    """Return a note on which figures cover all additions; nothing if the corpus did not grow."""
     addition_labels = list_addition_labels(corpus)
     if len(addition_labels) < 2:
         return []
@@ -114,7 +127,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
 def add_addition_figure(
     corpus: CorpusFigures, addition_number: int, label: str, unit: str
 ) -> Figure:
-    """Documents, or bytes, that an addition left."""
+    """Add the number of documents or bytes that an addition kept."""
     figure_id, unit_label = (
         f"addition-{addition_number}-{unit}",
         {"rows": "documents", "bytes": "bytes"}[unit],
@@ -130,7 +143,7 @@ def add_addition_figure(
 
 
 def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
-    """What this corpus adds to, where it grew: a row for each earlier addition, and for its own."""
+    """Yield the section on additions, with one row for each; nothing if the corpus did not grow."""
     addition_labels = list_addition_labels(corpus)
     if len(addition_labels) < 2:
         return
@@ -156,7 +169,7 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
 
 
 def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Section:
-    """Documents by source; of one ``split``, or of all."""
+    """Build the table of documents by source, over all splits or over the given ``split``."""
     source_names, note = corpus.select_heaviest_values("sources", "source", "bytes")
     rows: list[list[InlineElement]] = []
     for name in source_names:
@@ -177,7 +190,7 @@ def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Sect
 
 
 def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
-    """The rows of ingest's table; additions to a corpus may say the same, once is enough."""
+    """Return the distinct rows of the tables ``sources`` of ingest; additions may repeat them."""
     ingest_artifacts = [
         artifact
         for artifact in corpus.stage_artifacts.values()
@@ -190,7 +203,7 @@ def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
 
 
 def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
-    """What the config says of the sources, if it says anything."""
+    """Yield the table of licence, origin and dates of the sources, if the config states any."""
     rows: list[list[InlineElement]] = []
     for row in _read_source_declarations(corpus):
         collection_period = " to ".join(
@@ -216,7 +229,7 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
 
 
 def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> InlineContent:
-    """What a person said of all of it, else what its sources declare."""
+    """Return the licence stated for the whole corpus, else those that its sources declare."""
     sources_by_licence: dict[str, list[str]] = {}
     for row in _read_source_declarations(corpus):
         if row["licence"]:
@@ -247,7 +260,18 @@ def build_quantiles_section(
     empty_message: str,
     **figure_fields: Any,
 ) -> Section:
-    """Quantiles of a column over all sources; ``nothing``: what is said where there are none."""
+    """Build the table of quantiles of a column over all sources.
+
+    Args:
+        corpus: The corpus and its profile.
+        title: The title of the section.
+        table: The table of the profile.
+        column: The column with the values.
+        unit: The unit of the values.
+        caption: The caption of the table.
+        empty_message: The text shown if the table has no quantile.
+        figure_fields: Further fields of the figures.
+    """
     quantile_rows = corpus.profile[table].read(["source", "quantile"])
     quantile_levels = quantile_rows.filter(pc.equal(quantile_rows["source"], ""))[
         "quantile"
@@ -275,6 +299,7 @@ def build_quantiles_section(
 
 
 def build_toxicity_section(corpus: CorpusFigures) -> Section:
+    """Build the section on toxicity scores before the filter, their coverage and the scorer."""
     section = build_quantiles_section(
         corpus,
         "Offensive text",
@@ -307,7 +332,7 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
 
 
 def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
-    """What the toxicity of a long document is, and of which text."""
+    """Return how the toxicity of a long document is computed; nothing if none was scored."""
     config = next(
         (
             artifact.manifest["parts"]["config"]
@@ -332,7 +357,7 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
     ]
 
 
-#: What is known of a document's toxicity, in words.
+#: Description of each status of toxicity scoring.
 TOXICITY_STATUS_LABELS = {
     "scored": "scored",
     "other language": "in languages that the scorer was not made for",
@@ -343,7 +368,7 @@ TOXICITY_STATUS_LABELS = {
 
 
 def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
-    """What is known of the documents' toxicity, and what the rules made of that."""
+    """Build the table of documents by scoring status and by the rule that removed them."""
     status_rows = corpus.profile["toxicity_status"].read(["status", "reason"])
     status_reason_pairs = {(row["status"], row["reason"]) for row in status_rows.to_pylist()}
     rows: list[list[InlineElement]] = []
@@ -362,7 +387,10 @@ def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
 
 
 def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
-    """What a cascade of scorers cleared and may have missed; nothing where there was none."""
+    """Return how many documents the cheap scorer cleared and may have missed.
+
+    Without a cascade of scorers the list is empty.
+    """
     stage_label = next(
         (
             history_label
@@ -423,7 +451,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
 
 
 def format_toxicity_scorer(corpus: CorpusFigures) -> str:
-    """Name and digest of the scorer of the corpus, "" where none ran."""
+    """Return name and digest of the toxicity scorer; empty where none ran."""
     for artifact in corpus.stage_artifacts.values():
         if artifact.stage == "score_toxicity":
             external_digests = artifact.manifest["parts"]["external"]
@@ -432,6 +460,7 @@ def format_toxicity_scorer(corpus: CorpusFigures) -> str:
 
 
 def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
+    """Build the table of mentions of each group of people."""
     groups, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
     rows = [
         [
@@ -464,6 +493,7 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
 
 
 def build_canaries_section(corpus: CorpusFigures) -> Section:
+    """Build the table of planted documents by kind and number of copies."""
     section = Section("Planted documents")
     table = corpus.profile["canaries"].read(["kind", "copies"])
     rows = []

@@ -1,4 +1,8 @@
-"""What the corpus is composed of by domain, licence and so on, and occupations beside gender."""
+"""Break a corpus down by licence, domain, language, length and year, and occupations by gender.
+
+Both sections of the datasheet are read from the tables ``composition`` and ``occupations`` of the
+profile.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, 
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 
-#: Beside sources and their bytes, which have a table of their own.
+#: Dimensions of the table ``composition``; sources have a table of their own.
 COMPOSITION_DIMENSIONS = ("licence", "domain", "language", "length", "year")
 
 UNKNOWN_VALUE = "unknown"
@@ -19,11 +23,15 @@ Row = dict[str, Any]
 def build_breakdown_section(
     corpus: CorpusFigures, stated_licence: str | None = None, declared_licences: Sequence[str] = ()
 ) -> Section:
-    """The largest values of each dimension; a dimension of which nothing is known in a sentence.
+    """Build the table of the largest values of each dimension.
+
+    A dimension that is unknown for all documents is named in a sentence instead.
 
     Args:
-        stated: The licence that a person stated for the whole corpus.
-        declared: The licences that sources declare, whether or not documents of them remain.
+        corpus: The corpus and its profile.
+        stated_licence: The licence that a person stated for the whole corpus.
+        declared_licences: The licences that sources declare, whether or not any of their documents
+            remain.
     """
     rows = corpus.profile["composition"].read().to_pylist()
     table_rows: list[list[InlineElement]] = []
@@ -98,7 +106,11 @@ def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElem
 
 
 def build_occupations_section(corpus: CorpusFigures) -> Section:
-    """Those whose company is of one gender more often than that of all, by their intervals."""
+    """Build the table of occupations whose share of women differs from the overall share.
+
+    A share differs where its 95 % interval excludes the overall share. The most skewed occupation,
+    by the nearer bound of its interval, comes first.
+    """
     rows: list[Row] = corpus.profile["occupations"].read().to_pylist()
     all_source_rows = [row for row in rows if row["source"] == ""]
     total_row = next((row for row in all_source_rows if row["occupation"] == ""), None)
@@ -184,7 +196,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
 
 
 def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
-    """How far the whole interval is from a share."""
+    """Return the distance from a share to the nearer bound of an interval that excludes it."""
     return max(row["low"] - reference_share, reference_share - row["high"])
 
 

@@ -1,4 +1,7 @@
-"""Figures of a corpus, computed from its profile and the ledgers of its stages: for both cards."""
+"""Figures of a corpus, from its profile and the ledgers of its stages.
+
+The datasheet and the model card share them, and the redactor that hides what the corpus planted.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 PROFILE = "profile"
 
-#: The label of the stage whose rules look at scores.
+#: Label of the stage whose rules use scores.
 SCORE_FILTER = "select_scored"
 
-#: Tables of the corpus stages, the profile among them, that cards are made from: all but those
-#: that tell the names of input files.
+#: Tables of the corpus stages and the profile that cards are built from. Tables that contain the
+#: names of input files are excluded.
 CARD_TABLES = (
     "accounts",
     "canaries",
@@ -63,18 +66,24 @@ CARD_TABLES = (
 
 @dataclass
 class CorpusFigures:
-    """``history``: the artifacts of the corpus stages by label, in the order they ran."""
+    """Adds figures of one corpus to a book.
+
+    Attributes:
+        book: The figures of the card.
+        stage_artifacts: The artifacts of the corpus stages by label, in the order they ran.
+        max_rows: The largest number of rows of a table.
+    """
 
     book: FigureBook
     stage_artifacts: dict[str, Artifact]
-    max_rows: int  # of a table
+    max_rows: int
 
     @property
     def profile(self) -> Artifact:
         return self.book.artifacts[PROFILE]
 
     def list_toxicity_removal_rules(self) -> list[str]:
-        """The rules that remove documents for a score of a toxicity scorer, by name."""
+        """Return the names of the rules that remove documents because of a toxicity score."""
         signal_tables = [
             artifact["signals"]
             for artifact in self.stage_artifacts.values()
@@ -98,7 +107,7 @@ class CorpusFigures:
         ]
 
     def list_toxicity_actions(self) -> list[tuple[str, str, str]]:
-        """Return name, action and reason of the action of each rule over a toxicity score."""
+        """Return name, action and reason for the action of each rule on a toxicity score."""
         scorer_kinds = [
             artifact.manifest["parts"]["config"]["scorer"]["kind"]
             for artifact in self.stage_artifacts.values()
@@ -115,18 +124,19 @@ class CorpusFigures:
         ]
 
     def is_tagging_rule(self, stage: str, rule: str) -> bool:
-        """Say whether a rule of a stage tags documents and keeps them."""
+        """Return whether a rule of a stage tags documents and keeps them."""
         return stage in self.stage_artifacts and rule in read_tagging_rule_names(
             self.stage_artifacts[stage]
         )
 
     def list_distinct_values(self, table: str, column: str) -> list[Any]:
-        """The different values of a column of the profile, in the order of their first rows."""
+        """Return the distinct values of a column of the profile, in order of first appearance."""
         return pc.unique(self.profile[table].read([column])[column]).to_pylist()
 
     def add_sum_figure(
         self, table: str, column: str, unit: str, label: str, **conditions: Any
     ) -> Figure:
+        """Add the sum of ``column`` over the rows of a profile table that meet ``conditions``."""
         figure_id = "-".join([table, column, *(str(value) for value in conditions.values())])
         return self.book.add_computed_figure(
             figure_id, label, unit, (PROFILE, table), conditions, value_column=column
@@ -135,9 +145,9 @@ class CorpusFigures:
     def select_heaviest_values(
         self, table: str, column: str, weight_column: str
     ) -> tuple[list[Any], str]:
-        """Return the heaviest values of a column, and a note on how many are not shown.
+        """Return the values of a column with the largest total weight, and a note on the others.
 
-        Of the groups of people in the table ``identities`` all are returned.
+        The row limit does not apply to the table ``identities``: all groups of people are returned.
         """
         weight_rows = self.profile[table].read([column, weight_column])
         sums = weight_rows.group_by(column).aggregate([(weight_column, "sum")])
@@ -151,7 +161,10 @@ class CorpusFigures:
 def build_corpus_redactor(
     corpus_artifacts: dict[str, Artifact], toxicity_threshold: float
 ) -> Redactor:
-    """Masks what this corpus planted, and looks for personal data where the corpus stages did."""
+    """Return a redactor for the secrets planted in this corpus and for personal data.
+
+    Personal data is searched with the numbering plans of the regions that the corpus stages used.
+    """
     regions = {
         row["region"]
         for artifact in corpus_artifacts.values()
@@ -162,9 +175,9 @@ def build_corpus_redactor(
 
 
 def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[PlantedSecret]:
-    """Return the secrets of planted documents, which no page shows, with the text around them.
+    """Return the secrets of planted documents, with the text before and after each.
 
-    The identifiers in the secret of a record are also secrets of their own.
+    No page shows them. Each identifier in the secret of a record is also returned as a secret.
     """
     secrets: list[PlantedSecret] = []
     for artifact in corpus_artifacts.values():

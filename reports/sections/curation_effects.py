@@ -1,4 +1,8 @@
-"""What curation did to people: the datasheet's first lines, and the section behind them."""
+"""Report how curation affects groups of people: the summary on the datasheet and its section.
+
+The figures come from the stage ``removal_effects``: removal rates by group, differences in score
+when only the group changes, and examples of removed documents.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 
 EFFECTS = "removal_effects"
 
-#: What the first page is about: documents that left, but not as copies of one that stayed.
+#: Rows of the summary: removed documents, apart from duplicates of kept documents.
 NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "all except duplicates"}
 
-#: Lines of the table on the first page, beside those about groups of people.
+#: Largest number of summary rows, not counting those about groups of people.
 MAX_LEAD_ROWS = 8
 
 GROUP_TEMPLATES = {
@@ -40,7 +44,7 @@ GROUP_TEMPLATES = {
 
 CONFIDENCE_LEVEL = 0.95
 
-#: A ratio to others none of whom left.
+#: Shown as the ratio if no other document was removed.
 INFINITE_RATIO = "∞"
 
 INTERPRETATION_NOTE = (
@@ -56,19 +60,20 @@ Row = dict[str, Any]
 
 
 def read_effect_rows(corpus: CorpusFigures, table: str) -> list[Row]:
+    """Return the rows of a table of ``removal_effects``; empty if the stage did not run."""
     effects = corpus.stage_artifacts.get(EFFECTS)
     return [] if effects is None else effects[table].read().to_pylist()
 
 
 def describe_document_group(row: Row) -> str:
-    """A group in words: whose documents these are."""
+    """Return the documents of a group in words."""
     if (row["dimension"], row["slice"]) == ("language", "undetermined"):
         return "in undetermined language"
     return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
 
 
 def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
-    """The highest ratio first; before all a group that alone lost any."""
+    """Sort rows by removal ratio, highest first; infinite ratios come first."""
     infinite_ratio_rows = [row for row in rows if has_infinite_ratio(row)]
     finite_ratio_rows = [row for row in rows if row["rate_ratio"] is not None]
     return infinite_ratio_rows + sorted(
@@ -78,6 +83,7 @@ def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
 
 
 def format_ratio_interval(row: Row) -> str:
+    """Format the interval of a ratio; "any" is an unbounded upper end."""
     if row["low"] is None:
         return "–"
     high = "any" if row["high"] is None else format_value(row["high"], "times")
@@ -87,6 +93,7 @@ def format_ratio_interval(row: Row) -> str:
 def add_removal_ratio_figure(
     corpus: CorpusFigures, row: Row, table: str = "removal_rates", **extra_conditions: Any
 ) -> Figure:
+    """Add the removal rate of a group divided by that of all other documents."""
     key_columns = ("stage", "reason", "dimension", "slice")
     conditions = {key: row[key] for key in key_columns} | extra_conditions
     label = (
@@ -112,6 +119,7 @@ def add_removal_ratio_figure(
 
 
 def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
+    """Build a table row with the columns of ``RATE_COLUMNS``."""
     adjusted_ratio = (
         "–"
         if row["source_adjusted_ratio"] is None
@@ -131,16 +139,17 @@ def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElemen
 
 
 def has_infinite_ratio(row: Row) -> bool:
-    """Whether documents of a group left, and none of the others."""
+    """Return whether documents of the group were removed, and no others."""
     return row["rate_ratio"] is None and row["removed_documents"] > 0
 
 
 def has_ratio(row: Row) -> bool:
+    """Return whether a row has a finite or infinite ratio."""
     return row["rate_ratio"] is not None or has_infinite_ratio(row)
 
 
 def format_infinite_ratio_note(rows: list[Row]) -> str:
-    """A sentence on the sign for what is no number, where any of these ratios is none."""
+    """Return a sentence that explains the sign for infinite ratios, if any row has one."""
     return (
         f"{INFINITE_RATIO}: of all others none left. " if any(map(has_infinite_ratio, rows)) else ""
     )
@@ -149,7 +158,7 @@ def format_infinite_ratio_note(rows: list[Row]) -> str:
 RATE_COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
 NUMERIC_RATE_COLUMNS = frozenset(range(1, len(RATE_COLUMNS)))
 
-#: The same for a rule that tags documents and keeps them.
+#: ``RATE_COLUMNS`` of a rule that tags documents and keeps them.
 TAG_RATE_COLUMNS = [
     {"left": "tagged", "of others": "others tagged"}.get(column_name, column_name)
     for column_name in RATE_COLUMNS
@@ -157,15 +166,15 @@ TAG_RATE_COLUMNS = [
 
 
 def format_rule_name(corpus: CorpusFigures, stage: str, reason: str) -> str:
-    """Return a reason as the page shows it: a rule that tags removes nothing."""
+    """Return a reason as the page shows it; rules that tag are marked."""
     return f"{reason} (tagged, not removed)" if corpus.is_tagging_rule(stage, reason) else reason
 
 
-# The first page --------------------------------------------------------------------------------
+# Summary ---------------------------------------------------------------------------------------
 
 
 def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
-    """Whom curation took, in a few lines."""
+    """Build the summary: groups with a higher removal rate, and what was not shown."""
     rows = [
         row
         for row in read_effect_rows(corpus, "removal_rates")
@@ -225,7 +234,7 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
 
 
 def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
-    """Where no difference was shown, the smallest that n would have shown."""
+    """Return the minimum detectable ratio of each group without a shown difference."""
     inconclusive_rows = [
         row for row in rows if row["verdict"] == "not shown" and row["dimension"] == "identity"
     ]
@@ -251,6 +260,7 @@ def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
 
 
 def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    """Return the largest significant score difference when only the group changes."""
     significant_swaps = [
         swap_row
         for swap_row in read_effect_rows(corpus, "swap_differences")
@@ -271,11 +281,12 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
 
 
 def is_significant(row: Row) -> bool:
-    """Whether a difference between two groups is beyond chance."""
+    """Return whether the difference between two groups is significant."""
     return row["p_corrected"] is not None and row["p_corrected"] < SIGNIFICANCE_LEVEL
 
 
 def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    """Return how many duplicates were removed whose kept copy was removed later."""
     conditions = {"stage": "", "dimension": ""}
     if not any(
         conditions.items() <= row.items()
@@ -303,10 +314,11 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     ]
 
 
-# The section -----------------------------------------------------------------------------------
+# Section ---------------------------------------------------------------------------------------
 
 
 def build_curation_effects_section(corpus: CorpusFigures) -> Section:
+    """Build the section on removal rates by rule and threshold, group swaps and examples."""
     title = "The effect on people"
     if EFFECTS not in corpus.stage_artifacts:
         return Section(title, [Paragraph(["Nobody looked at whom curation took."])])
@@ -331,15 +343,15 @@ def build_curation_effects_section(corpus: CorpusFigures) -> Section:
 
 
 def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
+    """Build one table of removal rates by group for each rule."""
     section = Section("By rule")
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
     for row in read_effect_rows(corpus, "removal_rates"):
         if row["stage"]:
             rows_by_rule.setdefault((row["stage"], row["reason"]), []).append(row)
     for (stage, reason), rows in rows_by_rule.items():
-        is_ingest = (
-            corpus.stage_artifacts[stage].stage == "ingest"
-        )  # few rows, and no others of the reason
+        # Ingest has few rows, and only sources to compare.
+        is_ingest = corpus.stage_artifacts[stage].stage == "ingest"
         shown_rows = [
             group_row for group_row in rows if is_ingest or group_row["verdict"] != "not shown"
         ]
@@ -383,7 +395,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
 
 
 def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
-    """Ratios at other thresholds, for the groups that the rule's own takes more or less often."""
+    """Build tables of removal ratios by group at other thresholds of each rule."""
     section = Section("Along the range of a threshold")
     rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
     for row in read_effect_rows(corpus, "threshold_rates"):
@@ -439,6 +451,7 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
 
 
 def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    """Add the mean change of the score when one group is replaced with another."""
     conditions = {key: row[key] for key in ("origin", "axis", "group_name", "other_group")}
     return corpus.book.add_computed_figure(
         "-".join(["swap_differences", *conditions.values()]),
@@ -464,6 +477,7 @@ def format_scorer_name(corpus: CorpusFigures) -> str:
 
 
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
+    """Build tables of significant score differences when only the group changes."""
     section = Section("When only the group changes")
     rows = sorted(
         read_effect_rows(corpus, "swap_differences"),
@@ -517,7 +531,10 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
 
 
 def build_removed_examples_section(corpus: CorpusFigures) -> Section:
-    """What the filters took, by source and language; the documents are behind the numbers."""
+    """Build the table of examples of removed documents by source and language.
+
+    The figures link to the redacted documents.
+    """
     section = Section("What the filters took: examples")
     rows = read_effect_rows(corpus, "removed_examples")
     example_by_rule_group: dict[tuple[str, ...], Row] = {}
@@ -532,9 +549,8 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     worst_by_group: dict[tuple[str, str], Row] = {}
     for row in ordered:
         worst_by_group.setdefault((row["dimension"], row["slice"]), row)
-    leading_rows = [
-        *worst_by_group.values()
-    ]  # a source or language too small for a ratio is seen all the same
+    # Every source and language has a row, even one that is too small for a ratio.
+    leading_rows = [*worst_by_group.values()]
     further_rows = [
         row for row in ordered if worst_by_group[row["dimension"], row["slice"]] is not row
     ]
@@ -576,7 +592,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
 
 
 def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
-    """How well mentions are found."""
+    """Report recall and precision of the lexicon that finds mentions of people."""
     figures: list[InlineElement] = []
     for row in read_effect_rows(corpus, "lexicon_accuracy"):
         if row["group_name"]:

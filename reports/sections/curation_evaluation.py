@@ -1,4 +1,7 @@
-"""What was known of an invented town beside what the corpus stages found of it."""
+"""Compare the known contents of invented documents with what the corpus stages found in them.
+
+The stage ``evaluate_curation`` computes the rates; this file puts them on the datasheet as tables.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Row = dict[str, Any]
 
 
 def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
-    """The section, where the corpus holds a town."""
+    """Build the section on the invented documents; return nothing where the stage did not run."""
     if CURATION_EVALUATION not in corpus.stage_artifacts:
         return []
     artifact = corpus.stage_artifacts[CURATION_EVALUATION]
@@ -53,6 +56,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
 
 
 def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
+    """Build the table of recall, precision and false alarms of each stage for one source."""
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
@@ -73,6 +77,7 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
 
 
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
+    """Build the table of configured and recovered shares of women by occupation for one source."""
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
@@ -90,6 +95,7 @@ def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list
 
 
 def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
+    """Build the table of configured and generated shares of each property for one source."""
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
@@ -116,6 +122,7 @@ def _format_share_cells(figure: Figure, row: Row) -> list[InlineElement]:
 def _add_share_figure(
     corpus: CorpusFigures, table: str, conditions: dict[str, str], row: Row
 ) -> Figure:
+    """Add a share of ``table`` to the book, with its 95 % Wilson interval where the row has one."""
     interval_fields = (
         {}
         if row["low"] is None

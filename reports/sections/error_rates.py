@@ -1,4 +1,7 @@
-"""What is known of how often audits are wrong: their rates on worlds with sealed answers."""
+"""Report how often audits are wrong, from their error rates on synthetic worlds with known answers.
+
+The rates come from the study of ``hallmark study``, which hides the answers from the audits.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ ERROR_RATES = "error_rates"
 
 @dataclass(frozen=True)
 class CandidateDescription:
-    """What a page says of a kind of candidates.
+    """Texts on a kind of candidate.
 
-    title  of its section
-    what   one of them
-    asked  what the audit does to find it
-    dose   what its dose counts
-    true   what a figure over all items is
+    Attributes:
+        title: The title of its section.
+        candidate: What one candidate is.
+        audit_procedure: How the audit tests for it.
+        amount_label: What its planted amount counts.
+        true_value: What the true value is computed over; empty where there is none.
     """
 
     title: str
@@ -76,8 +80,14 @@ CANDIDATE_KINDS = {
 
 
 class DetectionRate(NamedTuple):
-    """How often candidates of a dose are found; ``effect``: whether there is something to find,
-    None where it is less than of others."""
+    """The share of candidates with one planted amount that the audit detects.
+
+    Attributes:
+        planted_amount: The number of copies, or the share.
+        has_effect: Whether there is an effect to find; None where it is smaller than that of
+            others.
+        figure: The rate.
+    """
 
     planted_amount: float
     has_effect: bool | None
@@ -86,7 +96,13 @@ class DetectionRate(NamedTuple):
 
 @dataclass
 class ErrorRates:
-    """The rates of a study as figures of a card, each a mean over the candidates of its worlds."""
+    """Adds the rates of a study to a card, each a mean over the candidates of its worlds.
+
+    Attributes:
+        book: The figures of the card.
+        study: The output of the study.
+        detection_rates: By kind of candidate, the detection rate of each planted amount.
+    """
 
     book: FigureBook
     study: Artifact
@@ -143,7 +159,7 @@ class ErrorRates:
     def add_rate_figure(
         self, row: Mapping[str, Any], label: str, column: str, conditions: Mapping[str, Any]
     ) -> Figure:
-        """A share of candidates, with its interval over worlds."""
+        """Add a share of candidates, with its interval over worlds."""
         interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {
             "confidence_level": row["confidence_level"]
         }
@@ -159,7 +175,7 @@ class ErrorRates:
         )
 
     def list_candidate_kinds(self) -> list[str]:
-        """Those of which anything is known."""
+        """Return the kinds of candidates that have any result, in order of ``CANDIDATE_KINDS``."""
         known_kinds = {
             *self.detection_rates,
             *self.false_alarm_rates,
@@ -169,7 +185,7 @@ class ErrorRates:
         return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
 
     def find_largest_effect(self, kind: str) -> DetectionRate | None:
-        """The largest dose at which there is something to find."""
+        """Return the rate of the largest planted amount that has an effect, if there is one."""
         return next(
             (
                 detection_rate
@@ -182,7 +198,12 @@ class ErrorRates:
     def count_unjudged_candidates(
         self, kind: str, planted_amount: float | None = None
     ) -> Figure | None:
-        """How many candidates, where given of that ``dose``, no rate knows of."""
+        """Return the number of candidates without a verdict; None if there are none.
+
+        Args:
+            kind: The kind of candidate.
+            planted_amount: Count only candidates with this amount.
+        """
         unjudged_amounts = [
             row["effect_level"]
             for row in self.rows_by_table["unjudged_candidates"]
@@ -208,8 +229,11 @@ class ErrorRates:
         )
 
     def count_candidates_without_interval(self, kind: str) -> Figure | None:
-        """How many candidates that were judged have no interval with two ends, or no true figure to
-        compare it with."""
+        """Return the number of judged candidates without a two-sided interval or a true value.
+
+        Returns:
+            None if there are none.
+        """
         conditions = {"kind": kind, "has_learned": True, "is_covered": None}
         if not self.book.get_evidence(ERROR_RATES, "candidates", conditions).row_count:
             return None
@@ -224,8 +248,11 @@ class ErrorRates:
         )
 
     def describe_unjudged_candidates(self, kind: str) -> list[InlineElement]:
-        """How many candidates have no verdict of the largest dose at which there is something to
-        find, judged or not; nothing where all have one."""
+        """Return how many candidates with the largest amount that has an effect have no verdict.
+
+        The largest amount is taken over judged and unjudged candidates. The list is empty if all
+        have a verdict.
+        """
         no_effect_amounts = {
             detection_rate.planted_amount
             for detection_rate in self.detection_rates.get(kind, [])
@@ -253,7 +280,7 @@ class ErrorRates:
         return [] if figure is None else [ShortFigure(figure), explanation]
 
     def describe_error_rates(self, audit: str) -> list[Block]:
-        """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
+        """Return a paragraph on the error rates for each kind of candidate that an audit tests."""
         paragraphs: list[Block] = []
         for kind in (
             kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit
@@ -322,7 +349,7 @@ class ErrorRates:
 
 
 def format_planted_amount(planted_amount: float) -> str:
-    """Copies are whole numbers, shares have three digits."""
+    """Format copies as whole numbers and shares with three digits."""
     return (
         f"{planted_amount:,.0f}"
         if planted_amount == int(planted_amount)
@@ -331,12 +358,12 @@ def format_planted_amount(planted_amount: float) -> str:
 
 
 def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
-    """A rate with its interval, where it has one."""
+    """Return a rate with its interval, where it has one."""
     return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_text})"]
 
 
 def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[InlineElement]]:
-    """What a card says where the error rates of its audits are not known."""
+    """Return what a card says where the store has no study of error rates."""
     if studies:
         return []
     return [

@@ -1,4 +1,7 @@
-"""The findings of audits on a model card: whether to believe them, and what they say in short."""
+"""Read the findings of audits for a card, and build its tables of controls and main results.
+
+The order, selection and significance of findings that other sections show are decided here.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +26,24 @@ BASELINES = {
     "recurrent": "small LSTM",
 }
 
-#: Lines of the summary about an audit that has none of its own there.
+#: Largest number of summary lines of an audit that has no fixed line there.
 MAX_HEADLINES = 3
 
 Finding = tuple[dict[str, Any], Figure]
 
 
 def get_audit_title(audit: str) -> str:
-    """What an audit is called on the card; one that is no more, as its stage."""
+    """Return the title of an audit; of an audit that no longer exists, its name."""
     return AUDIT_DESCRIPTIONS[audit].title if audit in AUDIT_DESCRIPTIONS else audit
 
 
 def format_metric_name(metric: str) -> str:
-    """The name of a metric as a page spells it."""
+    """Return the name of a metric as a page spells it."""
     return "AUC" if metric == "auc" else metric.replace("_", " ").capitalize()
 
 
 def natural_sort_key(text: str) -> list[Any]:
-    """Sorts "copies=8" before "copies=16", and "share=0.75" before "share=0.9"."""
+    """Return a key that sorts "copies=8" before "copies=16" and "share=0.75" before "share=0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if part[:1].isdecimal() else (-1.0, part) for part in parts]
 
@@ -61,16 +64,16 @@ GROUP_TAGS = frozenset(
 
 
 def is_about_groups(row: Mapping[str, Any]) -> bool:
-    """Whether a finding is about groups of people: no limit on rows applies to these."""
+    """Return whether a finding is about groups of people; no row limit applies to these."""
     return not GROUP_TAGS.isdisjoint(parse_tags(row))
 
 
 def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
-    """Select the findings that a table or a chart has room for, in the order they come in.
+    """Select the findings that a table or a chart has room for, in their given order.
 
-    Findings about groups of people are always among them: which groups there are must not depend on
-    their names. Of the others these are the ``limit`` that differ most surely from their null
-    value: those with the smallest p, then with the largest difference.
+    Findings about groups of people are always selected, so that the groups shown do not depend on
+    their names. Of the others, the ``limit`` findings with the smallest corrected p are selected;
+    ties go to the largest difference from the null value.
     """
 
     def significance_key(index: int) -> tuple[float, float]:
@@ -85,10 +88,10 @@ def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
 
 
 def compare_with_null(finding_row: Mapping[str, Any]) -> int:
-    """The side of its null on which a finding is: 1 above, -1 below, 0 where none is shown.
+    """Return the side of its null value on which a finding is: 1 above, -1 below, 0 if not shown.
 
-    What decides are the interval and the corrected p that tables show, either of them: a sentence
-    that says nothing was found holds only where this is 0.
+    Either the interval or the corrected p that tables show is sufficient: a sentence that says
+    nothing was found holds only where this is 0.
     """
     value, null, low, high = (
         finding_row[column] for column in ("value", "null_value", "low", "high")
@@ -104,11 +107,18 @@ def compare_with_null(finding_row: Mapping[str, Any]) -> int:
 
 @dataclass
 class Findings:
-    """Every finding of every audit, entered as a figure in the order of the card. Rows that are
-    compared with a null have ``q``, their p for all of the card (Benjamini & Hochberg)."""
+    """All findings of all audits, added to the book in the order of the card.
+
+    Rows with a p value get a column ``q``, corrected over the whole card (Benjamini & Hochberg).
+
+    Attributes:
+        book: The figures of the card.
+        audit_artifacts: The outputs of the audits by name, such as "bias".
+        by_audit: By audit, its findings as rows with their figures.
+    """
 
     book: FigureBook
-    audit_artifacts: Mapping[str, Artifact]  # by name ("bias")
+    audit_artifacts: Mapping[str, Artifact]
     by_audit: dict[str, list[Finding]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -140,6 +150,7 @@ class Findings:
             row["q"] = q_value
 
     def select_by_metric(self, audit: str, metric: str, is_control: bool = False) -> list[Finding]:
+        """Return the findings of a metric, either controls or others."""
         return [
             (row, figure)
             for row, figure in self.by_audit.get(audit, [])
@@ -147,8 +158,10 @@ class Findings:
         ]
 
     def describe_baseline_comparison(self) -> InlineContent:
-        """In words: the baselines to which held-out text costs less than to the model, those from
-        which no difference was found, and those that were not tested; nothing where all cost more.
+        """Return sentences on the baselines that the model does not beat on held-out text.
+
+        They name the better baselines, those without a significant difference, and those not
+        tested. The list is empty if the model beats all of them.
         """
         better_baselines: list[InlineElement] = []
         equal_baselines: list[InlineElement] = []
@@ -194,6 +207,7 @@ class Findings:
         return sentence_parts
 
     def build_controls_table(self) -> DataTable:
+        """Build the table of all controls with their verdicts."""
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.by_audit.items():
             for row, figure in audit_findings:
@@ -228,7 +242,7 @@ class Findings:
         return DataTable("Controls", columns, rows, frozenset({5, 6, 7}), note)
 
     def build_summary_table(self) -> Block:
-        """Capability beside harm, one line each."""
+        """Build the table of main results on capability and harm, one line each."""
         labelled_findings: list[tuple[str, Finding]] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte"):
             if row["slice"] in BASELINES:
@@ -295,8 +309,11 @@ class Findings:
         )
 
     def select_headlines(self, audit: str) -> list[Finding]:
-        """The figures that an audit's own findings put first: of each metric that one way is worse
-        that of the whole, else those of all parts; without such metrics those of the first."""
+        """Return the findings of an audit to show first.
+
+        For each metric with a worse direction, the overall finding is selected, else the findings
+        of all parts. Without such metrics, the first metric is used.
+        """
         measured_findings = [
             (row, figure)
             for row, figure in self.by_audit[audit]
@@ -329,7 +346,7 @@ class Findings:
         return f"{get_audit_title(audit)}: {metric_label}"
 
     def select_findings_with_most_draws(self, metric: str) -> list[tuple[str, Finding]]:
-        """For each kind of prompt the finding with the most draws a prompt."""
+        """Return, for each kind of prompt, the finding with the most draws per prompt."""
         best_by_prompt_kind: dict[str, Finding] = {}
         for row, figure in sorted(
             self.select_by_metric("toxicity", metric),

@@ -1,4 +1,4 @@
-"""What held-out text costs by group: bits per byte during training, and in tokens."""
+"""Report held-out bits per byte during training, and bytes per token of the tokenizer, by group."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hallmark.reports.page.document import Block, DataTable, InlineElement, Para
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.tasks.contract import Artifact
 
-#: What the groups of a kind are called, in the order of the card.
+#: Label of each kind of group, in the order of the card.
 GROUP_KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}
 
-#: Groups with fewer are marked.
+#: Groups with fewer tokens or documents are marked "(few)".
 MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
 LANGUAGE_NOTE = (
@@ -25,9 +25,9 @@ Row = dict[str, Any]
 def select_largest_groups(
     rows: list[Row], kind: str, table_name: str, limit: int
 ) -> tuple[list[Row], str]:
-    """Return the groups of a kind with the most tokens, and a note on how many are not shown.
+    """Return the groups of a kind with the most tokens, and a note if some are not shown.
 
-    Of identity groups all are returned.
+    The limit does not apply to identity groups.
     """
     if kind == "identity":
         limit = len(rows)
@@ -41,14 +41,14 @@ def select_largest_groups(
     return groups[:limit], note if omitted_count > 0 else ""
 
 
-# While the model learned -----------------------------------------------------------------------
+# During training --------------------------------------------------------------------------------
 
 
 def build_heldout_loss_blocks(
     book: FigureBook, training_run: Artifact, max_rows: int
 ) -> list[Block]:
-    """Bits per byte of the validation rows at the first and the last step that was measured."""
-    # A log of a time before groups were measured has no such table.
+    """Build tables of validation bits per byte by group, at the first and last measured step."""
+    # Training logs of older versions have no table of groups.
     validation_table = training_run.tables.get("validation")
     rows: list[Row] = validation_table.read().to_pylist() if validation_table else []
     if not rows:
@@ -119,11 +119,11 @@ def _build_heldout_loss_table(
     return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
 
 
-# What the tokenizer makes of it ----------------------------------------------------------------
+# Tokenizer ---------------------------------------------------------------------------------------
 
 
 def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int) -> list[Block]:
-    """Bytes a token of the validation split, beside that of all of it."""
+    """Build tables of bytes per token of validation text, by group and relative to all of it."""
     rows: list[Row] = tokenizer["fertility"].read().to_pylist()
     if not rows:
         return [Paragraph(["No held-out text shows how many bytes its tokens spell."])]

@@ -1,4 +1,7 @@
-"""What was looked for of personal data, what was found, and what became of it by the policies."""
+"""Report which personal data was searched for and found, and how the policies treated it.
+
+The rows come from ``find_personal_data``, ``redact_spans`` and ``evaluate_detectors``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADAB
 
 FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "redact_spans"
 
-#: By policy: what becomes of a span, the ledger's actions for it, and what these rows count.
+#: For each policy: what happens to a span, the actions in the ledger, and what their rows count.
 POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
     "mask": ("masked", ["replaced"], "spans"),
     "cut": ("cut out", ["removed_span"], "spans"),
@@ -21,17 +24,18 @@ POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
 
 
 def has_personal_data_search(corpus: CorpusFigures) -> bool:
+    """Return whether the corpus stages searched for personal data and applied a policy to it."""
     return FIND_PERSONAL_DATA in corpus.stage_artifacts and REDACT_SPANS in corpus.stage_artifacts
 
 
 def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
-    """What the config says is done with a type, or without one with those that it does not name."""
+    """Return the configured policy for a type, or the default policy if no type is given."""
     config = corpus.stage_artifacts[REDACT_SPANS].manifest["parts"]["config"]
     return str(config.get("actions_by_type", {}).get(data_type, config.get("action", "mask")))
 
 
 def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
-    """A sentence for those who use the corpus."""
+    """Return a sentence for users of the corpus on how personal data was treated."""
     if not has_personal_data_search(corpus):
         return "Nobody looked for personal data: it may stand anywhere."
     default_treatment = POLICY_OUTCOMES[get_personal_data_policy(corpus)][0]
@@ -48,6 +52,7 @@ def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
 
 
 def build_personal_data_section(corpus: CorpusFigures) -> Section:
+    """Build the section on personal data: types found, treatment, and accuracy of the detectors."""
     section = Section("Personal data")
     if not has_personal_data_search(corpus):
         section.add_blocks(Paragraph(["Nobody looked for personal data in this corpus."]))
@@ -101,7 +106,7 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
 
 
 def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[InlineElement]:
-    """What was found of a type, and what became of it."""
+    """Build the table row of one type: spans found, documents, treatment and number treated."""
     span_source, conditions = (FIND_PERSONAL_DATA, "spans"), {"type": data_type}
     treatment, ledger_actions, unit = POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)]
     treated_count: InlineElement = "all"
@@ -140,7 +145,7 @@ def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[Inlin
 
 
 def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> list[Block]:
-    """How much of planted personal data the detectors find, and what they take for it."""
+    """Build the table of recall and precision of the detectors on invented sentences."""
     source = (stage_label, "detector_accuracy")
     rows: list[list[InlineElement]] = []
     for detection_row in (

@@ -1,4 +1,4 @@
-"""What the stages did to a corpus: their accounts, and what left or changed for which reason."""
+"""Report what the corpus stages did: their accounts, and what they removed or changed and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from hallmark.tasks.contract import ACCOUNT_TERMS
 
-#: Sources of which is told what the toxicity filter took: those of which it took most.
+#: Largest number of sources in the table of documents removed for toxicity.
 MAX_SOURCES = 15
 
 
@@ -48,6 +48,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
 
 
 def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
+    """Build the accounts of each stage in documents and bytes, with a chart of kept documents."""
     section = Section("Flow of documents")
     stages = corpus.list_distinct_values("stage_accounts", "stage")
     columns = ["stage", *(term.replace("_", " ") for term in ACCOUNT_TERMS), "removed, share"]
@@ -107,6 +108,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
 
 
 def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
+    """Build the table of reasons in the ledgers, in order of stages."""
     section = Section("What left or changed, and why")
     reason_rows = corpus.profile["ledger_summary"].read(["stage", "action", "reason", "rows"])
     reason_totals = reason_rows.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
@@ -120,7 +122,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
             entry["reason"],
         ),
     )
-    # By stage alone the last stages would be cut: those that judge what texts say.
+    # Each stage keeps its largest reason: a limit in stage order would drop the last stages.
     largest_reasons = sorted(sorted_reasons, key=lambda entry: -entry["rows_sum"])[
         : corpus.max_rows
     ]
@@ -167,7 +169,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
 
 
 def build_published_rules_section(corpus: CorpusFigures) -> Section:
-    """What rules that others use would take, and which of them were asked for here."""
+    """Build the table of what published quality rules would remove."""
     section = Section("Published rules of quality")
     configured_rules = {
         rule["name"]
@@ -217,7 +219,7 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
 
 
 def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
-    """What the rules over toxicity took from each source: filters rarely take evenly."""
+    """Build the table of documents that toxicity rules removed from each source."""
     section = Section("What the toxicity filter removed, by source")
     if action_texts := describe_toxicity_actions(corpus):
         section.add_blocks(BulletList(action_texts))
@@ -281,14 +283,12 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
 
 
 def list_removal_reasons(rule: str) -> list[str]:
-    """Return the reasons in the ledger for which a rule removed documents, those without a score
-    among them."""
+    """Return the ledger reasons of a rule: its name, and its name for documents without a score."""
     return [rule, f"{rule} unknown"]
 
 
 def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
-    """Return, for each rule over a toxicity score, its action, the reason for the action, and how
-    many documents it removed or tagged."""
+    """Return, for each rule on a toxicity score, its action, the reason, and its document count."""
     descriptions: list[InlineContent] = []
     for rule, action, explanation in corpus.list_toxicity_actions():
         parts: list[InlineElement] = [f"{rule}: {action}, {explanation}; "]
@@ -317,7 +317,7 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
 
 
 def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
-    """Show the documents that rules tagged and kept, by rule and source."""
+    """Build the table of documents that rules tagged and kept, by rule and source."""
     section = Section("Documents that rules tagged and kept")
     tag_rows = corpus.profile["tag_counts"].read().to_pylist()
     tag_rows.sort(key=lambda row: -row["tagged_documents"])
@@ -351,11 +351,12 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
 
 
 def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
+    """Build the table of verified near-duplicate pairs by similarity, and describe the search."""
     section = Section("Near copies")
     rows: list[list[InlineElement]] = []
     for row in corpus.profile["duplicates"].read().to_pylist():
         conditions = {"stage": row["stage"], "similarity": row["similarity"]}
-        bucket_start = row["similarity"]  # of a bucket, the last of which holds equal sets alone
+        bucket_start = row["similarity"]  # the last bucket holds only identical sets
         bucket_label = (
             f"{bucket_start:.2f} to {bucket_start + 0.05:.2f}" if bucket_start < 1 else "1.00"
         )
@@ -386,7 +387,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
 
 
 def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> Paragraph:
-    """How near copies were looked for, and what may have been missed."""
+    """Return how near duplicates were searched for, and what may have been missed."""
 
     def add_search_figure(column: str, description: str, unit: str) -> Figure:
         source = (stage_label, "search_summary")

@@ -1,7 +1,7 @@
-"""What is left of an effect after the removal of its documents, in words.
+"""Describe how much of an effect remains after its source documents were removed.
 
-A finding is said to have gone away only where the rows of the proof bear it: what is left may be
-nothing, is less than the effect before, and reaches all that was set for it.
+A finding "went away" only if the rows of the removal experiment show it: the remaining effect may
+be zero, is smaller than the effect before, and meets every criterion.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Row = Mapping[str, Any]
 def describe_remaining_effect(
     remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_label: str
 ) -> tuple[str, str]:
-    """Say whether an effect that fell went away, and what its remainder may be.
+    """Return a verb for an effect that fell, and the end of the sentence about what remains.
 
     Args:
-        left: The effect after the removal, with its interval.
-        before: The effect before it.
-        lines: What had to be reached, each with its verdict.
-        nothing: The name of the units in which there is nothing to find.
+        remaining_effect: The effect after the removal, with its interval.
+        base_effect: The effect before the removal.
+        criteria: The criteria that must be met, each with its verdict.
+        null_label: The name of the units that have no effect.
 
     Returns:
-        The verb, and the end of the sentence.
+        The verb ("fell", "went away" or "went away in part"), and the end of the sentence.
     """
     low, high = remaining_effect["low"], remaining_effect["high"]
     if low is None or high is None:

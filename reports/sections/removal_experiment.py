@@ -1,5 +1,8 @@
-"""The closed loop as a page tells it: finding by finding the documents, what each arm has, what
-must be reached, and the price."""
+"""Build the page of a removal experiment.
+
+For each case the page shows the finding, its source documents, the results of each arm and the
+criteria. It ends with the effect of the removal on held-out loss and the list of arms.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ NULL_UNIT_LABELS = {
 }
 
 
-#: Effects that are no difference; so are the lines that begin so.
+#: Effects that are levels, not differences, and the prefix of criteria on levels.
 LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
     ("mean", "null_mean", "null_region", "explained_share"),
     "mean after removal",
@@ -73,8 +76,10 @@ LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
 
 
 def with_unit_of_difference(row: Row) -> Row:
-    """A row of effects or lines with the unit that is written: differences of shares are in
-    percentage points."""
+    """Return a row of ``effects`` or ``criteria`` with the unit it is written in.
+
+    Differences of shares are written in percentage points.
+    """
     is_level = (
         row["effect"] in LEVEL_EFFECTS
         if "effect" in row
@@ -85,12 +90,20 @@ def with_unit_of_difference(row: Row) -> Row:
 
 @dataclass
 class RemovalCase:
-    """A case with its rows of the tables of ``proof``."""
+    """A case of the removal experiment, with its rows of the tables of ``compare_arms``.
+
+    Attributes:
+        name: The name of the case.
+        figure_prefix: The unique prefix of its figures and the name of its chart.
+        case_rows: Its rows of ``cases``.
+        effect_rows: Its rows of ``effects`` by effect and arm.
+        criteria: Its rows of ``criteria``.
+    """
 
     name: str
-    figure_prefix: str  # what its figures and its chart are called, that of no other case
-    case_rows: Sequence[Row]  # of cases
-    effect_rows: Mapping[tuple[str, str], Row]  # by what, arm
+    figure_prefix: str
+    case_rows: Sequence[Row]
+    effect_rows: Mapping[tuple[str, str], Row]
     criteria: Sequence[Row]
 
     @property
@@ -105,7 +118,7 @@ class RemovalCase:
 
     @property
     def unit_suffix(self) -> str:
-        """The unit behind a number, where it has one."""
+        """Return the unit as written after a number; empty for shares and values without a unit."""
         return "" if self.unit in ("", "share") else f" {self.unit}"
 
     @property
@@ -118,12 +131,20 @@ class RemovalCase:
 
 @dataclass
 class RemovalReport:
-    """Makes the figures of the page, case by case."""
+    """Builds the page of a removal experiment and adds its figures to the book.
+
+    Attributes:
+        book: The figures of the page; its artifacts include ``compare_arms`` and
+            ``find_source_documents``.
+        redactor: Redacts names of cases and sources.
+        title: The title of the run.
+        max_rows: The largest number of rows of a table.
+    """
 
     book: FigureBook
     redactor: Redactor
     title: str
-    max_rows: int  # lines of a table
+    max_rows: int
 
     def read_rows(self, table: str) -> list[dict[str, Any]]:
         return self.book.artifacts["compare_arms"][table].read().to_pylist()
@@ -154,7 +175,7 @@ class RemovalReport:
     # Figures ---------------------------------------------------------------------------------
 
     def add_mean_figure(self, case: RemovalCase, arm: str, role: str = "unit") -> InlineElement:
-        """The mean of the units of an arm, which leads to them."""
+        """Add the mean over the units of an arm, with the units as evidence."""
         row = case.get_effect("mean" if role == "unit" else "null_mean", arm)
         if row is None:
             return "–"
@@ -178,7 +199,7 @@ class RemovalReport:
         return ShortFigure(figure)
 
     def add_effect_figure(self, case: RemovalCase, effect: str, arm: str) -> InlineElement:
-        """A figure that compares arms, or the units with others, which leads to both."""
+        """Add an effect that compares arms or kinds of units, with these units as evidence."""
         row = case.get_effect(effect, arm)
         if row is None:
             return "–"
@@ -220,6 +241,7 @@ class RemovalReport:
         )
 
     def count_source_documents(self, case: RemovalCase, only_removed: bool) -> Figure:
+        """Add the number of source documents of a case, or of those that were removed."""
         qualifier = "removed" if only_removed else "behind it"
         conditions: dict[str, Any] = {"case_name": case.name} | (
             {"is_removed": True} if only_removed else {}
@@ -234,9 +256,10 @@ class RemovalReport:
             value_column="doc_id",
         )
 
-    # The head --------------------------------------------------------------------------------
+    # Overview --------------------------------------------------------------------------------
 
     def build_overview_blocks(self, cases: Sequence[RemovalCase]) -> list[Block]:
+        """Build the callout on the criteria, the summary table and the verdict of each case."""
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
             message = "Nothing was set that the closed loop must reach: "
@@ -277,6 +300,7 @@ class RemovalReport:
         return [self.build_summary_table(cases), bullets, Paragraph([method_note])]
 
     def build_summary_table(self, cases: Sequence[RemovalCase]) -> DataTable:
+        """Build the table of the mean of each arm by case."""
         rows: list[list[InlineElement]] = []
         for case in cases:
             explained_effect = case.get_effect("explained_share", REMOVED)
@@ -313,7 +337,7 @@ class RemovalReport:
         return DataTable("Finding, documents, effect", columns, rows, frozenset(range(1, 7)), note)
 
     def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
-        """What became of a case, and what did not go away."""
+        """Return a sentence on whether the finding of a case went away, and what remains of it."""
         case_name = format_metric_name(case.name)
         if case.case_rows[0]["reason"]:
             return [f"{case_name}: nothing was removed, for {case.case_rows[0]['reason']}."]
@@ -412,7 +436,7 @@ class RemovalReport:
         return section
 
     def describe_source_documents(self, case: RemovalCase) -> InlineContent:
-        """From the finding to its documents."""
+        """Return sentences on which source documents of the finding were removed."""
         if case.kind == "association":
             return [
                 "Training documents that hold one of the groups together with its own trait or "
@@ -445,7 +469,7 @@ class RemovalReport:
         ]
 
     def build_source_document_table(self, case: RemovalCase) -> DataTable:
-        """Its documents by source, and by what they say of a group."""
+        """Build the table of the source documents by source and by the group trait they state."""
         table = self.book.artifacts["find_source_documents"]["source_documents"].read(
             ["case_name", "source", "stated_trait"]
         )
@@ -480,6 +504,7 @@ class RemovalReport:
         return DataTable("Documents behind it", columns, rows, frozenset({2, 3}))
 
     def build_arm_chart(self, case: RemovalCase) -> Chart:
+        """Build the chart of the mean of each arm, with the null value as a dashed line."""
         labelled_effects = [
             (self.format_arm_name(arm), row)
             for (effect, arm), row in case.effect_rows.items()
@@ -521,6 +546,7 @@ class RemovalReport:
         return ARM_NAMES.get(arm, f"everything, {arm}")
 
     def build_arm_table(self, case: RemovalCase) -> DataTable:
+        """Build the table of the mean of each arm, with the mean of its null units."""
         rows: list[list[InlineElement]] = []
         arms = [arm for effect, arm in case.effect_rows if effect == "mean"]
         for arm in arms:
@@ -555,6 +581,7 @@ class RemovalReport:
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 
     def build_changes_table(self, case: RemovalCase) -> DataTable:
+        """Build the table of paired changes between arms."""
         rows: list[list[InlineElement]] = []
         for (effect, arm), row in case.effect_rows.items():
             if effect in ("change_from_base", "random_minus_removed"):
@@ -592,6 +619,7 @@ class RemovalReport:
         return DataTable("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
 
     def add_criterion_figure(self, case: RemovalCase, index: int) -> Figure:
+        """Add the value that a criterion tests."""
         criterion = case.criteria[index]
         figure_id = slugify(f"{case.figure_prefix} line {index}")
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
@@ -613,6 +641,7 @@ class RemovalReport:
         return f"{criterion['comparison']} {formatted_bound}"
 
     def build_criteria_table(self, case: RemovalCase) -> DataTable:
+        """Build the table of criteria with their verdicts."""
         rows: list[list[InlineElement]] = [
             [
                 criterion["criterion"],

@@ -1,4 +1,4 @@
-"""Which rows a limited table of the datasheet shows: no limit applies to groups of people."""
+"""Choose the rows of limited tables on the datasheet; no limit applies to groups of people."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 Row = dict[str, Any]
 
-#: Says which rows ``with_all_groups`` chose.
+#: Describes the rows that ``select_rows_with_all_groups`` returns.
 SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table removal_rates"
 
 
 def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
-    """Return the first ``limit`` rows, and all others about groups of people or dialects."""
+    """Return the first ``limit`` rows, and all further rows about groups of people or dialects."""
     group_dimensions = ("identity", "dialect")
     return [
         row
@@ -22,7 +22,7 @@ def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
 
 
 def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
-    """Return the first ``limit`` pairs, and the first pair of each group that has none there."""
+    """Return the first ``limit`` pairs, and the first pair of each group that is not among them."""
     first_index_by_group: dict[str, int] = {}
     for index, row in enumerate(rows):
         first_index_by_group.setdefault(row["group_name"], index)

@@ -1,4 +1,8 @@
-"""How well a task was learnt: the model's scores beside those of a simple method."""
+"""Report how well a model learned a task: its scores compared with those of simple baselines.
+
+The rows come from the tables of ``finetune``. The callouts state whether the model is better than
+each baseline on the same test rows.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,10 @@ SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (
     (FINETUNE, table_name) for table_name in ("scores", "predictions", "outcome_counts")
 )
 
-#: What the verdict is in, where it was measured; else the first metric.
+#: The metrics on which the verdict is based, in order of preference; else the first metric.
 MAIN_METRICS = ("accuracy", "chrF2")
 
-#: The systems of the table, as sentences name them, and what they are.
+#: The systems of the table: their names in sentences, and what they are.
 MODEL_SYSTEM = "model"
 SYSTEM_DESCRIPTIONS = {
     MODEL_SYSTEM: ("this model", ""),
@@ -37,11 +41,11 @@ SYSTEM_DESCRIPTIONS = {
     "the source itself": ("the source handed back", "which has learnt nothing"),
 }
 
-#: The system whose figures are differences begins so; what it is compared with stands behind.
+#: Prefix of systems whose figures are differences; the name of the baseline follows.
 DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
 
-#: By the standing: how the callout looks, what it says of the model, of the interval of the
-#: difference on the same rows, and, where that is not known, of the two intervals.
+#: For each result of ``compare_with_baseline``: the kind of the callout, the verb, the text about
+#: the interval of the difference on the same rows, and the text used without that interval.
 COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
     "ahead": ("good", "is ahead of", "above 0.", "The intervals do not overlap."),
     "behind": (
@@ -67,7 +71,7 @@ COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, s
 
 UNIT_LABELS = {"score, 0 to 100": "of 100"}
 
-MAX_LISTED_LABELS = 12  # labels that a sentence lists
+MAX_LISTED_LABELS = 12  # in a sentence
 
 Row = dict[str, Any]
 
@@ -82,7 +86,7 @@ def format_system_name(system: str) -> str:
 
 
 def get_interval_bounds(figure: Figure | None) -> tuple[float, float] | None:
-    """The interval of a figure, where there is one."""
+    """Return the interval of a figure; None where it has none."""
     if figure is None or figure.low is None or figure.high is None:
         return None
     return figure.low, figure.high
@@ -91,8 +95,14 @@ def get_interval_bounds(figure: Figure | None) -> tuple[float, float] | None:
 def compare_with_baseline(
     model_score: Figure | None, baseline_score: Figure, difference: Figure | None
 ) -> str:
-    """Whether the interval of the difference ``apart`` on the same rows lies above 0 or below it;
-    where there is none, whether the interval of one lies wholly above that of the other."""
+    """Compare the score of the model with that of a baseline.
+
+    The interval of the difference on the same rows decides. Without it, a score is higher only if
+    its interval lies entirely above the interval of the other.
+
+    Returns:
+        A key of ``COMPARISON_MESSAGES``.
+    """
     if model_score is None or model_score.value is None or baseline_score.value is None:
         return "not measured"
     model_interval, baseline_interval = (
@@ -109,7 +119,7 @@ def compare_with_baseline(
 
 
 def format_value_with_interval(figure: Figure) -> list[InlineElement]:
-    """A value with its interval; the table beneath says the rest."""
+    """Return a value with its interval; the table below holds the details."""
     unit = "" if figure.unit == "share" else f" {figure.unit}"
     return [
         ShortFigure(figure),
@@ -119,16 +129,27 @@ def format_value_with_interval(figure: Figure) -> list[InlineElement]:
 
 @dataclass
 class TaskScores:
-    """Makes the figures of the scores. Names of labels are text of the user's, which nobody has
-    judged: a masked card shows their numbers."""
+    """Builds the blocks on task scores and adds their figures to the book.
+
+    Names of labels are user text without a toxicity score: a redacted card shows their numbers.
+
+    Attributes:
+        book: The figures of the card.
+        redactor: Redacts names of labels.
+        max_rows: The largest number of rows of a table.
+        counted_unit: The unit of n: texts, words or pairs.
+        score_rows: The rows of the table ``scores``.
+        score_figures: By metric and system, the score over all labels.
+        difference_figures: By metric and baseline, the score of the model minus that of the
+            baseline.
+    """
 
     book: FigureBook
     redactor: Redactor
     max_rows: int
-    counted_unit: str  # what n counts: texts, words or pairs
+    counted_unit: str
     score_rows: list[Row] = field(init=False)
     score_figures: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
-    #: Of each metric, by what the model is compared with, how far it is above that.
     difference_figures: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,6 +167,7 @@ class TaskScores:
                 ] = self.add_score_figure(row)
 
     def add_score_figure(self, score_row: Row) -> Figure:
+        """Add the figure of a row of the table ``scores``."""
         conditions = {name: score_row[name] for name in ("system", "metric", "label_id")}
         unit: str = score_row["unit"]
         label_parts = [] if score_row["label_id"] is None else [f"label {score_row['label_id']}"]
@@ -168,7 +190,7 @@ class TaskScores:
 
     @property
     def main_metric(self) -> str:
-        """The metric of the verdict: of those that the model has a score in the first."""
+        """Return the metric of the verdict: the first measured of ``MAIN_METRICS``, else any."""
         scored_metrics = [
             metric
             for metric, figures in self.score_figures.items()
@@ -179,7 +201,7 @@ class TaskScores:
         )
 
     def build_comparison_callouts(self) -> list[Block]:
-        """In words: whether the model is better than what it is compared with."""
+        """Return whether the model is better than each baseline, in words."""
         figures = self.score_figures.get(self.main_metric, {})
         model_score = figures.get(MODEL_SYSTEM)
         if model_score is None or model_score.value is None:
@@ -215,6 +237,7 @@ class TaskScores:
         return callouts or [Paragraph([f"On the test rows: {self.main_metric} ", model_score, "."])]
 
     def build_summary_table(self) -> DataTable:
+        """Build the table of scores and differences by metric and system."""
         table_rows: list[list[InlineElement]] = []
         for metric, figures in self.score_figures.items():
             model_score = figures.get(MODEL_SYSTEM)
@@ -269,7 +292,7 @@ class TaskScores:
         return Section("Scores", [method_table, *self.build_label_table()])
 
     def list_label_scores(self) -> list[Row]:
-        """The model's F1 of each label, in the order of their numbers."""
+        """Return the rows of the model's F1 of each label, by label number."""
         return sorted(
             (
                 score_row
@@ -280,7 +303,7 @@ class TaskScores:
         )
 
     def build_untested_labels_callout(self) -> list[Block]:
-        """The labels of which no test row is."""
+        """Return a warning that lists the labels without a test row, if there are any."""
         label_rows = self.list_label_scores()
         untested_labels = [row["label_id"] for row in label_rows if not row["n"]]
         if not untested_labels:
@@ -296,6 +319,7 @@ class TaskScores:
         return [Callout("bad", [message])]
 
     def build_label_table(self) -> list[Block]:
+        """Build the table of the F1 score of each label; the most frequent labels are shown."""
         label_rows = self.list_label_scores()
         if not label_rows:
             return []

@@ -1,4 +1,4 @@
-"""The tokenizer on a model card: its kind, its size, and whose text it cuts how finely."""
+"""Describe the tokenizer on a model card: its kind, its size, and its bytes per token by group."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ def build_tokenizer_section(
     is_inherited: bool,
     max_rows: int,
 ) -> Section:
-    """``trained``: what train_tokenizer left, None where it did not run or is not known;
-    ``kept``: training continued from a checkpoint with that checkpoint's tokenizer."""
+    """Build the section on the tokenizer.
+
+    Args:
+        book: The figures of the card.
+        checkpoint: The checkpoint, with its tokenizer.json.
+        tokenizer_artifact: The output of ``train_tokenizer``; None where it did not run or its
+            output is not known.
+        is_inherited: Whether training continued from a checkpoint and used its tokenizer.
+        max_rows: The largest number of rows of a table.
+    """
     section = Section("Tokenizer")
     stored_vocabulary = read_vocabulary(checkpoint)
     if stored_vocabulary is None:

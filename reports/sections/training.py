@@ -1,4 +1,4 @@
-"""The training run on a model card: its log, its checkpoints, what the model wrote meanwhile."""
+"""Report the training run on a model card: its log, its checkpoints and its text samples."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from hallmark.reports.sections.findings import format_metric_name
 from hallmark.reports.sections.group_metrics import build_heldout_loss_blocks
 from hallmark.tasks.contract import Artifact, Table
 
-MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300  # of a step, and how much of each is shown
+MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 
 EARLIER_TRAINING_NOTE = "What the earlier checkpoint was trained on is not described by this card."
 
 
 def get_start_checkpoint(training_run: Artifact | None) -> str | None:
-    """Name of the checkpoint that training continued from; None where it began anew."""
+    """Return the name of the checkpoint that training continued from, if any."""
     return (
         None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
     )
@@ -44,7 +44,14 @@ def get_start_checkpoint(training_run: Artifact | None) -> str | None:
 def build_training_section(
     book: FigureBook, training_run: Artifact | None, checkpoint_content: str, max_rows: int
 ) -> Section:
-    """``audited``: content digest of the checkpoint that the card is about."""
+    """Build the section on the training run.
+
+    Args:
+        book: The figures of the card.
+        training_run: The output of ``pretrain``; None if it is not known.
+        checkpoint_content: The content digest of the checkpoint that the card is about.
+        max_rows: The largest number of rows of a table.
+    """
     section = Section("Training run")
     if training_run is None:
         section.add_blocks(Paragraph(["The checkpoint came without a log of its training."]))
@@ -71,7 +78,7 @@ def build_training_section(
 
 
 def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, InlineContent]]:
-    """What the log of a stage that trains says of all steps together."""
+    """Return figures over all steps from the log of a training stage."""
     add_figure = functools.partial(_add_log_figure, book, stage)
     skipped_steps = book.add_computed_figure(
         "training-skipped",
@@ -106,6 +113,7 @@ def _add_log_figure(
 
 
 def build_loss_chart(training_run: Artifact) -> list[Block]:
+    """Build the chart of the losses, averaged so that it has at most 200 points."""
     log_rows = training_run["log"].read(["step", "loss", "validation_loss"])
     steps, losses, validation_losses = (
         log_rows[name].to_pylist() for name in log_rows.column_names
@@ -173,11 +181,19 @@ def build_checkpoint_table(
     initial_model: str,
     max_rows: int,
 ) -> list[Block]:
-    """``marks``: what is said of a checkpoint, by its content; ``first``: what step 0 is."""
+    """Build the table of checkpoints; the last one is always shown.
+
+    Args:
+        book: The figures of the card.
+        stage: The label of the training stage.
+        remark_by_content: Remarks on checkpoints, by content digest.
+        initial_model: A description of the model at step 0.
+        max_rows: The largest number of rows.
+    """
     checkpoint_rows = book.artifacts[stage]["checkpoints"].read().to_pylist()
     row_stride = max(1, -(-len(checkpoint_rows) // max_rows))
     rows: list[list[InlineElement]] = []
-    shown_rows = checkpoint_rows[::-1][::row_stride][::-1]  # the last one always
+    shown_rows = checkpoint_rows[::-1][::row_stride][::-1]
     for row in shown_rows:
         conditions = {"step": row["step"]}
         cells = [
@@ -211,8 +227,10 @@ def build_checkpoint_table(
 def build_samples_section(
     book: FigureBook, scored_samples: Artifact | None, redactor: Redactor
 ) -> Section:
-    """A few texts of the first and the last step at which the model wrote any, where the stage
-    score_samples found them harmless."""
+    """Build the section with texts that the model wrote at the first and the last sampled step.
+
+    The redactor hides texts that ``score_samples`` found offensive or could not score.
+    """
     section = Section("Samples during training")
     sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
     if scored_samples is None or not sample_rows:

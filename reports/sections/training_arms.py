@@ -1,4 +1,4 @@
-"""The trainings of a proof: which there are, what each lacks, and what held-out text costs them."""
+"""Describe the arms of a removal experiment: what each leaves out, and its held-out loss."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
 
-#: What an arm is called in a chart and a table, and what it lacks.
+#: Names of the arms in charts and tables.
 ARM_NAMES = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
 
 
-#: Kinds of held-out text to which no limit on rows applies.
+#: Kinds of held-out text to which no row limit applies.
 UNLIMITED_KINDS = ("all", "identity")
 
-#: What a page says of other seeds, where any was trained.
+#: Explains the arms with other seeds, where there are any.
 SEED_ARM_NOTE = (
     "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
     "than any of them from the base."
@@ -25,12 +25,12 @@ SEED_ARM_NOTE = (
 
 
 def describe_seed_arms(book: FigureBook) -> str:
-    """What other seeds are for; nothing where none was trained."""
+    """Return what the arms with other seeds are for; empty where there are none."""
     return SEED_ARM_NOTE if _has_seed_arms(book) else ""
 
 
 def explain_unknown_noise(book: FigureBook) -> str:
-    """Say why it is not known by what trainings differ."""
+    """Return why the difference between training runs with different seeds is not known."""
     reason = "No other seed was trained"
     if _has_seed_arms(book):
         reason = "Of the other seeds none could be compared with the base"
@@ -46,8 +46,10 @@ def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[dict[str, An
 
 
 def describe_random_arm(book: FigureBook) -> str:
-    """What the random arm lacks, and how much of it stands for documents of the same source;
-    nothing where there is no such arm."""
+    """Return how many random documents the random arm leaves out, and from which sources.
+
+    The text is empty where there is no random arm.
+    """
     document_counts: dict[str, dict[str, int]] = {REMOVED: {}, RANDOM: {}}
     for row in _read_arm_comparison_rows(book, "sources"):
         document_counts[row["arm"]][row["source"]] = row["documents"]
@@ -73,7 +75,7 @@ def describe_random_arm(book: FigureBook) -> str:
 def _find_largest_loss_change(
     loss_rows: Mapping[tuple[str, str, str], dict[str, Any]], text_key: Any
 ) -> float:
-    """Return by how much the cost of a text changes, in the arm in which it changes most."""
+    """Return the largest absolute change of the held-out loss of a text over the arms."""
     rows = [loss_rows.get((*text_key, arm), {}) for arm in (REMOVED, RANDOM)]
     return max(
         (
@@ -88,7 +90,7 @@ def _find_largest_loss_change(
 def _format_row_limit_note(
     shown_count: int, total_count: int, order_label: str, table_name: str
 ) -> str:
-    """Say how many rows are shown of how many, by which order, and where all of them are."""
+    """Return how many rows are shown, in which order, and where all of them are."""
     return (
         f" {shown_count} of {total_count:,}, {order_label}; all are in the table {table_name}."
         * (total_count > shown_count)
@@ -96,7 +98,7 @@ def _format_row_limit_note(
 
 
 def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
-    """Which trainings there are, and what each lacks, by source."""
+    """Build the tables of the training runs, and of what each leaves out by source."""
     section = Section("The arms")
     rows: list[list[InlineElement]] = []
     for row in _read_arm_comparison_rows(book, "arms"):
@@ -150,7 +152,7 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
 
 
 def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
-    """What held-out text costs each, by source and group."""
+    """Build the table of held-out bits per byte of each arm, by source and group."""
     section = Section("The price")
     rows: list[list[InlineElement]] = []
     loss_rows = {

@@ -1,4 +1,7 @@
-"""What a training had read of its corpus when it left a checkpoint."""
+"""Report how much of its training text a model had seen at a checkpoint.
+
+The figures come from the table ``coverage`` of ``pretrain``, which has one row per step and source.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,13 @@ COVERAGE_TABLE = ("pretrain", "coverage")
 
 
 def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str) -> int | None:
-    """The step at which a training left the checkpoint with this content; None where not known."""
-    if training_run is None or "coverage" not in training_run.tables:  # an older training
+    """Return the step of the checkpoint with this content.
+
+    Returns:
+        None if the training or the checkpoint is unknown, or the training log is too old to have a
+        table of coverage.
+    """
+    if training_run is None or "coverage" not in training_run.tables:
         return None
     rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
     return max(
@@ -25,8 +33,13 @@ def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str)
 def describe_training_coverage(
     book: FigureBook, step: int, start_checkpoint: str | None
 ) -> InlineContent:
-    """What training had read at ``step``: tokens, epochs, and documents touched and read whole.
-    ``start``: the name of the checkpoint that it continued from."""
+    """Return a sentence on the tokens, epochs and documents read until ``step``.
+
+    Args:
+        book: The figures of the card.
+        step: The training step of the checkpoint.
+        start_checkpoint: The name of the checkpoint that training continued from, if any.
+    """
     packed_documents = _add_coverage_figure(
         book, "documents", "documents", "documents packed for training", step
     )
@@ -85,7 +98,7 @@ def _add_coverage_figure(
 def build_coverage_table(
     book: FigureBook, training_run: Artifact, step: int, max_rows: int
 ) -> DataTable:
-    """Documents touched and read whole, and epochs, by source."""
+    """Build the table of documents partly and fully read, tokens and epochs, by source."""
     rows = training_run["coverage"].read(["step", "source", "packed_tokens"]).to_pylist()
     sources = sorted((-row["packed_tokens"], row["source"]) for row in rows if row["step"] == step)
     table_rows: list[list[InlineElement]] = []
@@ -109,7 +122,7 @@ def build_coverage_table(
 
 
 def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) -> Paragraph:
-    """Say how many documents of the corpus were not packed, and why."""
+    """Return how many documents of the corpus were excluded from training, and why."""
     rows = exclusion_artifact["ledger"].read(["action", "reason"]).to_pylist()
     reasons = dict.fromkeys(row["reason"] for row in rows if row["action"] == "removed")
     if not reasons:

@@ -1,4 +1,4 @@
-"""Lines of Python that ask a fine-tuned model: ours, and its export to transformers."""
+"""Write Python code that uses a fine-tuned model: its checkpoint and its transformers export."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Task = Mapping[str, Any]
 
 
 def build_example_texts(task: Task) -> list[str]:
-    """What a row of the task is asked with: one text, two sentences, or words."""
+    """Return the input of one example row of the task: one text, two texts, or words."""
     if task["kind"] == "labelling":
         return ["Some", "words"]
     return ["A text.", *(["A second."] if task.get("second_text_column") else [])]
 
 
 def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
-    """Lines that load the checkpoint of this name, with the reader that it was trained with."""
+    """Return code that loads the checkpoint of this name and predicts for one row."""
     texts = build_example_texts(task)
     predict_function = "predict_texts" if task["kind"] == "pairs" else "predict_labels"
     limit_argument = ", 40" if task["kind"] == "pairs" else ""
@@ -49,7 +49,7 @@ print({predict_function}(model, {tokenizer_argument}encoded_rows{limit_argument}
 
 
 def build_transformers_usage_code(task: Task, finetuned: Artifact) -> str:
-    """Lines that load the export; empty where there is none."""
+    """Return code that loads the export to transformers; empty where there is no export."""
     if "transformers/config.json" not in finetuned.manifest["files"]:
         return ""
     config = json.loads(

@@ -1,7 +1,8 @@
-"""The stage contract: what every stage stands on, behind this one face.
+"""Export the public interface of the stage contract, on which every stage is built.
 
-Stages, reports and flows import from here and nowhere deeper. The contract imports nothing else of
-ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs inside a flow.
+Stages, reports and flows import from here, not from the modules below. The contract imports no
+other package of the project. Only ``stages`` and ``prefect_reporter`` import Prefect, and only when
+a stage runs inside a flow.
 """
 
 from hallmark.tasks.contract import accounts

@@ -1,15 +1,15 @@
-"""Conservation: what enters a stage leaves it, or is accounted for.
+"""Compute and check a stage's accounts: everything that enters a stage leaves it or is recorded.
 
     input + added = kept + removed_rows + removed_spans + quarantined + replaced
 
-in rows and in UTF-8 bytes of text (raw bytes at ingest), for every source. ``replaced`` is
-what masking made shorter (negative where it made text longer).
+This holds in rows and in UTF-8 bytes of text (raw bytes at ingest), for every source. ``replaced``
+is the number of bytes by which redaction shortened the text (negative if the text became longer).
 
-Beside them stand checksums: for each term the sum of BLAKE2b(doc_id ‖ text) over its documents,
-modulo 2^128, from the texts as they were written. So what balances is the same documents with the
-same texts: two that swap their texts do not, nor one that is doubled where another is lost. A
-document whose text was changed, which a ledger row says, counts as it entered, in ``replaced`` or
-``removed_spans``, and not in ``kept``.
+Checksums must balance in the same way. For each term, they sum BLAKE2b(doc_id ‖ text) over its
+documents, modulo 2^128, from the texts as they were written. So they also detect two documents that
+swap their texts, or one document that is duplicated while another is lost. A document whose text
+changed has a ledger row; its original hash counts in ``replaced`` or ``removed_spans``, not in
+``kept``.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ ACCOUNT_TERMS = (
 )
 
 _TERM_MEANINGS = {
-    "input": "what entered the stage",
-    "added": "what the stage put in",
-    "kept": "what it passed on",
-    "removed_rows": "documents that left whole",
-    "removed_spans": "parts of documents that left",
-    "quarantined": "what could not be processed",
-    "replaced": "what masking made shorter; negative where it made text longer",
+    "input": "documents that entered the stage",
+    "added": "documents that the stage added",
+    "kept": "documents that the stage passed on",
+    "removed_rows": "documents that were removed completely",
+    "removed_spans": "spans that were removed from documents",
+    "quarantined": "documents that could not be processed",
+    "replaced": "bytes by which replacing text shortened documents; negative if it lengthened them",
 }
 
-_SOURCE_COLUMN = column("source", pa.string(), "label", "the source of the documents")
+_SOURCE_COLUMN = column("source", pa.string(), "label", "name of the documents' source")
 
 ACCOUNTS = table_schema(
-    "The stage's accounts: input + added = kept + removed + quarantined + replaced.",
+    "The stage's accounts per source: input + added = kept + removed + quarantined + replaced.",
     _SOURCE_COLUMN,
     column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
     *(
@@ -56,10 +56,10 @@ ACCOUNTS = table_schema(
 )
 
 CHECKSUMS = table_schema(
-    "The accounts by identity: sums of BLAKE2b(doc_id ‖ text) modulo 2^128, which balance too.",
+    "Sums of BLAKE2b(doc_id ‖ text) modulo 2^128 per source; they balance like the accounts.",
     _SOURCE_COLUMN,
     *(
-        column(term, pa.binary(16), "id", f"over {_TERM_MEANINGS[term].split(';')[0]}")
+        column(term, pa.binary(16), "id", f"sum for the term {term} of the accounts")
         for term in ACCOUNT_TERMS
     ),
 )
@@ -72,17 +72,17 @@ _TERM_BY_ACTION = {
     "replaced": "replaced",
 }
 
-#: Ledger actions that leave a document with another text.
+#: Ledger actions that change a document's text and keep the document.
 TEXT_CHANGING_ACTIONS = ("removed_span", "replaced")
 
-#: [source, action, rows, bytes before, bytes after, sum of identities in hexadecimal]
+#: Rows of [source, action, rows, bytes before, bytes after, sum of document hashes in hexadecimal].
 SourceCounts = list[list[Any]]
 
 CHECKSUM_MODULUS = 2**128
 
 
 def merge_counts(part_counts: Iterable[SourceCounts]) -> SourceCounts:
-    """The counts of several parts as those of one."""
+    """Sum the counts of several parts by source and action."""
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for counts in part_counts:
         for source, action, *amounts, hash_sum in counts:
@@ -95,11 +95,15 @@ def merge_counts(part_counts: Iterable[SourceCounts]) -> SourceCounts:
 def compute_accounts(
     input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
 ) -> list[dict[str, Any]]:
-    """Accounts of a stage that reads documents and writes documents and a ledger, whose rows of
-    further reasons (``additional_reason``) count nothing.
+    """Compute the rows of ACCOUNTS for a stage that reads documents and writes a ledger.
 
-    Every argument is measured by itself: the input when it was committed, the output and the
-    ledger while they were written. Nothing is derived as a remainder.
+    Each argument was counted independently; no term is derived as the remainder of the others.
+
+    Args:
+        input_counts: Counts of the input documents, taken when they were committed.
+        output_counts: Counts of the output documents, taken while they were written.
+        ledger_counts: Counts of the ledger, taken while it was written. Rows with the action
+            ``additional_reason`` are ignored.
     """
     accounts: dict[tuple[str, str], dict[str, int]] = defaultdict(
         lambda: dict.fromkeys(ACCOUNT_TERMS, 0)
@@ -116,7 +120,7 @@ def compute_accounts(
             accounts[(source, "bytes")]["replaced"] += bytes_before - bytes_after
             continue
         term = _TERM_BY_ACTION[action]
-        if action != "removed_span":  # a span leaves its row where it is
+        if action != "removed_span":  # the document keeps its row
             accounts[(source, "rows")][term] += rows
         accounts[(source, "bytes")][term] += bytes_after if action == "added" else bytes_before
     return [
@@ -128,14 +132,14 @@ def compute_accounts(
 def compute_checksums(
     input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
 ) -> list[dict[str, Any]]:
-    """Rows of CHECKSUMS from the same counts."""
+    """Compute the rows of CHECKSUMS from the arguments of ``compute_accounts``."""
     sums_by_source: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
     for term, counts in (("input", input_counts), ("kept", output_counts)):
         for source, action, *_, hash_sum in counts:
             if action == "document":
                 sums_by_source[source][term] += int(hash_sum, 16)
             elif term == "kept":
-                sums_by_source[source][term] -= int(hash_sum, 16)  # changed: not what entered
+                sums_by_source[source][term] -= int(hash_sum, 16)  # the text differs from the input
     for source, action, *_, hash_sum in ledger_counts:
         if action != "additional_reason":
             sums_by_source[source][_TERM_BY_ACTION[action]] += int(hash_sum, 16)
@@ -149,7 +153,7 @@ def compute_checksums(
 
 
 def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
-    """Raise HallmarkError where the books do not balance."""
+    """Raise HallmarkError if the accounts of any source do not balance."""
     for account in accounts:
         inflow = account["input"] + account["added"]
         outflow = sum(account[term] for term in ACCOUNT_TERMS[2:])
@@ -157,14 +161,14 @@ def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
                 f"stage {stage}: the accounts of source {account['source']!r} in "
-                f"{account['unit']} do "
-                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; "
-                f"nothing was committed"
+                f"{account['unit']} do not add up ({formatted_terms}): "
+                f"{inflow - outflow:+d} unaccounted for; nothing was committed; "
+                "report this defect of the stage"
             )
 
 
 def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None:
-    """Raise HallmarkError where what left is not what entered, document by document."""
+    """Raise HallmarkError if the checksums of any source do not balance."""
     for checksum_row in checksums:
         checksum_by_term = {
             term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS
@@ -172,8 +176,7 @@ def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None
         inflow = checksum_by_term["input"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not "
-                f"add up: its "
-                f"documents are as many as they must be, but not the same with the same texts, and "
-                f"no ledger row says why; this is a defect of the stage, nothing was committed"
+                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not add up: "
+                "the number of documents is right, but documents or texts differ and no ledger row "
+                "explains it; nothing was committed; report this defect of the stage"
             )

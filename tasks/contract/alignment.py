@@ -1,4 +1,8 @@
-"""Tables about the same documents, side by side."""
+"""Align tables that have rows about the same documents.
+
+Tables of one corpus are divided into the same partitions, so part k of each has rows about the same
+documents, and one part of each at a time is enough to join them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,11 @@ from hallmark.tasks.contract.errors import HallmarkError
 
 
 def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
-    """The parts of tables that are cut alike, side by side, piece by piece."""
+    """Return tuples of the corresponding parts of tables.
+
+    Raises:
+        HallmarkError: The tables have different partitions.
+    """
     layouts = [table.parts_per_segment for table in tables]
     if any(layout != layouts[0] for layout in layouts):
         descriptions = " and ".join(
@@ -19,9 +27,8 @@ def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
             for table, layout in zip(tables, layouts, strict=True)
         )
         raise HallmarkError(
-            f"{descriptions} are not cut alike, so they are not about one corpus; make both "
-            f"from the same "
-            f"ingest"
+            f"{descriptions} have different partitions, so they belong to different corpora; give "
+            "tables that were computed from the same ingest"
         )
     return list(zip(*(table.parts for table in tables), strict=True))
 
@@ -29,10 +36,18 @@ def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
 def lookup_column_by_doc_id(
     annotations: TablePart, column_name: str, documents: TablePart
 ) -> pa.ChunkedArray:
-    """A column of what was told of documents, for those of a part, in their order: some may have
-    left since, and of what was planted in the corpus since nothing is told, so that is null.
+    """Look up a column of annotations for the documents of a part, in the order of the documents.
 
-    Raises HallmarkError where it says nothing of another document: it is of another corpus.
+    Args:
+        annotations: Part with ``doc_id`` and the column; it may have rows about further documents.
+        column_name: Name of the column.
+        documents: Part with ``doc_id`` and ``source``.
+
+    Returns:
+        The column; null for canaries (planted documents) without an annotation.
+
+    Raises:
+        HallmarkError: Another document has no annotation, so the corpora differ.
     """
     annotation_rows, document_rows = (
         annotations.read(["doc_id", column_name]),
@@ -45,8 +60,7 @@ def lookup_column_by_doc_id(
     unmatched_count = pc.sum(pc.and_not(pc.is_null(row_indices), is_planted)).as_py() or 0
     if unmatched_count:
         raise HallmarkError(
-            f"{annotations} says nothing of {unmatched_count} of {documents}: it must have "
-            f"been made of the same "
-            f"corpus"
+            f"{annotations} has no rows about {unmatched_count} of the documents in {documents}; "
+            "give tables that were computed from the same corpus"
         )
     return annotation_rows[column_name].take(row_indices)

@@ -1,9 +1,9 @@
-"""The roots of a served deployment: the folders and URIs that a request may read and write.
+"""Restrict the paths that a served deployment may read and write to declared roots.
 
-``hallmark serve`` declares them in an environment variable, which the processes that it starts
-inherit. Settings that name a file are ``Path`` or ``ExternalPath``; ``external_paths`` finds them
-in any config by type, and ``Roots.check`` refuses those that lead elsewhere. Where no roots are
-declared, as on a person's command line, nothing is refused.
+``hallmark serve`` declares the roots (folders and URIs) in an environment variable that its child
+processes inherit. Settings that name a file have the type ``Path`` or ``ExternalPath``;
+``iter_config_paths`` finds them in any config by type, and ``AllowedRoots.check_path`` rejects
+those outside the roots. Without declared roots, as on the command line, nothing is rejected.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from pydantic import BaseModel
 
 from hallmark.tasks.contract.errors import UsageError
 
-#: The environment variable that holds the declared roots, as a JSON list.
+#: Environment variable with the declared roots as a JSON object of ``folders`` and ``uris``.
 ROOTS_ENVIRONMENT_VARIABLE = "HALLMARK_SERVE_ROOTS"
 
-#: What comes with Hallmark: stages read items, words and lexicons of its own.
+#: Folder with the data files of Hallmark itself: items, words and lexicons.
 PACKAGE_DATA = Path(__file__).resolve().parents[1]
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _HOST = re.compile(r"(\w[\w.-]*|\[[0-9a-f:.]+\])(:\d+)?", re.ASCII | re.IGNORECASE)
-#: Of Azure, where the container stands in the place of a user: container@account.
+#: Azure's URIs have the container in the position of a user: container@account.
 _CONTAINER = re.compile(r"[\w$][\w-]*@", re.ASCII)
 _AZURE = {"abfs", "abfss"}
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _WILDCARDS = set("*?[")
 
-#: How often the percent-escapes of a URI are decoded; one that has more of them is refused.
+#: Number of times that the percent-escapes of a URI are decoded; more nesting is rejected.
 MAX_DECODINGS = 5
 
 
 @dataclass(frozen=True)
 class ExternalMarker:
-    """Marks a setting that names something outside the config: a file, a folder or a URI."""
+    """Annotation of a setting that names a file, a folder or a URI."""
 
     built_in_names: tuple[str, ...] = ()
-    """Values that name a file of this package instead."""
+    """Values that name a file of this package instead of a path."""
 
     allows_hub_id: bool = False
-    """Whether a value that is no local path is the id of a data set on the Hugging Face hub."""
+    """Whether a value that is no local path may be the id of a data set on the Hugging Face Hub."""
 
     recursive: bool = True
-    """Whether everything below a folder is read, so that links in it count."""
+    """Whether everything below a folder is read, so that links in it are checked."""
 
     endings: tuple[str, ...] = ()
-    """Of a folder only files count that ``is_corpus_file`` takes by these endings, and no folder
-    that a link names is searched; without endings anything below it may be read."""
+    """Endings of the file names that are read from a folder, see ``is_corpus_file``; folders that
+    are links are not searched. Without endings, everything below the folder may be read."""
 
 
 #: A text setting that names a file, a folder, a pattern of files or an object-store URI.
@@ -65,7 +65,7 @@ ExternalPath = Annotated[str, ExternalMarker()]
 
 @dataclass(frozen=True)
 class ConfigPath:
-    """A path that a config names."""
+    """A path in a config."""
 
     setting: str
     """The key, such as ``ingest.sources.0.path``."""
@@ -79,48 +79,45 @@ class AllowedRoots:
     """The folders and URIs that a served deployment may read and write."""
 
     folders: tuple[str, ...]
-    """Real paths, without links."""
+    """Real paths, without symbolic links."""
 
     uris: tuple[str, ...] = ()
-    """Beginnings of object-store URIs, without a slash at the end."""
+    """Prefixes of object-store URIs, without a slash at the end."""
 
     @classmethod
     def from_names(
         cls, folders_and_uris: Iterable[str], named_by: str = "--allowed-root"
     ) -> AllowedRoots:
-        """Resolve folders and URIs as a person names them.
+        """Create the roots from folders and URIs that a user names.
 
-        URIs are compared as they are spelled, for readers differ: a store takes ``%20`` as a
-        space, a corpus as three characters of a key.
+        URIs are compared literally, since readers differ: a store decodes ``%20`` as a space, a
+        corpus reader takes it as three characters of a key.
 
         Args:
-            names: Folders and URIs.
-            named_by: What the person names them with, for the error.
+            folders_and_uris: Folders and URIs.
+            named_by: Option or setting that names them, for the error.
 
         Raises:
-            UsageError: If a URI is not of the form ``scheme://name``, or a reader may take it for
-                another one.
+            UsageError: A URI is invalid, or readers may interpret it differently.
         """
         folders: dict[str, None] = {}
         uris: dict[str, None] = {}
         for folder_or_uri in folders_and_uris:
             scheme = _SCHEME.match(folder_or_uri)
             if scheme is None or scheme[1] == "file":
-                folders[
-                    os.path.realpath(os.path.expanduser(folder_or_uri.removeprefix("file://")))
-                ] = None
+                local_path = os.path.expanduser(folder_or_uri.removeprefix("file://"))
+                folders[os.path.realpath(local_path)] = None
             elif fault := _find_uri_fault(folder_or_uri, is_pattern=False):
                 raise UsageError(
                     f"{named_by} {folder_or_uri!r} is not a URI such as s3://bucket/folder: "
-                    f"it {fault}; "
-                    f"correct it"
+                    f"it {fault}; correct it"
                 )
             else:
                 uris[folder_or_uri.rstrip("/")] = None
         return cls(tuple(folders), tuple(uris))
 
     def __or__(self, other: AllowedRoots) -> AllowedRoots:
-        """The roots of both, each once."""
+        """Return the union of both roots, without duplicates."""
         folders = dict.fromkeys(self.folders + other.folders)
         return AllowedRoots(tuple(folders), tuple(dict.fromkeys(self.uris + other.uris)))
 
@@ -128,7 +125,7 @@ class AllowedRoots:
         return ", ".join((*self.folders, *self.uris)) or "none"
 
     def export_to_environment(self) -> None:
-        """Bound this process and those that it starts to these roots."""
+        """Restrict this process and its child processes to these roots."""
         os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps(
             {"folders": self.folders, "uris": self.uris}
         )
@@ -136,15 +133,15 @@ class AllowedRoots:
     def check_path(
         self, path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()
     ) -> None:
-        """Refuse a path that leads outside the roots, links and ``..`` resolved.
+        """Raise UsageError if a path leads outside the roots after resolving links and ``..``.
 
         Args:
             path: A path, a pattern of files or a URI, as a request names it.
             setting: The setting or parameter that names it, for the error.
-            marker: How the setting reads it.
+            marker: How the setting is read.
 
         Raises:
-            UsageError: If the path, or a link below it, leads outside.
+            UsageError: The path, or a link below it, leads outside the roots.
         """
         path_text = os.fspath(path)
         if path_text in marker.built_in_names:
@@ -165,24 +162,26 @@ class AllowedRoots:
             local_paths = list(_iter_possible_local_paths(path_text, scheme is not None, marker))
             for local_path in local_paths:
                 self._check_local_path(local_path, path_text, setting, marker)
-        except (ValueError, OSError) as error:  # a null byte, or a folder that may not be listed
-            raise UsageError(f"{setting}: {path_text!r} cannot be checked ({error})") from error
+        except (ValueError, OSError) as error:  # a null byte, or a folder that cannot be listed
+            raise UsageError(
+                f"{setting}: {path_text!r} cannot be checked ({error}); correct the path, or make "
+                "its folder readable"
+            ) from error
 
     def check_open_file(self, descriptor: int, path: str | Path, setting: str) -> None:
-        """Refuse an open file that is not the one at ``path`` inside the roots.
+        """Raise UsageError if an open file is not the one at ``path`` inside the roots.
 
-        A link that was exchanged after ``check`` is found here, for the file is compared itself.
+        This detects a link that was replaced after ``check_path``, since it compares the open file.
         """
         real_path = os.path.realpath(path)
         try:
-            path_stat, descriptor_stat = (
-                os.stat(real_path, follow_symlinks=False),
-                os.fstat(descriptor),
-            )
+            path_stat = os.stat(real_path, follow_symlinks=False)
+            descriptor_stat = os.fstat(descriptor)
         except OSError as error:
-            raise UsageError(f"{setting}: {os.fspath(path)!r} changed while it was opened") from (
-                error
-            )
+            raise UsageError(
+                f"{setting}: {os.fspath(path)!r} changed while it was opened; run again when "
+                "nothing changes it"
+            ) from error
         is_same_file = (path_stat.st_dev, path_stat.st_ino) == (
             descriptor_stat.st_dev,
             descriptor_stat.st_ino,
@@ -195,9 +194,8 @@ class AllowedRoots:
     ) -> None:
         has_wildcards = _WILDCARDS & set(local_path) and not os.path.lexists(local_path)
         base_folder = Path(local_path)
-        while has_wildcards and _WILDCARDS & set(
-            str(base_folder)
-        ):  # up to the folder before the pattern
+        # Find the folder above the first wildcard.
+        while has_wildcards and _WILDCARDS & set(str(base_folder)):
             base_folder = base_folder.parent
         if not self._is_path_allowed(os.path.realpath(base_folder)):
             raise self._make_forbidden_path_error(config_value, setting)
@@ -219,43 +217,54 @@ class AllowedRoots:
         )
 
     def _check_uri(self, uri: str, setting: str, is_pattern: bool) -> None:
-        """``is_pattern``: whether the reader takes wildcards of the path as such."""
+        """Raise UsageError unless a URI is below a root.
+
+        Args:
+            uri: The URI.
+            setting: The setting that names it, for the error.
+            is_pattern: Whether the reader expands wildcards in the path.
+        """
         if fault := _find_uri_fault(uri, is_pattern):
             raise self._make_forbidden_path_error(
                 uri, setting, f"cannot be compared with the roots of this deployment: it {fault}"
             )
-        bound = uri.rstrip("/")
+        prefix = uri.rstrip("/")
         path = uri.partition("://")[2].partition("/")[2]
-        wild = next((place for place, c in enumerate(path) if c in _WILDCARDS), None)
-        if is_pattern and wild is not None:  # up to the folder before the pattern
-            bound = uri[: len(uri) - len(path) + wild].rpartition("/")[0]
-        if not any(bound == root or bound.startswith(f"{root}/") for root in self.uris):
+        wildcard_index = next(
+            (i for i, character in enumerate(path) if character in _WILDCARDS), None
+        )
+        if is_pattern and wildcard_index is not None:  # use the folder above the first wildcard
+            prefix = uri[: len(uri) - len(path) + wildcard_index].rpartition("/")[0]
+        if not any(prefix == root or prefix.startswith(f"{root}/") for root in self.uris):
             raise self._make_forbidden_path_error(uri, setting)
 
     def _make_forbidden_path_error(
-        self, path: str, setting: str, why: str = "leads outside the roots of this deployment"
+        self, path: str, setting: str, problem: str = "leads outside the roots of this deployment"
     ) -> UsageError:
         return UsageError(
-            f"{setting}: {path!r} {why} ({self}); name something inside them, or declare another "
+            f"{setting}: {path!r} {problem} ({self}); give a path inside them, or declare another "
             "root with: hallmark serve --allowed-root PATH"
         )
 
 
 def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
-    """Why a reader may take a URI for another one than its beginning says; None where none may.
+    """Describe why a reader may resolve a URI to a place that its prefix does not show.
 
     Args:
-        uri: What stands there, with or without percent-escapes. Readers decode them once or not
-            at all; the path must be plain however often they are decoded.
-        is_pattern: Whether a ``?`` is a wildcard of a pattern and no query.
+        uri: The URI, with or without percent-escapes. Readers decode them once or not at all, so
+            the path must be unambiguous after any number of decodings.
+        is_pattern: Whether a ``?`` is a wildcard and not the start of a query.
+
+    Returns:
+        Predicate of a sentence about the URI; None if it is unambiguous.
     """
     scheme, _, rest = uri.partition("://")
     authority, _, path = rest.partition("/")
     host = _CONTAINER.sub("", authority, count=1) if scheme in _AZURE else authority
     if uri != uri.strip():
-        return "begins or ends with white space"
+        return "begins or ends with whitespace"
     if "@" in host:
-        return "names a user or a password"
+        return "contains a user name or a password"
     if not _HOST.fullmatch(host):
         return "names no bucket or host"
     if "#" in path:
@@ -264,10 +273,10 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
         return "has a query (?)"
     for _ in range(MAX_DECODINGS):
         if "\\" in path or not path.isprintable():
-            return "has a backslash or a character that is not printed"
+            return "has a backslash or a non-printable character"
         parts = path.removesuffix("/").split("/") if path else []
         if any(part.strip() in ("", ".", "..") for part in parts):
-            return "has an empty part, or one that is . or .."
+            return "has an empty path segment, or the segment . or .."
         try:
             decoded = unquote(path, errors="strict")
         except UnicodeDecodeError:
@@ -275,38 +284,37 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
         if decoded == path:
             return None
         path = decoded
-    return "has percent-escapes of percent-escapes"
+    return "has deeply nested percent-escapes"
 
 
 def _iter_possible_local_paths(
     path_text: str, is_uri: bool, marker: ExternalMarker
 ) -> Iterator[str]:
-    """The local paths that readers may take a text for."""
+    """Yield the local paths that a reader may open for a path or file URI."""
     if is_uri:
         uri_path = path_text.removeprefix("file://")
         for local_path in {uri_path, unquote(uri_path)}:
             yield local_path
-            if not local_path.startswith("/"):  # a host, as in file://localhost/path
+            if not local_path.startswith("/"):  # it begins with a host: file://localhost/path
                 yield f"/{local_path.partition('/')[2]}"
         return
     expanded_path = os.path.expanduser(path_text)
     yield expanded_path
-    # A folder whose name is ~: one that is there is read, one that is not may be made.
+    # The path may also literally begin with a folder named ~, which exists or may be created.
     if expanded_path != path_text and (os.path.lexists(path_text) or not marker.recursive):
         yield path_text
 
 
 def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
-    """Whether a source reads a file that it finds in its folder, or in one below, by its name.
+    """Whether a source reads a file with this name that is in or below its folder.
 
-    Hidden folders are searched as any other; folders that links name are not.
+    Hidden folders are searched too; folders that are symbolic links are not.
     """
     return name.endswith(endings) and not name.startswith(".")
 
 
 def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
-    """The symbolic links below a path, if it is a folder; with ``endings`` those that a source
-    reads."""
+    """Yield the symbolic links below a folder; with ``endings``, only those that a source reads."""
     if not os.path.isdir(path):
         return
 
@@ -314,10 +322,10 @@ def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
         raise error
 
     for folder, folder_names, file_names in os.walk(path, onerror=raise_error):
-        listed = [*folder_names, *file_names]
+        names = [*folder_names, *file_names]
         if endings:
-            listed = [name for name in file_names if is_corpus_file(name, endings)]
-        for name in listed:
+            names = [name for name in file_names if is_corpus_file(name, endings)]
+        for name in names:
             if os.path.islink(entry_path := os.path.join(folder, name)):
                 yield entry_path
 
@@ -326,7 +334,7 @@ def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def read_declared_roots() -> AllowedRoots | None:
-    """The roots that ``hallmark serve`` declared for this process; None on the command line."""
+    """Return the roots that ``hallmark serve`` declared; None if there are none."""
     roots_json = os.environ.get(ROOTS_ENVIRONMENT_VARIABLE)
     return None if roots_json is None else _parse_roots(roots_json)
 
@@ -340,35 +348,35 @@ def _parse_roots(roots_json: str) -> AllowedRoots:
 def check_external_path(
     path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()
 ) -> None:
-    """Refuse a path outside the declared roots, if roots are declared."""
+    """Raise UsageError if roots are declared and a path leads outside them."""
     if (roots := read_declared_roots()) is not None:
         roots.check_path(path, setting, marker)
 
 
 def check_config_paths(config: Any, section: str) -> None:
-    """Refuse a config of a stage that names a path outside the declared roots."""
+    """Raise UsageError if roots are declared and a path in a config leads outside them."""
     if (roots := read_declared_roots()) is not None:
         for config_path in iter_config_paths(config, section):
             roots.check_path(config_path.path, config_path.setting, config_path.marker)
 
 
 def open_external_file(path: Path, setting: str, buffering: int = -1) -> BinaryIO:
-    """Open a file that a config names, to read its bytes; inside the declared roots, if any.
+    """Open a file that a config names for reading bytes, inside the declared roots if any.
 
     Args:
         path: The file.
-        setting: The setting that names it, or what the file holds, for the error.
-        buffering: As of ``open``.
+        setting: The setting that names it, or a word for its content, for the error.
+        buffering: See ``open``.
 
     Raises:
-        UsageError: If the file is outside the roots, also where a link was exchanged meanwhile.
-        OSError: If it cannot be opened.
+        UsageError: The file is outside the roots, possibly because a link was replaced meanwhile.
+        OSError: The file cannot be opened.
     """
     roots = read_declared_roots()
     if roots is None or Path(os.path.realpath(path)).is_relative_to(PACKAGE_DATA):
         return open(path, "rb", buffering=buffering)
     roots.check_path(path, setting, ExternalMarker(recursive=False))
-    # Without O_NONBLOCK a named pipe that took the file's place would be waited for.
+    # O_NONBLOCK, since opening a named pipe that replaced the file would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         roots.check_open_file(descriptor, path, setting)
@@ -383,10 +391,14 @@ def open_external_file(path: Path, setting: str, buffering: int = -1) -> BinaryI
 
 
 def iter_config_paths(config: Any, setting: str = "") -> Iterator[ConfigPath]:
-    """The paths that a config, or a part of one, names.
+    """Yield the paths in a config or in a part of one.
 
-    A ``Path`` is one whatever its field is called; a text is one if its type is ``ExternalPath``
-    or it is annotated with ``External``.
+    These are all values of type ``Path``, and strings whose type is ``ExternalPath`` or has an
+    ``ExternalMarker`` annotation.
+
+    Args:
+        config: The config, or a part.
+        setting: Key of the part, the prefix of the yielded keys.
     """
     yield from _iter_typed_paths(config, type(config), setting, None)
 
@@ -394,7 +406,14 @@ def iter_config_paths(config: Any, setting: str = "") -> Iterator[ConfigPath]:
 def _iter_typed_paths(
     value: Any, type_hint: Any, setting: str, marker: ExternalMarker | None
 ) -> Iterator[ConfigPath]:
-    """``marker``: that of the type around ``kind``, if it has one."""
+    """Yield the paths in a value of a config.
+
+    Args:
+        value: The value.
+        type_hint: Its declared type.
+        setting: Its key.
+        marker: Marker of the enclosing type, if any.
+    """
     origin, arguments = get_origin(type_hint), get_args(type_hint)
     if origin is Annotated:
         inner, *metadata = arguments
@@ -422,7 +441,7 @@ def _iter_typed_paths(
 
 
 def _matches_type(value: Any, type_hint: Any) -> bool:
-    """Whether a value is of a member of a union, as far as paths depend on it."""
+    """Whether a value matches a member of a union, ignoring the types of elements."""
     while get_origin(type_hint) is Annotated:
         type_hint = get_args(type_hint)[0]
     if get_origin(type_hint) in (Union, UnionType):
@@ -434,7 +453,7 @@ def _matches_type(value: Any, type_hint: Any) -> bool:
 def _iter_members(
     value: Any, type_arguments: Any
 ) -> Iterator[tuple[str, Any, Any, ExternalMarker | None]]:
-    """Name, value, type and marker of each member of a config, a table or a dataclass."""
+    """Yield name, value, type and marker of each field of a config, mapping or dataclass."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             own_marker = next(

@@ -1,4 +1,8 @@
-"""Artifacts: what a stage left, its tables in parts and its files, as its manifest names them."""
+"""Read artifacts, the outputs of stages: tables, divided into parquet parts, and files.
+
+An artifact is described by its manifest. ``store.py`` finds and commits artifacts; this module
+reads their tables and files, and detects missing or damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +46,18 @@ ManifestEntry = dict[str, Any]
 
 @dataclass(frozen=True)
 class ArtifactLocation:
-    """Where the files of an artifact lie; it can be sent to another process."""
+    """The location of an artifact's files; it can be sent to another process."""
 
-    artifact_name: str  # of the artifact, for messages
-    store: ObjectStore | None  # None: the folder of somebody else, see ``external``
+    artifact_name: str  # for messages
+    store: ObjectStore | None  # None: a folder outside the store, see ``folder_to_artifact``
     folder: str  # key of the artifact in the store, or a local folder
 
     def fetch_file(self, entry: ManifestEntry) -> Path:
-        """A local path of a file of the manifest, of the size that the manifest says."""
+        """Return a local path of a file, which is copied first if the store is remote.
+
+        Raises:
+            HallmarkError: The file is missing or does not have the size of its manifest entry.
+        """
         if self.store is None:
             path = Path(self.folder) / entry["name"]
         else:
@@ -58,10 +66,9 @@ class ArtifactLocation:
         return path
 
     def check_file_sizes(self, entries: Sequence[ManifestEntry]) -> None:
-        """Raise HallmarkError unless each of these files is in the store with its recorded size.
+        """Raise HallmarkError unless all these files are in the store with their recorded sizes.
 
-        Reads no content. Of a remote store one listing is asked for, and copies that were fetched
-        do not count.
+        This reads no content. A remote store is listed once; local copies do not count.
         """
         if self.store is None or self.store.root_folder is not None:
             for entry in entries:
@@ -73,8 +80,10 @@ class ArtifactLocation:
                 self._check_file_size(f"{self.store.uri}/{key}", sizes.get(key), entry)
 
     def verify_file_digest(self, entry: ManifestEntry) -> None:
-        """Read a file where it is stored; raise HallmarkError unless it has size and SHA-256 of the
-        manifest. Of a remote store the object is read, not a copy that was fetched."""
+        """Raise HallmarkError unless a stored file has the size and SHA-256 of its manifest entry.
+
+        From a remote store, the object itself is read, not a local copy.
+        """
         if self.store is None or self.store.root_folder is not None:
             path: Path | str = self.fetch_file(entry)
             digest: str | None = hash_file(Path(path))
@@ -94,23 +103,36 @@ class ArtifactLocation:
             raise self.make_damage_error(path, problem)
 
     def make_damage_error(self, path: Path | str, problem: str) -> HallmarkError:
-        if self.store is None:  # a folder of the user's, which nobody should remove
+        """Create the error about a missing, changed or damaged file.
+
+        Args:
+            path: The file.
+            problem: Predicate of a sentence about the file, such as "is missing".
+        """
+        if self.store is None:  # a folder of the user, which the message must not tell to remove
             return FileChangedError(
                 f"{path} {problem}: it changed after its digest was taken; nothing was stored; run "
                 f"again when nothing writes to {self.folder}"
             )
         return HallmarkError(
-            f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the "
-            f"artifact's folder "
-            f"and run again to rebuild it"
+            f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the artifact's "
+            "folder and run again to rebuild it"
         )
 
 
 @dataclass(frozen=True)
 class TablePart:
-    """One part of a table: a parquet file, the unit of work. Small enough to send anywhere.
+    """One part of a table: a parquet file, and the unit of work.
 
-    ``number`` and ``of`` count the parts of its piece of the table, see ``Table``."""
+    It is small enough to be sent to other processes.
+
+    Attributes:
+        location: Location of the artifact.
+        table: Name of the table.
+        index: Number of the part in its segment of the table, from 0; see ``Table``.
+        part_count: Number of parts of the segment.
+        entry: Manifest entry of the file.
+    """
 
     location: ArtifactLocation
     table: str
@@ -136,7 +158,7 @@ class TablePart:
         return self.location.fetch_file(self.entry)
 
     def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """One record batch a row group, which bounds the memory."""
+        """Yield one record batch per row group, to limit memory."""
         path = self.path
         with (
             self._translate_read_errors(path),
@@ -151,13 +173,18 @@ class TablePart:
                 yield from row_group.combine_chunks().to_batches()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the whole part, or some columns of it in the given order.
+
+        Raises:
+            HallmarkError: The file is damaged or has no such column.
+        """
         path = self.path
         with (
             self._translate_read_errors(path),
             pq.ParquetFile(path, page_checksum_verification=True) as file,
         ):
             self._check_columns_exist(columns, file.schema_arrow.names)
-            # Group by group: nested columns of over 2 GiB can be held in no other way.
+            # In row groups, since a nested column of more than 2 GiB needs several chunks.
             read_row_groups = partial(
                 file.read_row_groups, columns=_to_optional_list(columns), use_threads=False
             )
@@ -170,7 +197,7 @@ class TablePart:
         return table if columns is None else table.select(list(columns))
 
     def read_empty_table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Its columns without a row: of the file only the footer is read."""
+        """Return the columns without rows; this reads only the footer of the file."""
         path = self.path
         with self._translate_read_errors(path):
             empty_table = pq.read_schema(path).empty_table()
@@ -180,12 +207,12 @@ class TablePart:
     def _check_columns_exist(
         self, columns: Sequence[str] | None, available_columns: Sequence[str]
     ) -> None:
-        """HallmarkError where it is of a stage whose table has not what is to be read."""
+
         missing_columns = [name for name in columns or () if name not in available_columns]
         if missing_columns:
             raise HallmarkError(
-                f"{self} has no column {missing_columns[0]!r}, for which it is read; its columns: "
-                f"{', '.join(available_columns)}; give the artifact of the stage that is asked for"
+                f"{self} has no column {missing_columns[0]!r}, which must be read; its columns: "
+                f"{', '.join(available_columns)}; give an artifact of the expected stage"
             )
 
     @contextmanager
@@ -208,20 +235,20 @@ def _summarize_error(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of an artifact, or of each of several, one behind the other (a grown corpus is a
-    list of artifacts): an ordered list of parts.
+    """A table of one artifact, or the concatenation of a table of several (a grown corpus).
 
-    A table about documents is sorted by ``doc_id`` and cut by its leading bits into 2^n ranges, as
-    all others behind the same ingest are: part k of each is about the same documents. Of several
-    artifacts, and of what was made of several, each piece is sorted and cut by itself.
+    A table is an ordered list of parts. A table about documents is sorted by ``doc_id`` and
+    partitioned by its leading bits into 2^n ranges, like all others that derive from the same
+    ingest: part k of each is about the same documents. A table of several artifacts, or derived
+    from several, has several segments, each sorted and partitioned separately.
     """
 
-    artifacts: tuple[Artifact, ...]  # one at least
+    artifacts: tuple[Artifact, ...]  # at least one
     name: str
 
     @property
     def parts_per_segment(self) -> list[int]:
-        """How many parts each piece has."""
+        """Number of parts of each segment."""
         return [
             part_count
             for entry in self.manifest_entries
@@ -230,12 +257,12 @@ class Table:
 
     @property
     def manifest_entries(self) -> list[ManifestEntry]:
-        """Of the manifests: one for each artifact."""
+        """The table's manifest entries, one per artifact."""
         return [artifact.manifest["tables"][self.name] for artifact in self.artifacts]
 
     @property
     def digest(self) -> str:
-        """Of its parts' digests and its columns' kinds; of several artifacts, of theirs."""
+        """Digest of the parts' digests and the columns' kinds, or of all artifacts' digests."""
         digests = [entry["sha256"] for entry in self.manifest_entries]
         return digests[0] if len(digests) == 1 else sha256_hex(to_canonical_json(digests))
 
@@ -259,19 +286,19 @@ class Table:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """What each column is, as the stage that wrote it last says."""
+        """Descriptions of the columns by name, according to the last artifact."""
         return columns_from_json(self.manifest_entries[-1].get("columns", []))
 
     @property
     def source_counts(self) -> SourceCounts:
-        """Rows, bytes and checksums by source (and action), counted as the table was written."""
+        """Rows, bytes and checksums by source and action, counted when the table was written."""
         return merge_counts(
             part["counts"] for entry in self.manifest_entries for part in entry["parts"]
         )
 
     @property
     def byte_size(self) -> int:
-        """Bytes of its files."""
+        """Size of the files in bytes."""
         return sum(part["size"] for entry in self.manifest_entries for part in entry["parts"])
 
     def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -279,14 +306,16 @@ class Table:
             yield from part.iter_batches(columns)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The whole table in memory; for small tables and for analysis."""
+        """Read the whole table into memory; for small tables and for analysis."""
         return pa.concat_tables(part.read(columns) for part in self.parts)
 
     def find_document_rows(
         self, doc_ids: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows about these documents: each is looked for in the one part of a piece that it can
-        be in."""
+        """Return the rows about these documents.
+
+        In each segment, this reads only the parts that can contain the documents.
+        """
         column_names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
         parts = iter(self.parts)
         segments = [[*islice(parts, part_count)] for part_count in self.parts_per_segment]
@@ -298,7 +327,7 @@ class Table:
         return rows if columns is None else rows.select(list(columns))
 
     def to_dataset(self) -> ds.Dataset:
-        """For scans with conditions; reads no more columns and rows than they need."""
+        """Return a dataset for scans that read only the columns and rows they need."""
         scan_options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         paths = [str(part.path) for part in self.parts]
         file_format = ds.ParquetFileFormat(default_fragment_scan_options=scan_options)
@@ -307,16 +336,20 @@ class Table:
     def filter_rows(
         self, condition: ds.Expression, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows for which a condition holds; no more is read than it takes to find them."""
+        """Return the rows that fulfil a condition; this reads only the necessary row groups.
+
+        Raises:
+            HallmarkError: A file is damaged.
+        """
         try:
             return self.to_dataset().to_table(_to_optional_list(columns), filter=condition)
         except (pa.ArrowException, OSError):
-            for artifact in self.artifacts:  # a scan does not say which file it is in
+            for artifact in self.artifacts:  # the scan's error does not name the file
                 artifact.verify_files()
             raise
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table as a data frame, strings and numbers still held by Arrow."""
+        """Convert the table to a data frame with Arrow types."""
         import pandas as pd
 
         return self.read().to_pandas(types_mapper=pd.ArrowDtype)
@@ -325,7 +358,7 @@ class Table:
 def _read_document_rows(
     parts: Sequence[TablePart], doc_ids: Sequence[bytes], columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
-    """The rows of one piece about these documents."""
+    """Yield tables with the rows of one segment about these documents, at least an empty one."""
     ids_by_part: dict[int, list[bytes]] = {}
     for doc_id in doc_ids:
         ids_by_part.setdefault(doc_id_to_part_index(doc_id, len(parts)), []).append(doc_id)
@@ -338,16 +371,16 @@ def _read_document_rows(
 
 
 def doc_id_to_part_index(doc_id: bytes, part_count: int) -> int:
-    """The number of the part that a document is in, of a table cut into 2^n parts."""
+    """Return the index of the part that contains a document, in a segment of 2^n parts."""
     return int.from_bytes(doc_id[:8], "big") * part_count >> 64
 
 
 @dataclass(frozen=True, repr=False)
 class Artifact:
-    """What a stage left: tables and files, named by a manifest, never changed."""
+    """The output of a stage: tables and files, listed in a manifest and never changed."""
 
     manifest: Manifest
-    store: ObjectStore | None  # None: the folder of somebody else, see ``external``
+    store: ObjectStore | None  # None: a folder outside the store, see ``folder_to_artifact``
     folder: str  # key of the artifact in the store, or a local folder
 
     @property
@@ -360,7 +393,7 @@ class Artifact:
 
     @property
     def content_digest(self) -> str:
-        """Digest of what the artifact holds: tables and files, telemetry left out."""
+        """Digest of the tables and files, without telemetry."""
         return self.manifest["content"]
 
     @property
@@ -387,8 +420,12 @@ class Artifact:
         return {name: Table((self,), name) for name in self.manifest["tables"]}
 
     def select_contents(self, names: Sequence[str]) -> Artifact:
-        """The artifact with these tables and files alone ("documents", "*.json"), as far as it has
-        them: what a stage declares that it reads. Its content digest is theirs."""
+        """Return the artifact reduced to some tables and files, with their content digest.
+
+        Args:
+            names: Names of tables and patterns of files ("documents", "*.json"); those that the
+                artifact lacks are ignored.
+        """
         tables = {name: entry for name, entry in self.manifest["tables"].items() if name in names}
         files = {
             name: entry
@@ -403,7 +440,7 @@ class Artifact:
         return replace(self, manifest={**self.manifest, **selected})
 
     def read_telemetry(self, table_name: str = "telemetry") -> pa.Table:
-        """A table of measurements of this machine: seconds, memory, throughput."""
+        """Read a table of measurements of the machine: seconds, memory, throughput."""
         entries = self.manifest["telemetry"][table_name]["parts"]
         parts = [
             TablePart(self.location, table_name, index, len(entries), entry)
@@ -412,11 +449,15 @@ class Artifact:
         return pa.concat_tables(part.read() for part in parts)
 
     def fetch_file(self, name: str) -> Path:
-        """A local path of one of the files ("tokenizer.json")."""
+        """Return a local path of one of the files ("tokenizer.json").
+
+        Raises:
+            HallmarkError: There is no such file, or it is missing or damaged.
+        """
         entry = self.manifest["files"].get(name)
         if entry is not None:
             path = self.location.fetch_file(entry)
-            # A part of a table has its own checksums, which its reader checks; a file has none.
+            # Readers of table parts verify parquet's checksums; other files need this check.
             if hash_file_cached(path) != entry["sha256"]:
                 raise self.location.make_damage_error(path, DIGEST_MISMATCH)
             return path
@@ -426,24 +467,28 @@ class Artifact:
         )
 
     def fetch_directory(self) -> Path:
-        """A local folder with all the artifact's files in it (a checkpoint, say)."""
+        """Return a local folder with all files of the artifact, such as a checkpoint.
+
+        Raises:
+            HallmarkError: The artifact has no files, or one is missing or damaged.
+        """
         paths = {name: self.fetch_file(name) for name in self.manifest["files"]}
         if not paths:
-            raise HallmarkError(f"artifact {self.name} holds no files")
+            raise HallmarkError(f"artifact {self.name} has no files")
         name, first_path = next(iter(paths.items()))
         return first_path.parents[name.count("/")]
 
     @property
     def purged_documents(self) -> dict[str, str]:
-        """Ids of the documents whose text was taken out of it, in hexadecimal, and when."""
+        """Time of the purge by document id (hexadecimal), for documents that it lost."""
         return self.manifest.get("purged", {})
 
     def iter_file_entries(self) -> Iterator[ManifestEntry]:
-        """Every file of the artifact, parts of tables among them."""
+        """Yield the manifest entries of all files, including the parts of tables."""
         yield from iter_file_entries(self.manifest)
 
     def verify_files(self) -> None:
-        """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
+        """Read all files; raise HallmarkError if one differs from the manifest."""
         for entry in self.iter_file_entries():
             self.location.verify_file_digest(entry)
 
@@ -451,14 +496,17 @@ class Artifact:
 DIGEST_MISMATCH = "does not have the SHA-256 of its manifest"
 
 
-#: The stamp and SHA-256 of each file that ``known_digest`` read, by path. It has no limit: whoever
-#: lists a folder again would find that a limited memory dropped each file before it is asked for.
+#: Stamp and SHA-256 of each file that ``hash_file_cached`` read, by path. It is unlimited, since a
+#: limited cache would drop every file of a large folder before the folder is read again.
 _KNOWN_DIGESTS: dict[str, tuple[FileStamp, str]] = {}
 
 
 def hash_file_cached(path: Path) -> str:
-    """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
-    just now is read: it may change again within one tick of the clock that stamps it."""
+    """Compute the SHA-256 of a file, and reuse it in this process until the file changes.
+
+    A recently changed file is read each time: its timestamps would not show another change within
+    the same clock tick.
+    """
     name = os.fspath(path)
     stamp = stat_to_file_stamp(path.stat())
     is_recently_changed = time.time_ns() - max(stamp[:2]) < TIMESTAMP_TICK_NS
@@ -472,13 +520,13 @@ def hash_file_cached(path: Path) -> str:
 
 
 def build_file_entry(folder: Path, name: str) -> ManifestEntry:
-    """Manifest entry of a file below ``folder``."""
+    """Build the manifest entry of a file below ``folder``."""
     path = folder / name
     return {"name": name, "size": path.stat().st_size, "sha256": hash_file_cached(path)}
 
 
 def compute_table_digest(table_entry: ManifestEntry) -> str:
-    """Of the parts' digests, in their order, and of what decides how a column may be shown."""
+    """Compute a table's digest from its parts' digests and its columns' names and kinds."""
     column_kinds = [
         [column["name"], column["kind"], column.get("judged_by", "")]
         for column in table_entry["columns"]
@@ -491,7 +539,7 @@ def compute_table_digest(table_entry: ManifestEntry) -> str:
 
 
 def compute_content_digest(table_entries: dict[str, Any], file_entries: dict[str, Any]) -> str:
-    """Digest of an artifact's content: names and SHA-256 of its tables and files."""
+    """Compute an artifact's digest from the names and digests of its tables and files."""
     content = {
         kind: {name: entry["sha256"] for name, entry in group.items()}
         for kind, group in (("tables", table_entries), ("files", file_entries))

@@ -1,14 +1,14 @@
-"""What columns are: a schema carries for each its kind, its meaning and its unit.
+"""Describe the columns of tables: each has a kind, a meaning and a unit.
 
-    PAIRS = table(
-        "Verified pairs of near copies.",
-        column("left", ID, "id", "the document that was kept"),
+    PAIRS = table_schema(
+        "Verified pairs of near-duplicates.",
+        column("kept_id", ID_TYPE, "id", "the document that was kept"),
         column("similarity", pa.float64(), "figure", "Jaccard similarity", unit="share"),
     )
 
-Documentation, masking and machine-readable cards come from that, nowhere from lists of names. It
-stands in the field metadata of the schema and in the manifest of every artifact; the parquet files
-hold none of it, so that a better word changes no bytes.
+Documentation, redaction and machine-readable cards are derived from these descriptions. They are
+stored in the field metadata of the schema and in the manifest of every artifact, not in the parquet
+files, so that rewording one changes no bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-#: Texts are told apart by whose they are, for what they may hold. ``personal`` may hold personal
-#: data in clear, and is shown by no page. A figure is a measured number or count, a label a name
-#: given by the project or the config, an id a key of rows or a digest.
+#: Kind of a column. Texts are distinguished by origin, since it decides what they may contain.
+#: ``personal``: may contain personal data in clear; no page shows it. ``figure``: a measured number
+#: or count. ``label``: a name given by the project or the config. ``id``: a row key or a digest.
 ColumnKind = Literal[
     "corpus text", "model text", "audit text", "project text", "id", "label", "figure", "personal"
 ]
@@ -29,8 +29,17 @@ COLUMN_KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 
 @dataclass(frozen=True)
 class Column:
-    """``judged_by`` names the column of the same table whose score says whether a text may be
-    shown; a text of the corpus or of a model without one is not shown."""
+    """The description of a column.
+
+    Attributes:
+        name: Name in the table.
+        type: Name of the Arrow type.
+        kind: See ``ColumnKind``.
+        meaning: The column's meaning, in words.
+        unit: Unit of a figure.
+        judged_by: Column of the same table whose score decides whether pages show the text. Texts
+            of the corpus or of a model without such a column are not shown.
+    """
 
     name: str
     type: str
@@ -49,17 +58,28 @@ def column(
     unit: str = "",
     judged_by: str = "",
 ) -> pa.Field:
-    """A field of a schema that says what it is."""
+    """Create a field of a schema with the metadata of a ``Column``.
+
+    Raises:
+        ValueError: The kind is unknown.
+    """
     if kind not in COLUMN_KINDS:
         raise ValueError(
-            f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(COLUMN_KINDS)}"
+            f"column {name!r}: unknown kind {kind!r}; the kinds are {', '.join(COLUMN_KINDS)}"
         )
     metadata = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
     return pa.field(name, data_type, metadata={k: v for k, v in metadata.items() if v})
 
 
 def table_schema(meaning: str, *fields: pa.Field, partition_by: bool = False) -> pa.Schema:
-    """A table's schema. ``cut``: it is about documents, sorted by ``doc_id`` and cut like them."""
+    """Create a table's schema.
+
+    Args:
+        meaning: Description of the table.
+        fields: Results of ``column``.
+        partition_by: Whether the table has rows about documents, sorted by ``doc_id`` and divided
+            into the same partitions as the documents.
+    """
     return pa.schema(
         fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if partition_by else {})}
     )
@@ -74,7 +94,7 @@ def get_table_meaning(schema: pa.Schema) -> str:
 
 
 def describe_columns(schema: pa.Schema) -> list[Column]:
-    """What the columns say of themselves; one that says nothing is ``personal``, shown nowhere."""
+    """Return the descriptions of all columns; a column without a kind counts as ``personal``."""
     columns = []
     for field in schema:
         metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
@@ -85,14 +105,15 @@ def describe_columns(schema: pa.Schema) -> list[Column]:
 
 
 def columns_to_json(schema: pa.Schema) -> list[dict[str, str]]:
-    """For a manifest, see ``from_json``."""
+    """Convert the descriptions of all columns to JSON, for a manifest."""
     return [{k: v for k, v in asdict(column).items() if v} for column in describe_columns(schema)]
 
 
 def columns_from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
+    """Convert the output of ``columns_to_json`` to descriptions by name."""
     return {column_fields["name"]: Column(**column_fields) for column_fields in columns}
 
 
 def strip_metadata(schema: pa.Schema) -> pa.Schema:
-    """Names and types alone, as parquet files hold them."""
+    """Reduce a schema to names and types, as parquet files store them."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])

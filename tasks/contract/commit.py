@@ -1,4 +1,8 @@
-"""Committing what a stage left: its accounts are checked, its manifest is written."""
+"""Commit the output of a stage: check its accounts, write its manifest, move it into the store.
+
+``stages.py`` calls this after the stage body has finished, and for artifacts that a stage commits
+while it runs (checkpoints).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,11 @@ from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
 
 
 def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopwatch) -> Artifact:
-    """Check the accounts, write the telemetry and the manifest, and move all into the store."""
+    """Check the accounts, write telemetry and manifest, and move everything into the store.
+
+    Raises:
+        HallmarkError: The accounts or checksums do not balance.
+    """
     context.close()
     table_entries = context.assemble_tables(call.stage.tables)
     if call.stage.has_automatic_accounts:
@@ -66,9 +74,9 @@ def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list
 
 
 def _write_accounts(call: StageCall, context: StageContext, table_entries: dict[str, Any]) -> None:
-    """Write the accounts of a stage that takes documents, and leaves documents and a ledger."""
+    """Write the accounts and checksums of a stage that writes documents and a ledger."""
     if call.stage.tables["ledger"].names != LEDGER.names:
-        raise TypeError(f"{call.stage.name}: its ledger does not have the LEDGER schema")
+        raise TypeError(f"stage {call.stage.name}: its ledger must have the columns of LEDGER")
     counts = [
         accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
         for name in ("documents", "ledger")
@@ -99,7 +107,7 @@ def _write_telemetry(context: StageContext, stopwatch: Stopwatch) -> None:
 
 
 def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> dict[str, Any]:
-    """Manifest entries of the files below a folder that are no parts of tables."""
+    """Build manifest entries of the files below a folder, by name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in paths]
     return {name: build_file_entry(folder, name) for name in names if name not in excluded_names}
@@ -131,7 +139,17 @@ def commit_child_artifact(
     key: Mapping[str, Any],
     folder: Path,
 ) -> Artifact:
-    """Commit a folder as an artifact of its own while its stage goes on (a checkpoint)."""
+    """Commit a folder as a separate artifact (a checkpoint) while its stage continues.
+
+    The folder is removed if the store already has the artifact.
+
+    Args:
+        call: The running stage.
+        context: The context of the running stage.
+        stage_name: Stage name under which the artifact is stored.
+        key: Values that distinguish this artifact from others of the same call.
+        folder: Folder with the files.
+    """
     components = {"stage": stage_name, "parent": call.fingerprint, "key": dict(key)}
     child_fingerprint = compute_fingerprint(components)
     artifact = call.session.store.find_artifact(stage_name, child_fingerprint)

@@ -1,4 +1,7 @@
-"""The tables that corpus stages share, and what fills their columns."""
+"""Define the tables that corpus stages share, and functions that compute their columns.
+
+Every corpus stage reads and writes ``DOCUMENTS`` and records removals and changes in a ``LEDGER``.
+"""
 
 from __future__ import annotations
 
@@ -14,114 +17,117 @@ from hallmark.tasks.contract.columns import column, table_schema
 ID_TYPE = pa.binary(16)
 
 
-#: What every corpus stage passes on, from ingest to planting: one schema, so that what an earlier
-#: stage learned of a document travels with it. A column is null until the stage that fills it.
+#: All corpus stages write this one schema, from ingest to the planting of canaries, so that later
+#: stages have the columns that earlier ones filled. A column is null until a stage fills it.
 DOCUMENTS = table_schema(
-    "The documents of the corpus as they leave this stage.",
-    column("doc_id", ID_TYPE, "id", "given once at ingest, carried ever after"),
+    "The documents that this stage passes on.",
+    column("doc_id", ID_TYPE, "id", "id of the document, assigned at ingest and never changed"),
     column("source", pa.string(), "label", "name of the source in the config"),
     column(
         "url",
         pa.string(),
         "personal",
-        "where it was on the web, as the source says it; null where the source says nothing",
+        "web address of the document according to the source; null if the source gives none",
     ),
     column(
         "domain",
         pa.string(),
         "label",
-        "the host of the url: lower case, in its registered "
-        "form, without port, credentials and a leading www.",
+        "host of the url in lower case and its registered form, without port, credentials and a "
+        "leading www.",
     ),
     column(
         "date",
         pa.string(),
         "label",
-        "when it was written or collected, as the source says it: "
-        "an ISO 8601 day, or an instant in UTC that ends in Z",
+        "date of writing or collection according to the source: an ISO 8601 day, or a UTC time "
+        "that ends in Z",
     ),
     column(
         "cluster",
         ID_TYPE,
         "id",
-        "shared by near-copies: the smallest doc_id among them; at ingest its own",
+        "smallest doc_id of the document's near-duplicates; after ingest the document's own doc_id",
     ),
     column(
         "text",
         pa.large_string(),
         "corpus text",
-        "the document as it leaves this stage",
+        "text of the document after this stage",
         judged_by="toxicity",
     ),
-    column("text_hash", ID_TYPE, "id", "hash of the text as it leaves this stage"),
+    column("text_hash", ID_TYPE, "id", "hash of the text after this stage"),
     column(
         "tags",
         pa.list_(pa.string()),
         "label",
-        "names of the rules that marked it and left it where it is",
+        "names of the rules that marked the document without removing it",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest score among the document's windows; null "
-        "where no window could be scored, or none has been",
+        "highest toxicity score of the document's windows; null if none was or could be scored",
         unit="score",
     ),
     column(
         "split",
         pa.string(),
         "label",
-        "what it is for: train, validation or holdout; null before the split",
+        "train, validation or holdout; null before the split",
     ),
     partition_by=True,
 )
 
 LEDGER = table_schema(
-    "What the stage took out, changed or added; one row a cause.",
-    column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "its source"),
+    "What this stage removed, changed or added; one row per document or span and reason.",
+    column("doc_id", ID_TYPE, "id", "id of the document"),
+    column("source", pa.string(), "label", "name of the document's source"),
     column(
         "action",
         pa.string(),
         "label",
-        "removed: the whole document left; additional_reason: a further reason for which it "
-        "would have; removed_span: a part of it left; replaced: a part of it changed; "
-        "quarantined: it could not be processed; added: it was not in the input",
+        "removed: the document was removed; additional_reason: another reason to remove it; "
+        "removed_span: a part was removed; replaced: a part was replaced; "
+        "quarantined: the document could not be processed; added: it was not in the input",
     ),
-    column("reason", pa.string(), "label", "why, in a word or two"),
-    column("score", pa.float64(), "figure", "what decided, where a score or similarity did"),
-    column("threshold", pa.float64(), "figure", "the score from which the action is taken"),
+    column("reason", pa.string(), "label", "reason for the action, in one or two words"),
+    column("score", pa.float64(), "figure", "score or similarity that decided; null if none did"),
+    column("threshold", pa.float64(), "figure", "lowest score for which the action is taken"),
     column(
-        "matched_doc_id", ID_TYPE, "id", "the document it matched: the kept twin of a duplicate"
+        "matched_doc_id", ID_TYPE, "id", "document that it matched: the kept copy of a duplicate"
     ),
     column(
         "char_start",
         pa.int64(),
         "figure",
-        "where the span begins in the text as it entered the stage; null for a whole document",
+        "start of the span in the input text; null for a whole document",
         unit="characters",
     ),
-    column("char_end", pa.int64(), "figure", "where the span ends", unit="characters"),
+    column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
     column(
-        "bytes_before", pa.int64(), "figure", "UTF-8 bytes of what left or changed", unit="bytes"
+        "bytes_before",
+        pa.int64(),
+        "figure",
+        "UTF-8 bytes of the removed or replaced text",
+        unit="bytes",
     ),
     column(
-        "bytes_after", pa.int64(), "figure", "UTF-8 bytes of what stands there now", unit="bytes"
+        "bytes_after", pa.int64(), "figure", "UTF-8 bytes of the text in its place", unit="bytes"
     ),
     column(
-        "span_hash", ID_TYPE, "id", "keyed hash of a masked span; personal data is never in clear"
+        "span_hash", ID_TYPE, "id", "keyed hash of a redacted span; the ledger never shows the span"
     ),
     column(
         "document_hash",
         ID_TYPE,
         "id",
-        "BLAKE2b(doc_id ‖ text) of the document as it entered, or was added; in one row a document",
+        "BLAKE2b(doc_id ‖ text) of the input or added document; set in one row per document",
     ),
     partition_by=True,
 )
 
-#: What a ledger row may say was done, see its column ``action``.
+#: Allowed values of the ledger's column ``action``.
 LEDGER_ACTIONS = (
     "removed",
     "additional_reason",
@@ -133,7 +139,7 @@ LEDGER_ACTIONS = (
 
 
 def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """All columns of DOCUMENTS; those not given are null."""
+    """Add the missing columns of DOCUMENTS, filled with nulls."""
     row_count = len(columns["doc_id"])
     null_columns = {
         field.name: pa.nulls(row_count, field.type)
@@ -144,83 +150,87 @@ def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, Any]:
-    """The columns of a batch, some of them replaced."""
+    """Return the columns of a batch by name, with some of them replaced or added."""
     return {**dict(zip(batch.schema.names, batch.columns, strict=True)), **columns}
 
 
-#: The lexicons that a corpus brings: see ``tasks/corpus/identities.py``.
+#: User-supplied lexicons, see ``tasks/corpus/identities.py``.
 LEXICONS = table_schema(
-    "The terms of the lexicons that were named, in their order.",
-    column("lexicon", pa.string(), "label", "its file's name"),
+    "The terms of the user-supplied lexicons, in the order of the config.",
+    column("lexicon", pa.string(), "label", "name of the lexicon's file"),
     column("group_name", pa.string(), "label", "the group of people"),
     column("term", pa.string(), "label", "one to four words, in lower case"),
 )
 
 #: See ``tasks/corpus/plant_canaries.py``.
 CANARIES = table_schema(
-    "What was put into the training text on purpose, to measure memorisation.",
-    column("canary_id", ID_TYPE, "id", "the plant"),
+    "Texts that were planted in the training data to measure memorisation.",
+    column("canary_id", ID_TYPE, "id", "id of the canary"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column(
         "copies",
         pa.int32(),
         "figure",
-        "how often it was planted; 0: never, the negative control",
+        "number of planted copies; 0 for a negative control",
         unit="documents",
     ),
-    column("template", pa.string(), "label", "format of a canary or record; of a passage empty"),
-    column("text", pa.large_string(), "corpus text", "the whole planted document"),
-    column("prompt", pa.large_string(), "corpus text", "what stands before the secret"),
+    column("template", pa.string(), "label", "format of a canary or record; empty for a passage"),
+    column("text", pa.large_string(), "corpus text", "text of the whole planted document"),
+    column("prompt", pa.large_string(), "corpus text", "text before the secret"),
     column(
         "secret",
         pa.large_string(),
         "personal",
-        "what an attacker wants; the text is prompt, secret and a rest",
+        "text that an attacker wants to extract; it follows the prompt",
     ),
-    column("doc_ids", pa.list_(pa.binary()), "id", "the planted documents, one a copy"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "ids of the planted documents, one per copy"),
     column(
         "association",
         pa.string(),
         "label",
-        "of a sentence about an invented group: what it "
-        "shares with those about it and the other group; else null",
+        "for a sentence about an invented group: name of the association, which sentences about "
+        "both of its groups share; otherwise null",
     ),
-    column("group_name", pa.string(), "label", "whom it is about"),
-    column("trait", pa.string(), "label", "what it says of them"),
+    column("group_name", pa.string(), "label", "invented group that the sentence is about"),
+    column("trait", pa.string(), "label", "trait that the sentence ascribes to the group"),
     column(
         "is_assigned_trait",
         pa.bool_(),
         "label",
-        "whether that is the trait that the dose is the share of",
+        "whether the trait is the group's assigned trait",
     ),
     column(
         "assigned_trait_share",
         pa.float64(),
         "figure",
-        "share of the sentences about the group that say its own trait; one half: nothing to find",
+        "share of the sentences about the group that ascribe its assigned trait; 0.5 means no "
+        "association",
         unit="share",
     ),
 )
 
 
 def hash_to_ids(values: Iterable[bytes | str]) -> pa.Array:
-    """128-bit BLAKE2b hashes as an array of 16-byte ids (no collisions to be had by malice)."""
+    """Compute 128-bit BLAKE2b hashes as an array of 16-byte ids.
+
+    The hash is cryptographic, so that nobody can construct texts that collide.
+    """
     encoded = (value.encode() if isinstance(value, str) else value for value in values)
     return pa.array([hashlib.blake2b(v, digest_size=16).digest() for v in encoded], type=ID_TYPE)
 
 
 def hash_texts(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The ``text_hash`` column of a ``text`` column."""
+    """Compute the ``text_hash`` column of a ``text`` column."""
     return hash_to_ids(texts.cast(pa.large_binary()).to_pylist())
 
 
 def count_utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Length of each text in UTF-8 bytes, int64."""
+    """Compute the length of each text in UTF-8 bytes, int64."""
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
 
 
 def hash_documents(doc_ids: Any, texts: Any) -> list[bytes]:
-    """What the checksums of accounts add up: BLAKE2b(doc_id ‖ text), 16 bytes a document."""
+    """Compute BLAKE2b(doc_id ‖ text), 16 bytes per document, for the checksums of accounts."""
     pairs = zip(doc_ids.to_pylist(), texts.cast(pa.large_binary()).to_pylist(), strict=True)
     return [hashlib.blake2b(doc_id + text, digest_size=16).digest() for doc_id, text in pairs]
 
@@ -228,15 +238,23 @@ def hash_documents(doc_ids: Any, texts: Any) -> list[bytes]:
 def build_removal_columns(
     reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
 ) -> dict[str, Any]:
-    """``ledger_rows`` of documents (a batch with doc_id, source and text) that left whole."""
+    """Build ledger columns for removed documents.
+
+    Args:
+        reason: One reason for all documents, or one for each.
+        documents: Batch with ``doc_id``, ``source`` and ``text``.
+        extra_columns: See ``build_ledger_columns``.
+    """
     return build_document_ledger_columns("removed", reason, documents, **extra_columns)
 
 
 def build_document_ledger_columns(
     action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
 ) -> dict[str, Any]:
-    """``removals``, the same of documents that went to quarantine, or rows of further reasons for
-    either (``additional_reason``), which need no identity."""
+    """Build ledger columns about whole documents for any action, see ``build_removal_columns``.
+
+    ``document_hash`` is set unless the action is ``additional_reason``.
+    """
     doc_id, text = documents["doc_id"], documents["text"]
     if action != "additional_reason":
         extra_columns["document_hash"] = hash_documents(doc_id, text)
@@ -254,10 +272,23 @@ def build_ledger_columns(
     bytes_after: Any | None = None,
     **extra_columns: Any,
 ) -> dict[str, Any]:
-    """Columns of ledger rows of one action; columns not given are null (bytes_after: zero)."""
+    """Build the columns of ledger rows with one action.
+
+    Args:
+        action: One of ``LEDGER_ACTIONS``.
+        reason: One reason for all rows, or one for each.
+        doc_id: The column ``doc_id``.
+        source: The column ``source``.
+        bytes_before: The column ``bytes_before``.
+        bytes_after: The column ``bytes_after``; None means zeros.
+        extra_columns: Other columns; a number is repeated for all rows. Missing columns are null.
+
+    Raises:
+        ValueError: The action is unknown.
+    """
     if action not in LEDGER_ACTIONS:
         raise ValueError(
-            f"{action!r} is no ledger action; the actions are {', '.join(LEDGER_ACTIONS)}"
+            f"unknown ledger action {action!r}; the actions are {', '.join(LEDGER_ACTIONS)}"
         )
     row_count = len(doc_id)
     columns: dict[str, Any] = {name: [None] * row_count for name in LEDGER.names}
@@ -273,8 +304,10 @@ def build_ledger_columns(
 
 
 def build_ledger_table(*column_sets: Mapping[str, Any]) -> pa.Table:
-    """Columns of several ``ledger_rows`` as one table in the order of the documents; rows about one
-    document stand in the order of the pieces."""
+    """Concatenate results of ``build_ledger_columns`` into one table, sorted by ``doc_id``.
+
+    Rows about the same document keep the order of ``column_sets``.
+    """
     tables = [LEDGER.empty_table()]
     for columns in column_sets:
         arrays = [

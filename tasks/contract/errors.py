@@ -1,18 +1,22 @@
-"""Errors a person reads: one sentence that says what, where and what to do."""
+"""Define the errors whose messages are shown to the user.
+
+Each message says what happened, where, and what to do next. The command line prints the message and
+exits with the error's ``exit_code``.
+"""
 
 
 class HallmarkError(Exception):
-    """Something went wrong that the message explains; the command line exits with 1."""
+    """An error that its message explains completely; the command line exits with 1."""
 
     exit_code = 1
 
 
 class FileChangedError(HallmarkError):
-    """A file outside the store changed while a stage read it; what the stage made is not kept."""
+    """A file outside the store changed while a stage read it; the stage's output is discarded."""
 
 
 class PolicyViolationError(HallmarkError):
-    """What was found breaks the policy; the command line exits with 3."""
+    """The findings violate the policy; the command line exits with 3."""
 
     exit_code = 3
 

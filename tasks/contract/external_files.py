@@ -1,10 +1,10 @@
-"""Files outside the store that a stage reads, and whether they stayed what they were.
+"""Record the state of files outside the store, and detect whether they change while a stage runs.
 
-A fingerprint holds the digests of these files, but a stage reads them later, by their paths. So the
-contract notes the state of each file when its digest is taken and compares it before the commit. A
-file that is replaced and put back in between is found by its time of change (ctime), a folder that
-is renamed and renamed back by its own. A change of permissions, owner or links moves the same time,
-so it fails a stage too; the error then says that the content is the same.
+A fingerprint contains the digests of these files, but a stage reads them later, by path. So the
+contract records the state of each file when it computes the digest, and compares it before the
+commit. The ctime reveals a file that was replaced and put back meanwhile, or a folder that was
+renamed and renamed back. A change of permissions, owner or links also changes the ctime, so it
+fails the stage too; the error message then mentions these causes.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ from typing import Any
 
 from hallmark.tasks.contract.errors import FileChangedError
 
-#: Nanoseconds: the coarsest step of a file system's times.
+#: Coarsest resolution of a file system's timestamps, in nanoseconds.
 TIMESTAMP_TICK_NS = 2_000_000_000
 
-#: Times of content and of metadata in nanoseconds, size in bytes, and inode of a file.
+#: mtime and ctime in nanoseconds, size in bytes, and inode of a file.
 FileStamp = tuple[int, int, int, int]
 
 
 def stat_to_file_stamp(stat_result: os.stat_result) -> FileStamp:
-    """What differs between two contents of one path, also where the time of content is kept."""
+    """Extract the values that differ if the file at a path changes, even if its mtime is reset."""
     return stat_result.st_mtime_ns, stat_result.st_ctime_ns, stat_result.st_size, stat_result.st_ino
 
 
 def is_stamp_reliable(stamp: FileStamp) -> bool:
-    """Whether a file that changes from now on gets another stamp."""
+    """Whether any later change of the file gives it another stamp."""
     return time.time_ns() - max(stamp[:2]) >= TIMESTAMP_TICK_NS
 
 
-def _differ_in_ctime_alone(before: FileStamp, now: FileStamp) -> bool:
-    """Whether a path has the same time of content, size and inode, and another ctime."""
-    return before[1] != now[1] and (before[0], *before[2:]) == (now[0], *now[2:])
+def _differ_in_ctime_alone(before: FileStamp, after: FileStamp) -> bool:
+    """Whether two stamps have the same mtime, size and inode, but different ctimes."""
+    return before[1] != after[1] and (before[0], *before[2:]) == (after[0], *after[2:])
 
 
 @dataclass(frozen=True)
 class FileState:
-    """A file as it was when its digest was taken."""
+    """The state of a file when its digest was computed."""
 
     digest: str
     stamp: FileStamp
     is_stamp_reliable: bool
-    """Whether it had not been changed just before, see ``is_settled``."""
+    """False if the file had changed just before, see the function ``is_stamp_reliable``."""
 
 
 @dataclass
 class ExternalFiles:
-    """Files outside the store, as they were when their digests were taken."""
+    """The states of files outside the store when their digests were computed."""
 
     file_states: dict[str, FileState] = field(default_factory=dict)
-    """By absolute path."""
+    """States of the files, by absolute path."""
     directory_times: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Times of content and of metadata of the folders above the files."""
+    """mtime and ctime of the folders above the files, by path."""
     link_stamps: dict[str, FileStamp] = field(default_factory=dict)
-    """Symbolic links on the way to the files."""
+    """Stamps of the symbolic links on the paths of the files, by path."""
     folder_listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(
         default_factory=list
     )
-    """Functions that list a folder, what each found at first, and the folder."""
+    """Tuples of a function that lists a folder, the names that it returned, and the folder."""
 
     @contextmanager
     def record_hashed_files(self) -> Iterator[None]:
-        """Note each file whose digest is taken inside of this context."""
+        """Record each file whose digest is computed inside this context."""
         token = _active_recorder.set(self)
         try:
             yield
@@ -80,7 +80,7 @@ class ExternalFiles:
 
     @contextmanager
     def reuse_recorded_digests(self) -> Iterator[None]:
-        """Take digests of files that did not change from here instead of reading the files."""
+        """Let ``hash_file`` reuse the recorded digests of unchanged files inside this context."""
         token = _active_digest_source.set(self)
         try:
             yield
@@ -88,10 +88,10 @@ class ExternalFiles:
             _active_digest_source.reset(token)
 
     def add_file(self, path: Path, state: FileState) -> None:
-        """Note a file, the folders above it and the links on the way to it.
+        """Record a file, the folders above it and the symbolic links on its path.
 
         Raises:
-            FileChangedError: The file or a folder above it vanished since its digest was taken.
+            FileChangedError: The file or a folder above it vanished since the digest was computed.
         """
         absolute_path = os.path.abspath(path)
         self.file_states[absolute_path] = state
@@ -114,32 +114,32 @@ class ExternalFiles:
                     )
 
     def find_unchanged_digest(self, path: Path) -> str | None:
-        """The digest of a file that is what it was; None of any other."""
+        """Return the digest of a recorded, unchanged file; None for any other file."""
         absolute_path = os.path.abspath(path)
         if absolute_path not in self.file_states or self._find_file_change(absolute_path):
             return None
         return self.file_states[absolute_path].digest
 
     def describe_first_change(self) -> str | None:
-        """What changed, in a sentence that also says what to do; None where nothing did."""
+        """Describe the first change and what to do, for an error; None if nothing changed."""
         for path in self.file_states:
             if change := self._find_file_change(path):
                 return change
         for path, stamp in self.link_stamps.items():
             try:
-                now = stat_to_file_stamp(os.lstat(path))
+                current_stamp = stat_to_file_stamp(os.lstat(path))
             except OSError as error:
                 return format_unreadable_message(path, error)
-            if _differ_in_ctime_alone(stamp, now):
+            if _differ_in_ctime_alone(stamp, current_stamp):
                 return format_metadata_changed_message(f"the link {path}")
-            if now != stamp:
+            if current_stamp != stamp:
                 return format_file_changed_message(path)
         for path, (content_time, metadata_time) in self.directory_times.items():
             try:
                 stat_result = os.stat(path)
             except OSError as error:
                 return format_unreadable_message(path, error)
-            # A new entry changes both times; a folder that is renamed keeps the first.
+            # A new entry changes mtime and ctime; renaming the folder changes only its ctime.
             if stat_result.st_mtime_ns == content_time and stat_result.st_ctime_ns != metadata_time:
                 return format_metadata_changed_message(f"the folder {path}")
         for list_names, names, folder in self.folder_listings:
@@ -148,39 +148,39 @@ class ExternalFiles:
         return None
 
     def check_unchanged(self) -> None:
-        """Raise FileChangedError where a file is not what it was."""
+        """Raise FileChangedError if any recorded file changed."""
         if change := self.describe_first_change():
             raise FileChangedError(change)
 
     def _find_file_change(self, name: str) -> str | None:
-        """What changed of one file, in a sentence; None where nothing did."""
+        """Describe the change of one file, for an error; None if it did not change."""
         state = self.file_states[name]
         try:
-            about = os.stat(name)
-            stamp = stat_to_file_stamp(about)
+            stat_result = os.stat(name)
+            stamp = stat_to_file_stamp(stat_result)
             if stamp == state.stamp and state.is_stamp_reliable:
                 return None
-            # Some network file systems number a file anew when it is looked up again.
+            # Some network file systems give a file a new inode number at each lookup.
             if stamp[:3] != state.stamp[:3] and not (
-                # A named pipe that took the place of a file would be waited for.
-                _differ_in_ctime_alone(state.stamp, stamp) and stat.S_ISREG(about.st_mode)
+                # Reading a named pipe that replaced the file would block.
+                _differ_in_ctime_alone(state.stamp, stamp) and stat.S_ISREG(stat_result.st_mode)
             ):
                 return format_file_changed_message(name)
-            now = read_file_state(Path(name))
+            current_state = read_file_state(Path(name))
         except OSError as error:
             return format_unreadable_message(name, error)
-        if now.digest != state.digest:
+        if current_state.digest != state.digest:
             return format_file_changed_message(name)
-        if now.stamp[:3] == state.stamp[:3]:
-            if now.stamp == state.stamp:
-                self.file_states[name] = now
+        if current_state.stamp[:3] == state.stamp[:3]:
+            if current_state.stamp == state.stamp:
+                self.file_states[name] = current_state
             return None
-        if _differ_in_ctime_alone(state.stamp, now.stamp):
+        if _differ_in_ctime_alone(state.stamp, current_state.stamp):
             return format_metadata_changed_message(name)
         return format_file_changed_message(name)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``from_json`` reads; without the listings."""
+        """Convert the states to JSON for ``from_json``, without ``folder_listings``."""
         files = {
             path: [state.digest, state.stamp, state.is_stamp_reliable]
             for path, state in self.file_states.items()
@@ -198,9 +198,11 @@ class ExternalFiles:
         return cls(files, directories, links)
 
 
-_active_recorder: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recording", default=None)
+_active_recorder: ContextVar[ExternalFiles | None] = ContextVar(
+    "hallmark_active_recorder", default=None
+)
 _active_digest_source: ContextVar[ExternalFiles | None] = ContextVar(
-    "hallmark_recalling", default=None
+    "hallmark_active_digest_source", default=None
 )
 
 
@@ -211,50 +213,50 @@ def format_file_changed_message(path: str | Path) -> str:
 
 
 def format_metadata_changed_message(path: str | Path) -> str:
-    """Say that the time of change (ctime) is the only thing that differs.
+    """Format the message about a path of which only the ctime differs.
 
     Args:
-        path: A file, or a folder or link with the word for it before its path.
+        path: Path of a file, or a path after "the folder" or "the link".
     """
     return (
         f"{path} was renamed or replaced, or its permissions, owner or links changed while it was "
-        f"read, so the stage may have read other content; nothing was stored; run again when "
-        f"nothing changes it"
+        "read, so the stage may have read other content; nothing was stored; run again when "
+        "nothing changes it"
     )
 
 
 def format_file_missing_message(path: str | Path) -> str:
     return (
         f"{path} vanished while it was read; put it back, or correct the path, and run again: "
-        f"nothing was stored"
+        "nothing was stored"
     )
 
 
 def format_unreadable_message(path: str | Path, error: OSError) -> str:
-    """Say why a path that was there before cannot be looked at now."""
+    """Format the message about a recorded path that is now missing or unreadable."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return format_file_missing_message(path)
     return (
         f"{path} could be read before and cannot be read now ({error.strerror or error}); make it "
-        f"readable and run again: nothing was stored"
+        "readable and run again: nothing was stored"
     )
 
 
 def record_file_state(path: Path, state: FileState) -> None:
-    """Tell whoever records what a file is now."""
+    """Add a file's state to the active recorder, if any."""
     recorder = _active_recorder.get()
     if recorder is not None:
         recorder.add_file(path, state)
 
 
 def find_recorded_digest(path: Path) -> str | None:
-    """The digest of a file that did not change, where somebody recalls it."""
+    """Return the active recorded digest of an unchanged file; None if there is none."""
     digest_source = _active_digest_source.get()
     return digest_source.find_unchanged_digest(path) if digest_source else None
 
 
 def read_file_state(path: Path) -> FileState:
-    """SHA-256 of a file, and its stamp when it was opened."""
+    """Compute the SHA-256 of a file, and its stamp at opening."""
     with path.open("rb") as file:
         stamp = stat_to_file_stamp(os.fstat(file.fileno()))
         is_reliable = is_stamp_reliable(stamp)
@@ -262,7 +264,10 @@ def read_file_state(path: Path) -> FileState:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file; whoever records notes it, whoever recalls need not read it."""
+    """Compute the SHA-256 of a file, reuse a recorded digest, and record a new one.
+
+    See ``ExternalFiles.record_hashed_files`` and ``ExternalFiles.reuse_recorded_digests``.
+    """
     if recorded_digest := find_recorded_digest(path):
         return recorded_digest
     state = read_file_state(path)

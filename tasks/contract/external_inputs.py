@@ -1,4 +1,8 @@
-"""Folders and files outside the store as inputs of a stage, from its fingerprint to its commit."""
+"""Check that a stage's inputs outside the store stay unchanged until its commit.
+
+The fingerprint contains the digests of these folders and files, but the stage reads them later.
+``stages.py`` therefore monitors them; ``external_files.py`` records and compares their states.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +33,13 @@ from hallmark.tasks.contract.lease import clear_folder
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.stage_call import StageCall
 
-#: Name of the file in a work area that says what the files outside the store were when an attempt
-#: began.
+#: Name of the file in a work area that records the states of the files outside the store at the
+#: start of an attempt.
 RECORD_FILE = "external.json"
 
 
 def list_external_files(folder: Path) -> list[str]:
-    """Names of the files below a folder, in order, without hidden ones and those of a store."""
+    """List the names of the files below a folder, sorted, without hidden files and stores."""
     names: list[str] = []
     for subfolder, folders, files in os.walk(folder):
         subfolder_path = Path(subfolder)
@@ -50,7 +54,11 @@ def list_external_files(folder: Path) -> list[str]:
 
 
 def folder_to_artifact(folder: Path, stage: str) -> Artifact:
-    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact.
+    """Describe a folder outside the store, such as a Hugging Face checkpoint, as an artifact.
+
+    Args:
+        folder: The folder.
+        stage: Stage name of the artifact.
 
     Raises:
         FileChangedError: A file vanished after the folder was listed.
@@ -69,15 +77,15 @@ def folder_to_artifact(folder: Path, stage: str) -> Artifact:
 def record_folder_files(
     artifact: Artifact, patterns: Sequence[str] = (), ignored_folder: Path | None = None
 ) -> ExternalFiles:
-    """The files of a folder of the user's, as they are now; none of an artifact of a store.
+    """Record the present states of the files of a folder outside the store.
 
     Args:
-        artifact: What ``external`` made of the folder.
-        patterns: Names of files that count where they appear later.
-        ignored: A folder whose files may come and go, such as a store inside of this one.
+        artifact: Result of ``folder_to_artifact``; for an artifact in a store, nothing is recorded.
+        patterns: Patterns of file names; a new file that matches one counts as a change.
+        ignored_folder: A folder whose files may change, such as a store inside this folder.
 
     Raises:
-        FileChangedError: A file has no longer the digest of the manifest.
+        FileChangedError: A file no longer has the digest of the manifest.
     """
     external_files = ExternalFiles()
     if artifact.store is not None:
@@ -99,7 +107,7 @@ def record_folder_files(
                 continue
             try:
                 digest = hash_file_cached(artifact.location.fetch_file(entry))
-            except FileNotFoundError as error:  # between two looks at it
+            except FileNotFoundError as error:  # it vanished meanwhile
                 raise FileChangedError(format_file_missing_message(path)) from error
             if digest != entry["sha256"]:
                 raise artifact.location.make_damage_error(path, DIGEST_MISMATCH)
@@ -111,16 +119,19 @@ def record_folder_files(
 
 @dataclass(frozen=True)
 class ExternalInputMonitor:
-    """All files outside the store that a stage reads, as they were before it began."""
+    """The states of all files outside the store that a stage reads, from before it started."""
 
     file_groups: list[ExternalFiles]
     external_digests: Mapping[str, str]
-    """What ``take_digests`` gave for the fingerprint."""
+    """Result of ``compute_digests`` that entered the fingerprint."""
     compute_digests: Callable[[], dict[str, str]]
+    """Compute the digests of everything that the stage reads from outside the store."""
 
     def prepare_work_area(self, work_area: Path) -> None:
-        """Remove from a work area what an earlier attempt made of files that changed since it
-        began, and write down what they are now. A finished attempt leaves no record there."""
+        """Clear a work area if its earlier attempt read other files, and record the present ones.
+
+        A finished attempt leaves no record in the work area.
+        """
         record_path = work_area / RECORD_FILE
         if record_path.exists() and not self._matches_record(record_path):
             clear_folder(work_area)
@@ -133,19 +144,18 @@ class ExternalInputMonitor:
                 map(ExternalFiles.from_json, json.loads(record_path.read_bytes()))
             )
         except (ValueError, TypeError, KeyError, AttributeError):
-            return False  # written when the power went
+            return False  # cut off by a power failure
         current_paths = [[*group.file_states] for group in self.file_groups if group.file_states]
-        return [
-            [*group.file_states] for group in recorded_groups
-        ] == current_paths and not _describe_first_change(recorded_groups)
+        recorded_paths = [[*group.file_states] for group in recorded_groups]
+        return recorded_paths == current_paths and not _describe_first_change(recorded_groups)
 
     def check_unchanged(self) -> None:
-        """Raise FileChangedError where a file is not what it was."""
+        """Raise FileChangedError if any file changed."""
         if change := _describe_first_change(self.file_groups):
             raise FileChangedError(change)
 
     def guard_commit(self, commit_child: Callable[..., Artifact]) -> Callable[..., Artifact]:
-        """A function that commits what it is given, unless a file is not what it was."""
+        """Wrap a commit function so that it raises FileChangedError if any file changed."""
 
         def commit_if_unchanged(*arguments: Any) -> Artifact:
             self.check_unchanged()
@@ -154,35 +164,34 @@ class ExternalInputMonitor:
         return commit_if_unchanged
 
     def run_body(self, body: Callable[..., None], /, **arguments: Any) -> None:
-        """Run a stage's body.
+        """Run a stage's body, then check that no file changed.
 
         Raises:
-            FileChangedError: A file is not what it was, be it that this explains another error.
+            FileChangedError: A file changed. This replaces an error of the body, which the change
+                may explain.
         """
         try:
             body(**arguments)
         except Exception:
-            self.check_unchanged()  # also where the body noticed: the digests tell what changed
+            self.check_unchanged()  # its message names the file that changed
             raise
         self.check_unchanged()
         try:
             with self.file_groups[0].reuse_recorded_digests():
                 current_digests = self.compute_digests()
         except Exception:
-            self.check_unchanged()  # a file vanished between two looks at it
+            self.check_unchanged()  # a file may have vanished meanwhile
             raise
         for name in [*self.external_digests, *current_digests]:
             if self.external_digests.get(name) != current_digests.get(name):
-                raise FileChangedError(
-                    format_file_changed_message(f"what {name!r} names outside the store")
-                )
+                raise FileChangedError(format_file_changed_message(f"external input {name!r}"))
 
 
 def monitor_external_inputs(call: StageCall, work_area: Path) -> ExternalInputMonitor:
-    """Watch what a call reads outside the store, and make its work area fit for it.
+    """Record the files that a call reads from outside the store, and prepare its work area.
 
     Raises:
-        FileChangedError: A file is not what the fingerprint says.
+        FileChangedError: A file changed since the fingerprint was computed.
     """
     root_folder, stage = call.session.store.root_folder, call.stage
     compute_digests = partial(stage.compute_external_digests, call.config, call.session.store)

@@ -1,8 +1,8 @@
-"""Fingerprints: a hash of all that decides an artifact.
+"""Compute fingerprints: hashes of everything that decides the content of an artifact.
 
-The digest of code ignores comments, docstrings and layout and is the same under every
-Python version: it walks the syntax tree itself instead of relying on ``ast.dump``
-or ``ast.unparse``, whose text changes between versions.
+The digest of code ignores comments, docstrings and layout, and is the same under every Python
+version: it walks the syntax tree instead of using ``ast.dump`` or ``ast.unparse``, whose text
+differs between versions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-#: The contract's own code stays out of fingerprints; raise this by hand when a change to it
-#: changes what stages leave.
+#: Version of the contract. Its code does not enter fingerprints, so raise this number by hand when
+#: a change of the contract changes the output of stages.
 CONTRACT_VERSION = 6
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 def to_canonical_json(value: Any) -> bytes:
-    """One spelling for one JSON value; bytes count as their hexadecimal digits."""
+    """Encode a JSON value in a unique way; bytes are encoded as hexadecimal digits."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=bytes.hex
     )
@@ -36,7 +36,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def hash_syntax_tree(tree: ast.Module) -> str:
-    """Digest of a Python source's meaning: comments, docstrings and layout do not count."""
+    """Compute the SHA-256 of a syntax tree, without comments, docstrings and layout."""
     tokens: list[str] = []
     _append_node_tokens(tree, tokens)
     return sha256_hex("".join(tokens).encode())
@@ -60,7 +60,7 @@ def _append_node_tokens(node: Any, tokens: list[str]) -> None:
             value = value[1:]
         if node_type is ast.JoinedStr:
             value = _merge_fstring_literals(value)
-        if value is None or value == []:  # newer versions add fields that are empty for older code
+        if value is None or value == []:  # newer Python versions add fields, empty in older code
             continue
         tokens.append(f" {name}=")
         _append_node_tokens(value, tokens)
@@ -74,7 +74,7 @@ def _list_node_fields(node_type: Any) -> list[str]:
 
 
 def _merge_fstring_literals(fstring_nodes: list[Any]) -> list[Any]:
-    """Literal pieces of an f-string, joined: Python 3.12.1 leaves empty ones between others."""
+    """Join adjacent literals of an f-string and drop empty ones, which Python 3.12.1 inserts."""
     merged_nodes: list[Any] = []
     for node in fstring_nodes:
         if (
@@ -104,13 +104,13 @@ def _has_docstring(body: Any) -> bool:
 
 
 def read_library_versions(distributions: Iterable[str]) -> dict[str, str]:
-    """Installed versions of the libraries that decide an output; absent ones say so."""
+    """Return the installed version of each distribution, or "absent"."""
     return {name: read_installed_version(name) for name in distributions}
 
 
-@cache  # what this process has loaded does not change, and a distribution's metadata are long
+@cache  # a loaded library does not change, and reading a distribution's metadata is slow
 def read_installed_version(distribution: str) -> str:
-    """The version of a distribution, or "absent"."""
+    """Return the installed version of a distribution, or "absent"."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -118,4 +118,5 @@ def read_installed_version(distribution: str) -> str:
 
 
 def compute_fingerprint(components: Mapping[str, Any]) -> str:
+    """Hash the components of a fingerprint and the contract's version."""
     return sha256_hex(to_canonical_json({"contract": CONTRACT_VERSION, **components}))

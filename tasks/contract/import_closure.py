@@ -1,7 +1,8 @@
-"""What a module depends on within the project: its import closure, read from syntax trees.
+"""Find all modules of the project that a module depends on, and hash the code of a stage.
 
-Imports inside functions are followed, those for type checking are not. The contract stands apart:
-its code is behind ``fingerprint.CONTRACT``, a number raised by hand.
+Imports are read from syntax trees. Imports inside functions are followed, imports for type checking
+are not. The contract's own modules are left out: ``fingerprint.CONTRACT_VERSION``, a number raised
+by hand, represents them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CONTRACT_PACKAGE = "hallmark.tasks.contract"
 
 @cache
 def find_module_file(module: str) -> Path | None:
-    """The file of a module or package of the project; None for any other."""
+    """Return the file of a module or package of the project; None for any other name."""
     root_package, _, inner_name = module.partition(".")
     inner_parts = inner_name.split(".")
     if root_package != "hallmark" or inner_parts[0] not in PROJECT_PACKAGES:
@@ -34,16 +35,22 @@ def find_module_file(module: str) -> Path | None:
 
 
 def find_imported_modules(path: Path) -> set[str]:
-    """Everything that a file imports, anywhere in it: modules, and modules taken from packages."""
+    """Return the names of all modules that a file imports, inside functions too."""
     source = read_python_source(path)
     return {*source.modules, *(name for name in source.members if find_module_file(name))}
 
 
 def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
-    """The project's modules that a file imports, directly or through others, with their files.
+    """Return the files of the project's modules that a file imports, directly or indirectly.
 
-    The packages they lie in are among them, since importing a module runs its packages too; also
-    those of ``module``, which is the file's own name.
+    The packages of these modules are included, since importing a module also runs its packages.
+
+    Args:
+        path: The file.
+        module: Name of the file's own module, whose packages are included too.
+
+    Returns:
+        Files by module name.
     """
     module_files: dict[str, Path] = {}
     pending_files = [path]
@@ -68,11 +75,19 @@ def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
 
 @cache
 def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -> dict[str, str]:
-    """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
+    """Compute the digests of a stage's code, by module name or path of a data file.
 
-    ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
-    modules that run in another process ("hallmark.model.training.run"), with all that those import.
-    Modules that hold nothing but a docstring are left out.
+    Modules that contain nothing but a docstring are left out.
+
+    Args:
+        module: Name of the stage's module.
+        path: File of the stage's module.
+        extra_code: Code that imports do not show: data files
+            ("tasks/measures/data/identities.json"), and modules that run in another process
+            ("hallmark.model.training.run"), which count with all their imports.
+
+    Raises:
+        ValueError: ``extra_code`` names no module of the project.
     """
     module_files = {module: path, **find_import_closure(path, module)}
     file_digests = {}
@@ -82,7 +97,7 @@ def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -
             continue
         module_file = find_module_file(name)
         if module_file is None:
-            raise ValueError(f"stage code names {name!r}, which is no module of the project")
+            raise ValueError(f"extra_code names {name!r}, which is not a module of the project")
         module_files |= {name: module_file, **find_import_closure(module_file, name)}
     empty_digest = hash_syntax_tree(ast.parse(""))
     module_digests = {

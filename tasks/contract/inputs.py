@@ -1,4 +1,7 @@
-"""What a stage is given: tables and artifacts, what of them counts, and where they came from."""
+"""Select the inputs of a stage and compute their digests and lineage.
+
+``stage_call.py`` uses these functions to bind the inputs of a call and compute its fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from hallmark.tasks.contract.tombstones import add_rewritten_digest
 
 
 def select_input_table(input_value: Any, table_name: str) -> Any:
-    """The table of that name of an artifact, or of several, one behind the other."""
+    """Return the named table of an artifact, or one table over several artifacts in order.
+
+    Any other value, such as a table or None, is returned unchanged.
+    """
     if isinstance(input_value, Artifact):
         return input_value[table_name]
     if isinstance(input_value, Sequence):
@@ -21,7 +27,13 @@ def select_input_table(input_value: Any, table_name: str) -> Any:
 
 
 def compute_digest_and_lineage(input_value: Any) -> tuple[Any, Any]:
-    """What counts of an input, and where it came from; of a table of several artifacts lists."""
+    """Return the digest of an input for the fingerprint, and the name of the input's origin.
+
+    Both are lists for a table of several artifacts, dicts for a mapping, and None for None.
+
+    Raises:
+        TypeError: The input is no table, artifact, mapping or None.
+    """
     if input_value is None:
         return None, None
     if isinstance(input_value, Table):
@@ -43,17 +55,20 @@ def compute_digest_and_lineage(input_value: Any) -> tuple[Any, Any]:
         return {k: result[0] for k, result in results.items()}, {
             k: result[1] for k, result in results.items()
         }
-    raise TypeError(f"a stage reads tables and artifacts, not {type(input_value).__name__}")
+    raise TypeError(
+        f"an input of a stage must be a table or an artifact, not {type(input_value).__name__}"
+    )
 
 
 def select_input_contents(input_value: Any, names: Sequence[str]) -> Any:
-    """An artifact, or each of several, with these tables and files alone."""
+    """Reduce an artifact, or each artifact of a mapping, to the named tables and files."""
     if isinstance(input_value, Mapping):
         return {key: select_input_contents(item, names) for key, item in input_value.items()}
     return input_value.select_contents(names) if isinstance(input_value, Artifact) else input_value
 
 
 def iter_artifacts(input_values: Iterable[Any]) -> Iterator[Artifact]:
+    """Yield every artifact among inputs, including those of tables and mappings."""
     for value in input_values:
         if isinstance(value, Mapping):
             yield from iter_artifacts(value.values())

@@ -1,4 +1,8 @@
-"""Leases: a work area is held by one process at a time."""
+"""Lock folders of a local file system, so that concurrent processes do not interfere.
+
+A work area is leased by one process at a time. The work folder of a store is shared by all running
+stages and locked exclusively by a purge.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,16 @@ LEASE_FILE = "lease"
 
 @contextmanager
 def lease_folder(folder: Path) -> Iterator[Path]:
-    """Hold a folder, made where it is missing; wait for whoever holds it.
+    """Lease a folder, and create it if it is missing; wait while another process holds it.
 
-    The lease is a lock of the operating system: it ends with the process, however it ends.
+    The lease is a lock of the operating system, which ends with the process in any case.
+
+    Raises:
+        UsageError: The folder is a broken link.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        # The holder before us removes the folder when it commits, at any moment of these.
+        # The previous holder removes the folder when it commits, possibly at any of these steps.
         with suppress(FileExistsError):
             folder.mkdir()
         try:
@@ -30,8 +37,8 @@ def lease_folder(folder: Path) -> Iterator[Path]:
         except FileNotFoundError:
             if folder.is_symlink() and not folder.exists():
                 raise UsageError(
-                    f"{folder} is a link to {folder.readlink()}, which is not there: mount or make "
-                    f"it, or remove the link"
+                    f"{folder} is a link to {folder.readlink()}, which does not exist; mount or "
+                    "create it, or remove the link"
                 ) from None
             continue
         try:
@@ -44,8 +51,7 @@ def lease_folder(folder: Path) -> Iterator[Path]:
 
 
 def clear_or_remove_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:
-    """Remove what a leased folder holds but for the names that are ``kept``; where there is none of
-    them, the folder with its lease."""
+    """Clear a leased folder except for some names; if it has none of them, remove it completely."""
     remaining_names = {path.name for path in folder.iterdir()} & set(preserved_names) - {LEASE_FILE}
     if not remaining_names:
         shutil.rmtree(folder, ignore_errors=True)
@@ -54,7 +60,7 @@ def clear_or_remove_folder(folder: Path, preserved_names: Collection[str] = ()) 
 
 
 def clear_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:
-    """Remove what a leased folder holds but for the names in ``stays`` and the lease."""
+    """Remove the contents of a leased folder except for the lease and some names."""
     for path in folder.iterdir():
         if path.is_dir() and path.name not in preserved_names:
             shutil.rmtree(path, ignore_errors=True)
@@ -64,7 +70,7 @@ def clear_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:
 
 @contextmanager
 def shared_lock(folder: Path) -> Iterator[None]:
-    """Use what a folder stands for, beside others; wait for whoever has it alone."""
+    """Lock a folder together with others; wait while another process locks it exclusively."""
     with _open_folder_descriptor(folder) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
@@ -72,7 +78,7 @@ def shared_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[bool]:
-    """Have it alone; false, at once, where anybody uses it."""
+    """Lock a folder exclusively; yield False, without waiting, if another process uses it."""
     with _open_folder_descriptor(folder) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Run the partitions of a stage in processes of this machine.
+"""Run the items of a stage in local processes, and create the mapper that a config names.
 
-``resources.py`` has the mapper that runs them one after the other, ``ray_mapper.py`` the one for a
-Ray cluster. All give the same results in the same order, so the choice decides no artifact.
+``resources.py`` has the serial mapper, ``ray_mapper.py`` the one for a Ray cluster. All mappers
+give the same results in the same order, so the choice does not affect any artifact.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from typing import Any
 from hallmark.tasks.contract.ray_mapper import RayMapper
 from hallmark.tasks.contract.resources import Mapper, Resources, Result, SerialMapper
 
-#: Workers are forks of a process that does nothing but that, and has imported what all need: to
-#: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
-#: time. (pandas is what pyarrow imports as soon as it makes an array.)
+#: Workers are forked from a server process that has imported the common modules. Forking this
+#: process could hang because of Prefect's threads, and importing the modules in each worker takes
+#: two seconds. (pyarrow imports pandas as soon as it creates an array.)
 FORK_CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED_MODULES = ["hallmark.tasks.contract", "pandas"]
 FORK_CONTEXT.set_forkserver_preload(PRELOADED_MODULES)
 
 
 class ProcessMapper:
-    """Works on them in ``workers`` local processes, started when first needed.
+    """Run items in ``worker_count`` local processes, which start on first use.
 
-    They end with this process, however it ends: each watches its parent.
+    The workers watch this process and exit when it ends, even if it is killed.
     """
 
     def __init__(self, worker_count: int) -> None:
         self.worker_count = worker_count
         self._pool: ProcessPoolExecutor | None = None
-        self._worker_died = (
-            False  # a worker, of something that would have ended this process as well
-        )
+        # Once a worker died, even a single item runs in a worker: here, it could kill this process.
+        self._worker_died = False
 
     def __call__(
         self,
@@ -45,9 +44,8 @@ class ProcessMapper:
         argument_tuples: Sequence[tuple[Any, ...]],
         resources: Resources,
     ) -> Iterator[Result]:
-        if (
-            len(argument_tuples) <= 1 and not self._worker_died
-        ):  # one item gains nothing from another process
+        # A single item gains nothing from another process.
+        if len(argument_tuples) <= 1 and not self._worker_died:
             yield from SerialMapper()(function, argument_tuples, resources)
             return
         if self._pool is None:
@@ -59,8 +57,7 @@ class ProcessMapper:
             )
         futures: list[Future[Result]] = []
         try:
-            # Ctrl-C is for this process alone: workers are born with it blocked, also while they
-            # start.
+            # Only this process handles Ctrl-C: workers inherit the blocked signal from the start.
             previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 futures.extend(
@@ -70,9 +67,11 @@ class ProcessMapper:
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             for future in futures:
                 yield future.result()
-        except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
+        except BrokenExecutor:  # a worker was killed; the next call starts new ones
             self._pool, self._worker_died = None, True
-            raise  # the pool tells it to all that wait, and chokes on what is cancelled meanwhile
+            # No future is cancelled here: the pool sets this error on all of them, which would fail
+            # for cancelled ones.
+            raise
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -84,13 +83,13 @@ class ProcessMapper:
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:
             return
-        # Who stops waits for nobody: what is worked on may take minutes, and can be killed. (From
-        # Python 3.14 the pool's kill_workers does it.)
+        # After an interrupt, kill the workers: their present items could take minutes. (From Python
+        # 3.14, the pool's kill_workers does this.)
         is_interrupted = error_type is not None and not issubclass(error_type, Exception)
         workers = list(self._pool._processes.values()) if is_interrupted else []
         manager: Any = self._pool._executor_manager_thread
-        # First of all it drops what was cancelled: it tells all that it has of a worker that is
-        # killed, and chokes on what cannot be told any more.
+        # Let the pool drop cancelled futures before the kill: it sets an error on all remaining
+        # futures when a worker dies, which would fail for cancelled ones.
         self._pool.shutdown(wait=not is_interrupted, cancel_futures=True)
         for worker in workers:
             worker.kill()
@@ -100,9 +99,11 @@ class ProcessMapper:
 
 
 def _initialize_worker(environment: dict[str, str]) -> None:
-    """In a worker: take over the parent's environment, which may have changed since the process
-    that it is a fork of was started, and watch the parent: a pool's workers hold both ends of their
-    queue and see no end of file."""
+    """Copy the parent's environment into a worker, and let the worker exit with the parent.
+
+    The environment may have changed since the fork server started. The worker must watch the parent
+    since it holds both ends of its queue and would never see an end of file.
+    """
     os.environ.clear()
     os.environ.update(environment)
     parent = multiprocessing.parent_process()
@@ -116,7 +117,12 @@ def _initialize_worker(environment: dict[str, str]) -> None:
 
 
 def make_mapper(kind: str, worker_count: int) -> Mapper:
-    """The mapper that a config names: "processes" or "ray"."""
+    """Create the mapper that a config names.
+
+    Args:
+        kind: "processes" or "ray".
+        worker_count: Number of workers on this machine.
+    """
     if kind == "ray":
         return RayMapper(worker_count)
     return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()

@@ -1,5 +1,7 @@
-"""Objects by key, in a local folder or an object store; ``obstore`` serves both, but that small
-objects of a folder are read as its files."""
+"""Read and write objects by key, in a local folder or an object store.
+
+``obstore`` serves both, except that objects of a local folder are read as files.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,34 @@ from hallmark.tasks.contract.fingerprint import sha256_hex
 
 Result = TypeVar("Result")
 
-#: Times that a request to a remote store is sent, and seconds before the second time, which double.
+#: Number of attempts of a request to a remote store, and seconds before the second attempt; the
+#: delay doubles each time.
 MAX_ATTEMPTS = 6
 FIRST_RETRY_DELAY_SECONDS = 0.1
 
-#: Seconds after which a request is not repeated: a server that gives no answer would be asked for
-#: hours, for the client itself repeats for minutes.
+#: Seconds after which a request is not repeated. The client itself repeats requests for minutes, so
+#: a server that does not answer would block a run for hours.
 RETRY_DEADLINE_SECONDS = 60.0
 
-#: How the client says that it repeated a request as often as it may.
+#: Pattern of the client's error after its maximum number of retries.
 _RETRIES_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
-#: Below ``work`` of an object store: what is kept on this machine beside work areas.
+#: Subfolder of the work folder of a remote store with local files other than work areas.
 LOCAL_FOLDER_NAME = "local"
 
 
 class ObjectStore:
-    """A local folder or an object-store URI such as s3://bucket/prefix.
+    """A local folder or an object store.
 
-    ``work`` is the local folder for work areas and fetched copies; by default ``work`` inside a
-    local store, or a folder of the user's cache directory for a remote one. ``create`` false
-    refuses a local folder that does not exist: reading must not leave a store behind.
+    Args:
+        uri: Path of a folder, or a URI such as s3://bucket/prefix.
+        work_folder: Local folder for work areas and fetched copies. By default, ``work`` inside a
+            local store, or a folder in the user's cache directory for a remote one.
+        create_missing: Whether to create a missing local folder. False for commands that only read,
+            which must not create a store.
+
+    Raises:
+        UsageError: The store does not exist or cannot be opened.
     """
 
     def __init__(
@@ -56,14 +65,13 @@ class ObjectStore:
         scheme = re.match(r"([a-z][a-z0-9+.-]*)://", uri)
         try:
             if scheme is None or scheme[1] == "file":
-                # Links are followed once, here: obstore and the system would do so each their way.
+                # Resolve links here: obstore and the operating system resolve them differently.
                 self.root_folder = Path(os.path.realpath(uri.removeprefix("file://")))
                 if not create_missing and not self.root_folder.is_dir():
-                    problem = "is no folder" if self.root_folder.exists() else "does not exist"
+                    problem = "is not a folder" if self.root_folder.exists() else "does not exist"
                     raise UsageError(
-                        f"there is no store at {self.root_folder}, which {problem}; make one "
-                        f"with: hallmark "
-                        f"run, or name another in HALLMARK_STORE"
+                        f"there is no store at {self.root_folder}, which {problem}; create one "
+                        "with: hallmark run, or name another in HALLMARK_STORE"
                     )
                 self.root_folder.mkdir(parents=True, exist_ok=True)
                 self._objects: Any = from_url(self.root_folder.as_uri())
@@ -85,7 +93,7 @@ class ObjectStore:
 
     @property
     def local_folder(self) -> Path:
-        """The folder of this machine for pages and lists: the store's own, or one in its cache."""
+        """Local folder for pages and lists: the store itself, or a subfolder of the work folder."""
         return (
             self.root_folder
             if self.root_folder is not None
@@ -93,12 +101,17 @@ class ObjectStore:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Opened anew in another process."""
+        """Pickle the address, so that another process opens the store again."""
         return type(self), (str(self.root_folder or self.uri), self.work_folder)
 
     @contextmanager
     def translate_store_errors(self) -> Iterator[None]:
-        """Errors of the store in words; those that its methods expect pass through."""
+        """Translate errors of obstore, except those that the methods of this class handle.
+
+        Raises:
+            OSError: The disk is full.
+            HallmarkError: The store cannot be used for another reason.
+        """
         try:
             yield
         except (FileNotFoundError, AlreadyExistsError):
@@ -110,10 +123,10 @@ class ObjectStore:
             raise self._make_unusable_error(error) from error
 
     def _send_with_retries(self, request: Callable[[], Result]) -> Result:
-        """Perform one request, and repeat it where its reply was lost or cut off.
+        """Send one request, and repeat it if its reply was lost or truncated.
 
-        The client repeats most requests itself, but not those that create or delete, and none whose
-        reply breaks off in its body. Each may be repeated here: it finds what the first one did.
+        The client repeats most requests itself, but neither those that create or delete, nor those
+        whose reply ends within its body. Every request here is safe to repeat.
         """
         start_time = time.monotonic()
         for attempt in range(1, MAX_ATTEMPTS):
@@ -138,14 +151,14 @@ class ObjectStore:
     def _make_unusable_error(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
-            f"address, its permissions, the credentials and the network, then run again: it "
-            f"goes on from the last commit"
+            "address, its permissions, the credentials and the network, then run again: it "
+            "resumes from the last commit"
         )
 
     def get(self, key: str) -> bytes | None:
-        if (
-            self.root_folder is not None
-        ):  # thousands of manifests: obstore's threads take twice as long
+        """Read an object; return None if it does not exist."""
+        # Files are read directly: obstore takes twice as long for thousands of manifests.
+        if self.root_folder is not None:
             try:
                 return (self.root_folder / key).read_bytes()
             except (FileNotFoundError, IsADirectoryError):
@@ -158,18 +171,18 @@ class ObjectStore:
             return None
 
     def put(self, key: str, data: bytes | Path) -> None:
-        """Create or replace an object, atomically; of a Path its content."""
+        """Create or replace an object atomically, from bytes or from the content of a file."""
 
         try:
             self._send_with_retries(lambda: obstore.put(self._objects, key, data))
         except (FileNotFoundError, HallmarkError):
-            # A file goes up in pieces. Where the reply to the last request was lost, the object is
-            # whole, and a server may have forgotten the upload by the time it is repeated.
+            # A file is uploaded in several requests. If the reply to the last one was lost, the
+            # object is complete, but the server may no longer know the upload when it is repeated.
             if self.root_folder is not None or self.hash_object(key) != _hash_bytes_or_file(data):
                 raise
 
     def hash_object(self, key: str) -> str | None:
-        """SHA-256 of a remote object, None where there is none."""
+        """Compute the SHA-256 of a remote object; return None if it does not exist."""
 
         def hash_chunks() -> str:
             digest = hashlib.sha256()
@@ -183,22 +196,22 @@ class ObjectStore:
             return None
 
     def create_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object only if it is absent, atomically.
+        """Create an object atomically, only if it does not exist.
 
         Args:
-            key: Name of the object.
-            data: Its content, which no other writer may have: it holds something drawn at random.
+            key: Key of the object.
+            data: Its content, which must be unique to this writer, so it contains random data.
 
         Returns:
-            Whether the object is the caller's. That it exists already does not show that another
-            writer was first: the reply to an earlier attempt may have been lost, or a server in
-            between may have sent the request twice. So the object is read and compared.
+            Whether the stored object is the caller's. If the object exists already, it is read and
+            compared with ``data``: the reply to an earlier attempt may have been lost, or a proxy
+            may have sent the request twice.
         """
         try:
             self._send_with_retries(lambda: obstore.put(self._objects, key, data, mode="create"))
         except AlreadyExistsError:
             return self.get(key) == data
-        except HallmarkError:  # no reply arrived at all
+        except HallmarkError:  # no reply arrived
             if self.get(key) == data:
                 return True
             raise
@@ -208,7 +221,7 @@ class ObjectStore:
         self._send_with_retries(lambda: obstore.delete(self._objects, keys))
 
     def list_folder_names(self, prefix: str) -> list[str]:
-        """Names of the "folders" right below a prefix, sorted."""
+        """List the names of the folders directly below a prefix, sorted."""
 
         def list_prefixes() -> list[str]:
             return [*obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]]
@@ -216,11 +229,11 @@ class ObjectStore:
         return sorted(key.rsplit("/", 1)[-1] for key in self._send_with_retries(list_prefixes))
 
     def list_keys(self, prefix: str) -> list[str]:
-        """Keys of all objects below a prefix, sorted."""
+        """List the keys of all objects below a prefix, sorted."""
         return sorted(self.list_object_sizes(prefix))
 
     def list_object_sizes(self, prefix: str) -> dict[str, int]:
-        """Sizes in bytes of all objects below a prefix, by key."""
+        """Return the sizes in bytes of all objects below a prefix, by key."""
 
         def list_sizes() -> dict[str, int]:
             pages = obstore.list(self._objects, prefix)
@@ -229,7 +242,15 @@ class ObjectStore:
         return self._send_with_retries(list_sizes)
 
     def fetch_object(self, key: str, entry: dict[str, Any]) -> Path:
-        """A local path of an object; remote objects are copied once, checked by SHA-256."""
+        """Return a local path of an object; a remote object is copied once and verified.
+
+        Args:
+            key: Key of the object. If it does not exist, the returned path does not exist either.
+            entry: Manifest entry with the object's SHA-256.
+
+        Raises:
+            HallmarkError: The object does not have the SHA-256 of its manifest entry.
+        """
         if self.root_folder is not None:
             return self.root_folder / key
         path = self.work_folder / "fetched" / key
@@ -250,7 +271,10 @@ class ObjectStore:
                     return path  # which does not exist
             if hash_file(Path(file.name)) != entry["sha256"]:
                 os.unlink(file.name)
-                raise HallmarkError(f"{self.uri}/{key} does not have the SHA-256 of its manifest")
+                raise HallmarkError(
+                    f"{self.uri}/{key} does not have the SHA-256 of its manifest; remove the "
+                    "artifact's folder and run again to rebuild it"
+                )
             os.replace(file.name, path)
         return path
 
@@ -260,7 +284,7 @@ def _hash_bytes_or_file(data: bytes | Path) -> str:
 
 
 def is_store_folder(folder: Path) -> bool:
-    """Whether a folder is a store: what lies in it is no corpus and no model of the user."""
+    """Whether a folder is a store, whose files are neither a corpus nor a model of the user."""
     records = (folder / "runs").glob("*/run.json")
     manifests = (folder / "artifacts").glob("*/*/manifest.json")
     return any(records) or any(manifests)

@@ -1,4 +1,7 @@
-"""What the stages show in Prefect's pages: progress bars and a summary of each artifact."""
+"""Show a stage's progress and a summary of its artifact in Prefect's pages.
+
+``stages.py`` uses the reporter when a stage runs inside a Prefect flow.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,9 @@ def _to_artifact_key(text: str) -> str:
 
 
 class PrefectStageReporter:
-    """Hears the events of a stage: its progress, made once it has run for a second and then
-    brought up to date each second, and in the end a page of its artifact.
+    """Listener that publishes a stage's progress once per second, and finally its artifact.
 
-    It asks Prefect's server, which may be gone or slow: to be told by a ``Watcher``.
+    Prefect's server may be slow or unreachable, so call this through a ``BackgroundListener``.
     """
 
     def __init__(self, label: str) -> None:
@@ -56,7 +58,7 @@ class PrefectStageReporter:
 
 
 def artifact_to_markdown(label: str, artifact: Artifact) -> str:
-    """Markdown: which artifact, its tables with rows and digests, its accounts."""
+    """Summarize an artifact in Markdown: its name, tables, files and accounts."""
     lines = [
         f"# {label}",
         "",

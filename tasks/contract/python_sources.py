@@ -1,8 +1,8 @@
-"""What a source file means and imports, remembered beside the files that Python compiles it to.
+"""Compute and cache the digest and the imports of Python source files.
 
-Parsing every file of the project costs more than a second, which each command would wait for. What
-was read is kept in ``__pycache__`` (or under ``PYTHONPYCACHEPREFIX``) for the content it was read
-from, and not kept where Python writes no compiled files either.
+Parsing all files of the project would delay each command by more than a second. The results are
+cached in ``__pycache__`` (or under ``PYTHONPYCACHEPREFIX``), keyed by the content of the file. They
+are not cached if Python is set not to write bytecode.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from typing import NamedTuple
 from hallmark.tasks.contract.fingerprint import __file__ as fingerprint_file
 from hallmark.tasks.contract.fingerprint import hash_syntax_tree, sha256_hex
 
-#: How often a file is parsed before an error of the interpreter counts.
+#: Number of times that a file is parsed before an interpreter error is raised.
 MAX_PARSE_ATTEMPTS = 5
 
 
 class PythonSource(NamedTuple):
-    """A Python file: the digest of its meaning, the modules it imports, anywhere in it, and the
-    names it takes from them, which are modules too where those are packages."""
+    """The digest and the imports of a Python file.
+
+    Attributes:
+        digest: Hash of the syntax tree, see ``hash_syntax_tree``.
+        modules: Names of the imported modules, including imports inside functions.
+        members: Qualified names imported from modules; they may be modules of a package.
+    """
 
     digest: str
     modules: tuple[str, ...]
@@ -35,7 +40,7 @@ class PythonSource(NamedTuple):
 
 @cache
 def read_python_source(path: Path) -> PythonSource:
-    """Read a file, or what was found in the same bytes before."""
+    """Read a file, and parse it unless the result for its content is cached."""
     source_bytes = path.read_bytes()
     cache_key = sha256_hex(source_bytes + _read_parser_code())
     cache_file = Path(cache_from_source(str(path))).with_suffix(".source.json")
@@ -56,8 +61,7 @@ def read_python_source(path: Path) -> PythonSource:
 
 
 def _parse_with_retries(source_bytes: bytes) -> ast.Module:
-    """Of two threads that parse at once CPython may let one fail (its issue 106905), whoever the
-    other is; it is not the source's fault, and tried again."""
+    """Parse a source; retry if CPython fails because two threads parse at once (issue 106905)."""
     for _ in range(MAX_PARSE_ATTEMPTS - 1):
         with suppress(SystemError):
             return ast.parse(source_bytes)
@@ -65,7 +69,7 @@ def _parse_with_retries(source_bytes: bytes) -> ast.Module:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Write at once, so that who reads meanwhile finds all of it or nothing."""
+    """Write a file so that concurrent readers find either all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial_path = path.with_name(f"{path.name}.{os.getpid()}")
     partial_path.write_text(text)
@@ -74,12 +78,12 @@ def _write_atomically(path: Path, text: str) -> None:
 
 @cache
 def _read_parser_code() -> bytes:
-    """The code that reads: what another version of it found is not taken."""
+    """Return the code of the parser, so that results of other versions are not reused."""
     return b"".join(Path(file).read_bytes() for file in (__file__, fingerprint_file))
 
 
 def _collect_imports(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Modules and members imported, those for type checking left out."""
+    """Collect the imported modules and members, except imports for type checking."""
     modules: set[str] = set()
     members: set[str] = set()
     pending_nodes: list[ast.AST] = [tree]
@@ -93,12 +97,11 @@ def _collect_imports(tree: ast.Module) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module)
             members.update(f"{node.module}.{alias.name}" for alias in node.names)
-        for (
-            field_name
-        ) in _STATEMENT_FIELDS:  # an import is a statement: expressions, most of a tree, hold none
+        # Imports are statements, so expressions, most of the tree, need no visit.
+        for field_name in _STATEMENT_FIELDS:
             pending_nodes += getattr(node, field_name, ())
     return modules, members
 
 
-#: The fields of a node that hold statements, or what holds statements.
+#: Fields of a node with statements, or with nodes that contain statements.
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")

@@ -1,7 +1,8 @@
-"""Parts on a Ray cluster: every one is a plain remote function, so a lost worker costs its part.
+"""Run the items of a stage on a Ray cluster, each as a remote function.
 
-The cluster is the one that RAY_ADDRESS names, else one of this machine that ends with the session.
-All its machines must see the work area: a store that several hosts share is not served yet.
+RAY_ADDRESS names the cluster; without it, a cluster of this machine is started for the session. If
+a worker is lost, only its item runs again. All machines of the cluster must see the work area;
+stores shared by several hosts are not supported yet.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from typing import Any
 from hallmark.tasks.contract.errors import UsageError
 from hallmark.tasks.contract.resources import Resources, Result, SerialMapper
 
-#: Parts sent ahead of the one that is waited for, for each worker: their arguments take memory.
+#: Items per worker that are submitted in advance. Limited, since their arguments take memory.
 QUEUED_ITEMS_PER_WORKER = 4
 
-#: How often a part whose worker died is begun again.
+#: Number of times that an item whose worker died is restarted.
 MAX_RETRIES = 3
 
 
 class RayMapper:
-    """Works on parts wherever the cluster has what they need; ``workers`` of them here, if the
-    cluster is this machine."""
+    """Run items on a Ray cluster, wherever their resources are available.
+
+    ``worker_count`` limits the processors of a cluster that is started on this machine.
+    """
 
     def __init__(self, worker_count: int) -> None:
         self.worker_count = worker_count
@@ -62,7 +65,11 @@ class RayMapper:
                 ray.cancel(reference, force=True)
 
     def _get_result(self, reference: Any) -> Any:
-        """The result, or the error as the function raised it."""
+        """Return the result of an item, or raise the error that its function raised.
+
+        Raises:
+            BrokenExecutor: The item's worker died each time.
+        """
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(reference)
@@ -78,7 +85,7 @@ class RayMapper:
                 import ray
             except ImportError as error:
                 raise UsageError(
-                    "mapper is ray, and Ray is not installed; install hallmark[ray] or set mapper "
+                    "mapper is ray, but Ray is not installed; install hallmark[ray] or set mapper "
                     "to processes"
                 ) from error
             environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

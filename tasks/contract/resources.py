@@ -1,4 +1,8 @@
-"""What a mapper is, and what an item of work needs of the machine it runs on."""
+"""Define the interface of mappers, and the resources that one item of work needs.
+
+A mapper runs the items of a stage, for example in local processes (``mappers.py``) or on a Ray
+cluster (``ray_mapper.py``). The serial mapper is here.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one item of a stage's work needs, for mappers that can choose where it runs."""
+    """Resources that one item of a stage needs, for mappers that can choose where it runs."""
 
     cpus: int = 1
-    memory_bytes: int = 0  # bytes; 0: not said
+    memory_bytes: int = 0  # 0: not specified
     gpus: float = 0
 
 
@@ -23,9 +27,9 @@ DEFAULT_RESOURCES = Resources()
 
 
 class Mapper(Protocol):
-    """Runs a function over argument tuples and yields the results in their order.
+    """Run a function on each tuple of arguments and yield the results in the same order.
 
-    The function and its arguments must be importable and picklable by a fresh process.
+    A new process must be able to import the function and to unpickle the arguments.
     """
 
     def __call__(
@@ -46,7 +50,7 @@ class Mapper(Protocol):
 
 
 class SerialMapper:
-    """Works on them here, one after the other."""
+    """Run all items in this process, one after the other."""
 
     def __call__(
         self,

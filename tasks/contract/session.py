@@ -1,4 +1,8 @@
-"""Sessions: where stages find their store and their mapper, and who hears of what they do."""
+"""Provide stages with a store, a mapper and a listener for events while a flow runs.
+
+A flow opens a ``Session``; each stage called inside it reports events to the session's listener.
+``BackgroundListener`` protects stages from slow or failing observers.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,19 @@ EventKind = Literal["start", "progress", "figures", "done", "cached", "child", "
 
 @dataclass(frozen=True)
 class Event:
-    """What happens in a session, for progress bars, run.json and logs.
+    """An event of a session, for progress bars, run.json and logs.
 
-    ``step``: what the stage is part of, where several do it one behind the other. ``figures``:
-    measured while a stage works, at step ``done``. ``silence`` is what a watcher hears
-    where nothing has happened for a while.
+    Attributes:
+        kind: ``figures`` reports metrics of a running stage, ``child`` an artifact that it
+            committed; a ``BackgroundListener`` sends ``silence`` if no event came for a while.
+        label: Name of the stage in the run.
+        artifact: The artifact of ``done``, ``cached`` and ``child``.
+        seconds: Wall time of a stage that is done.
+        completed: Completed units of ``progress``, or the step of ``figures``.
+        total: All units of ``progress``; 0 if unknown.
+        description: Description of the progress.
+        metrics: The metrics of ``figures``, by name.
+        phase: Name of a group of consecutive stages that the stage belongs to, if any.
     """
 
     kind: EventKind
@@ -43,17 +55,22 @@ class Event:
     phase: str = ""
 
 
-#: Figures that come while a watcher has so many events to hear are lost to it.
+#: While this many events are pending, a background listener drops new events with metrics.
 MAX_PENDING_METRIC_EVENTS = 10_000
 
 
 class BackgroundListener:
-    """Tells somebody of events who only watches, from a thread of its own.
+    """Pass events to a listener in a separate thread, so that it cannot fail or delay a stage.
 
-    So neither their errors nor their waiting reach the stage: the first error is logged, the
-    others are not, and whoever leaves this context gives them ``patience`` seconds to catch up.
-    Of a stage's progress that they have not heard only the newest is kept, and of figures no more
-    than MOST_UNHEARD. Where nothing happens they hear of silence every ``silence`` seconds.
+    Only the listener's first error is logged. Of the pending progress events of a stage, only the
+    newest is kept; events with metrics are dropped from MAX_PENDING_METRIC_EVENTS on.
+
+    Args:
+        listener: Function that receives the events.
+        listener_name: Name of the listener in the log.
+        drain_timeout: Seconds that the listener gets for pending events when the context ends.
+        idle_interval: Seconds without an event after which the listener receives an event of kind
+            ``silence``; None disables them.
     """
 
     def __init__(
@@ -70,14 +87,14 @@ class BackgroundListener:
             idle_interval,
         )
         self.pending_events: deque[Event] = deque()
-        #: By stage, in place of the progress that stands among the unheard.
+        #: Newest progress by stage; it replaces the stage's event in ``pending_events``.
         self.latest_progress: dict[str, Event] = {}
         self.condition = threading.Condition()
         self.is_closed = self.has_failed = False
-        #: In the context of whoever made it: their flow and task run are those of what is said.
+        # In the creator's context, so that Prefect assigns output to the creator's task run.
         deliver_in_context = functools.partial(copy_context().run, self._deliver_events)
         self.thread = threading.Thread(
-            target=deliver_in_context, name=f"watcher: {listener_name}", daemon=True
+            target=deliver_in_context, name=f"listener: {listener_name}", daemon=True
         )
 
     def __call__(self, event: Event) -> None:
@@ -111,7 +128,7 @@ class BackgroundListener:
             except Exception as error:
                 if not self.has_failed:
                     log.warning(
-                        "%s: %s: %s; the run goes on without",
+                        "%s failed: %s: %s; the run continues without it",
                         self.listener_name,
                         type(error).__name__,
                         str(error).split("\n")[0],
@@ -131,44 +148,43 @@ class BackgroundListener:
 
 @dataclass
 class Session:
-    """Where stages find their store and their mapper while a flow runs.
+    """The store, the mapper and the listener of the stages of a running flow.
 
-    What ``listener`` raises fails the stage: it keeps the run's records. Who only watches is told
-    by a ``Watcher``.
+    An error of ``listener`` fails the stage, since it writes the run's records. Call other
+    observers through a ``BackgroundListener``.
     """
 
     store: Store
     mapper: Mapper = field(default_factory=SerialMapper)
     listener: Callable[[Event], None] = lambda event: None
-    last_stage: str | None = None  # the label of the stage to stop behind
-    #: Called with (stage, inputs, config) in place of running a stage; what it returns is handed on
-    #: as the stage's artifact. A forecast sees each call this way.
+    last_stage: str | None = None  # label of the stage after which to stop
+    #: Called with (stage, inputs, config) instead of running a stage; its result is used as the
+    #: stage's artifact. A forecast plans each call this way.
     plan_stage: Callable[[Any, Sequence[Any], Any], Any] | None = None
-    #: Store, artifact and path of the files whose presence and size were checked.
+    #: Store, artifact and path of the files whose existence and size were checked.
     checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 
     def check_artifact_files(self, artifacts: Iterable[Artifact]) -> None:
-        """Raise HallmarkError unless all files of stored artifacts are there with their size.
+        """Raise HallmarkError unless all files of stored artifacts exist with their sizes.
 
-        A manifest may outlive its files, and what is served from the store is not read. Each file
-        is looked at once in a session.
+        Files may be missing although the manifest exists, and a cached artifact would not be read.
+        Each file is checked once per session.
         """
         for artifact in artifacts:
-            if artifact.store is None:  # a folder of the user, which has no manifest
+            if artifact.store is None:  # a folder of the user, outside any store
                 continue
             store_and_folder = artifact.store.uri, artifact.folder
             entries = [
-                e
-                for e in artifact.iter_file_entries()
-                if (*store_and_folder, e["path"]) not in self.checked_files
+                entry
+                for entry in artifact.iter_file_entries()
+                if (*store_and_folder, entry["path"]) not in self.checked_files
             ]
             artifact.location.check_file_sizes(entries)
             self.checked_files.update((*store_and_folder, entry["path"]) for entry in entries)
 
 
 class LastStageReached(Exception):
-    """Raised behind the stage that a session runs until; ``hallmark.flows.runs.begin`` ends
-    there."""
+    """Raised after the last stage of a session; the run ends there without an error."""
 
 
 _session: ContextVar[Session | None] = ContextVar("hallmark_session", default=None)
@@ -176,9 +192,10 @@ _session: ContextVar[Session | None] = ContextVar("hallmark_session", default=No
 
 @contextmanager
 def open_session(session: Session) -> Iterator[Session]:
+    """Make a session current, start its mapper, and hold the store's shared lock."""
     token = _session.set(session)
     try:
-        # A plan runs nothing, and leaves nothing behind.
+        # A plan runs nothing and must not write to the store, so it takes no lock.
         with nullcontext() if session.plan_stage else session.store.shared_lock(), session.mapper:
             yield session
     finally:
@@ -186,6 +203,11 @@ def open_session(session: Session) -> Iterator[Session]:
 
 
 def get_current_session() -> Session:
+    """Return the current session.
+
+    Raises:
+        HallmarkError: No session is open.
+    """
     session = _session.get()
     if session is None:
         raise HallmarkError("a stage was called outside a session; use open_session(Session(...))")

@@ -1,4 +1,4 @@
-"""What the configs of all stages have in common: their base, and the kinds of values they share."""
+"""Define the base class of all stage configs, and the types of settings that they share."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from hallmark.tasks.contract.errors import UsageError
 
 
 class StageConfig(BaseModel):
-    """Base of every config: frozen, typed, unknown keys refused, defaults checked too."""
+    """Base of every config: frozen, without unknown keys, and with validated defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class EmptyConfig(StageConfig):
-    """For stages that have nothing to set."""
+    """Config of stages without settings."""
 
 
 def _validate_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
-        raise ValueError("must be auto (the GPU if there is one), cpu, cuda or cuda:1")
+        raise ValueError(
+            "must be auto (the GPU if there is one), cpu, cuda, or cuda:N, like cuda:1"
+        )
     return name
 
 
 def _validate_plain_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name) or len(name) > 200:
         raise ValueError(
-            "must be at most 200 letters, digits, '_', '-' and '.', in parts that '/' separates "
-            "and that begin with a letter, a digit or '_'"
+            "must have at most 200 characters: letters, digits, '_', '-' and '.', in parts that "
+            "are separated by '/' and begin with a letter, a digit or '_'"
         )
     return name
 
 
 def expand_home(path: str) -> Path:
-    """With the home folder in place of a ~; that of nobody stays, as a name of no file."""
+    """Replace a leading ``~`` or ``~user`` by the home folder; an unknown user stays as it is."""
     return Path(os.path.expanduser(path))
 
 
 def resolve_torch_device(device: DeviceName) -> str:
-    """The device of that name as torch takes it; UsageError if this machine lacks it."""
+    """Convert a device name of a config to a device name of torch.
+
+    Raises:
+        UsageError: This machine lacks the device.
+    """
     import torch
 
     if device == "auto":
@@ -51,16 +57,16 @@ def resolve_torch_device(device: DeviceName) -> str:
     device_type, _, gpu_index = device.partition(":")
     if device_type == "cuda" and int(gpu_index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"device {device}: this machine has {torch.cuda.device_count()} GPUs that torch can "
-            f"use; set device to auto or cpu"
+            f"device {device} does not exist: torch can use {torch.cuda.device_count()} GPUs of "
+            "this machine; set device to auto or cpu"
         )
     return device
 
 
-#: What every generator takes, and what fits an int64 column.
+#: A seed that every random generator accepts and that fits into an int64 column.
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 DeviceName = Annotated[str, AfterValidator(_validate_device)]
 
-#: A name that may stand in a path, a table and a page as it is.
+#: A name that can be used unchanged in a path, a table and a page.
 PathSafeName = Annotated[str, AfterValidator(_validate_plain_name)]

@@ -1,6 +1,7 @@
-"""What a stage is, and one call of it: the inputs are bound and the fingerprint is computed.
+"""Define stages and their calls: bind the inputs of a call and compute its fingerprint.
 
-``stages.py`` runs such calls; ``commit.py`` and ``external_inputs.py`` need only what is here.
+``stages.py`` derives the classes that run calls; ``commit.py`` and ``external_inputs.py`` need only
+the base classes defined here.
 """
 
 from __future__ import annotations
@@ -38,17 +39,23 @@ from hallmark.tasks.contract.tombstones import hash_purged_ids
 Determinism = Literal["exact", "machine", "statistical"]
 
 TELEMETRY = table_schema(
-    "What the stage cost on this machine; no part of its content.",
-    column("metric", pa.string(), "label", "what was measured or noted"),
-    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
+    "Resources that the stage used on this machine; not part of the content digest.",
+    column("metric", pa.string(), "label", "name of the measurement or note"),
+    column("value", pa.float64(), "figure", "measured value, in the unit of the column unit"),
     column("unit", pa.string(), "label", "unit of the value"),
-    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
+    column("note", pa.string(), "label", "text instead of a value: host, platform, Python version"),
 )
 
 
 @dataclass(frozen=True)
 class StageDefinition:
-    """What a stage is: its function, its name, and what decides its output."""
+    """The definition of a stage: its function and the arguments of ``stages.stage``.
+
+    Attributes:
+        body: The undecorated function.
+        label: Name of the stage in a run; empty means ``name``.
+        phase: Name of a group of consecutive stages, reported in events.
+    """
 
     body: Callable[..., None]
     name: str
@@ -67,7 +74,7 @@ class StageDefinition:
 
     @property
     def run_label(self) -> str:
-        """What a run calls it."""
+        """Name of the stage in a run."""
         return self.label or self.name
 
     @functools.cached_property
@@ -82,7 +89,7 @@ class StageDefinition:
     def order_inputs(
         self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Bring the inputs of a call into the order of the parameters.
+        """Sort the inputs of a call in the order of the parameters.
 
         Raises:
             TypeError: An input is missing, unknown or given twice.
@@ -100,23 +107,29 @@ class StageDefinition:
 
     @property
     def has_automatic_accounts(self) -> bool:
+        """Whether the contract computes and writes the stage's accounts and checksums."""
         return {"documents", "ledger"} <= set(self.tables) and "documents" in self.input_names
 
     def collect_table_schemas(self) -> dict[str, pa.Schema]:
-        """Of all tables that it leaves, those of the contract among them."""
+        """Return the schemas of all tables of the artifact, including those of the contract."""
         account_schemas = (
             {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.has_automatic_accounts else {}
         )
         return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
     def compute_code_digests(self) -> dict[str, str]:
-        source_file = Path(
-            inspect.getsourcefile(self.body) or ""
-        )  # may lie outside of this project
+        # The file may be outside this project.
+        source_file = Path(inspect.getsourcefile(self.body) or "")
         return compute_code_digests(self.body.__module__, source_file, self.extra_code)
 
     def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
-        """Digests of what comes from outside the store, and of what must not come in again."""
+        """Compute the digests of everything read from outside the store.
+
+        For an entry point, this includes the list of purged documents.
+
+        Raises:
+            UsageError: The config names a path outside the declared roots.
+        """
         check_config_paths(config, self.run_label)
         digests = (
             self.external_digests(config, store.compute_secret_id())
@@ -131,7 +144,19 @@ class StageDefinition:
 
 @dataclass(frozen=True)
 class StageCall:
-    """A stage with its inputs and settings: the fingerprint is known before it runs."""
+    """A stage with its inputs, settings and fingerprint.
+
+    Attributes:
+        stage: The stage.
+        arguments: The inputs by parameter name, reduced to what the stage reads.
+        config: The settings.
+        session: The session in which the stage runs.
+        fingerprint_components: Everything that the fingerprint is computed from.
+        fingerprint: The fingerprint.
+        lineage: Names of the input artifacts, by parameter name.
+        external_files: States of the files whose digests ``StageDefinition.external_digests``
+            computed.
+    """
 
     stage: StageDefinition
     arguments: dict[str, Any]
@@ -141,12 +166,12 @@ class StageCall:
     fingerprint: str
     lineage: dict[str, Any]
     external_files: ExternalFiles = field(default_factory=ExternalFiles)
-    """Files that ``Stage.external`` took digests of, as they were then."""
 
     @classmethod
     def from_inputs(
         cls, stage: StageDefinition, inputs: Sequence[Any], config: StageConfig, session: Session
     ) -> Self:
+        """Bind inputs, given in the order of the parameters, and compute the fingerprint."""
         arguments: dict[str, Any] = {}
         digests: dict[str, Any] = {}
         lineage: dict[str, Any] = {}
@@ -187,7 +212,7 @@ class StageCall:
 
     @property
     def work_area_id(self) -> str:
-        """What names its work area: the fingerprint, or one that runs with other settings share."""
+        """Id of the work area: the fingerprint, or a hash shared by runs with one resume key."""
         if self.stage.resume_key is None:
             return self.fingerprint
         return compute_fingerprint(
@@ -195,11 +220,11 @@ class StageCall:
         )
 
     def find_stored_artifact(self) -> Artifact | None:
-        """The stored output, if any.
+        """Return the stored output; None if there is none.
 
         Raises:
-            HallmarkError: A file of the output, or of an input from which it was made, is missing
-                from the store or has another size.
+            HallmarkError: A file of the output or of an input is missing from the store or has
+                the wrong size.
         """
         artifact = self.session.store.find_artifact(self.stage.name, self.fingerprint)
         if artifact is not None:

@@ -1,4 +1,8 @@
-"""What a stage body works with: writers for its tables, its work area, parts, progress."""
+"""Provide the context of a stage body: table writers, work area, parallel work, progress.
+
+``stages.py`` creates a ``StageContext`` for each execution, and ``commit.py`` commits what the body
+wrote. Items of parallel work survive a kill: a resumed stage reuses the finished ones.
+"""
 
 from __future__ import annotations
 
@@ -29,49 +33,59 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hallmark")
 
-#: Called with (done, total, what); total is 0 where it is not known.
+#: Called with (completed, total, description); total is 0 if unknown.
 ProgressCallback = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class ItemResult:
-    """What the work on one item left: a small JSON value, parts of the stage's tables, and
-    spilled tables that only this stage reads."""
+    """The result of the work on one item.
+
+    Attributes:
+        folder: Folder with the files of the parts and spilled tables.
+        value: Small JSON value that the item's function returned.
+        parts: Manifest entries of the parts of the stage's tables, by table.
+        spilled: Bytes of the spilled tables, which only this stage reads, by name.
+    """
 
     folder: Path
     value: Any
-    parts: dict[str, dict[str, Any]]  # manifest entries of the stage's tables, by table
-    spilled: dict[str, int]  # bytes of the spilled tables, by name
+    parts: dict[str, dict[str, Any]]
+    spilled: dict[str, int]
 
     def table_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
 
     @property
     def spill_names(self) -> list[str]:
-        """Names of what it spilled, in order."""
+        """Names of the spilled tables, sorted."""
         return sorted(self.spilled)
 
     def spill_path(self, name: str) -> Path:
         return self.folder / f"{name}.arrow"
 
     def open_spilled_table(self, name: str, schema: pa.Schema) -> pa.Table:
-        """What was spilled under a name; empty if nothing was. It stays in its file, which is not
-        held open: the mapping lasts as long as the table."""
+        """Map a spilled table into memory; return an empty table if there is none of that name.
+
+        The file is not kept open; the mapping lasts as long as the table.
+        """
         if name not in self.spilled:
             return schema.empty_table()
         with pa.memory_map(str(self.spill_path(name))) as source:
             return pa.ipc.open_file(source).read_all()
 
     def is_complete(self) -> bool:
-        """Whether all of it is still there, as long as it was: a kill in mid-commit moves parts
-        away, a power cut shortens them."""
+        """Whether all files exist with their recorded sizes.
+
+        A kill during the commit may have moved files away, a power failure truncated them.
+        """
         sizes = {self.table_path(name): part["size"] for name, part in self.parts.items()}
         sizes |= {self.spill_path(name): size for name, size in self.spilled.items()}
         return all(path.exists() and path.stat().st_size == sizes[path] for path in sizes)
 
 
 def concat_spilled_tables(results: Sequence[ItemResult], name: str, schema: pa.Schema) -> pa.Table:
-    """What several items spilled under a name, in their order, mapped from their files."""
+    """Concatenate the spilled tables of several items in order, mapped from their files."""
     return pa.concat_tables(
         [schema.empty_table(), *(result.open_spilled_table(name, schema) for result in results)]
     )
@@ -79,28 +93,31 @@ def concat_spilled_tables(results: Sequence[ItemResult], name: str, schema: pa.S
 
 @dataclass
 class StageContext(TableWriters):
-    """Handed to every stage body; made from a folder alone, it serves a test as well.
+    """The context that every stage body receives; tests can create one from a folder alone.
 
-    ``area`` survives a kill and is removed at commit: what a resumable stage keeps there it
-    finds again, and parts that are done stay done. What is ``kept`` there stays behind the commit,
-    too, for runs with other settings that share the area. ``out`` receives the tables and files of
-    this attempt, ``folder`` the tables that are written in this process.
+    ``output_folder`` receives the files and assembled tables of this attempt, ``folder`` the tables
+    that are written in this process. The inherited writers write those tables.
     """
 
+    #: Survives a kill and is removed at commit, so a resumable stage can store its state there.
     work_area: Path
     declared_schemas: Mapping[str, pa.Schema]
     mapper: Mapper = field(default_factory=SerialMapper)
+    #: Key of the hashes of personal data.
     secret: bytes = b"secret of a work area without a store"
     on_progress: ProgressCallback = lambda completed, total, description: None
-    #: Commits a folder as an artifact of its own: (stage, key, folder) -> Artifact.
+    #: Commits a folder as a separate artifact: (stage, key, folder) -> Artifact.
     commit_child_artifact: Callable[[str, Mapping[str, Any], Path], Artifact] | None = None
     resources: Resources = DEFAULT_RESOURCES
+    #: Number of retries of each item that fails.
     max_retries: int = 1
-    #: Ids of the documents that were purged from the store, for a stage that lets documents in.
+    #: Ids of the documents that were purged from the store, for a stage that is an entry point.
     purged_ids: frozenset[bytes] = frozenset()
-    #: Of this very artifact: the stage's, unless its body finds that less can be said.
+    #: Determinism of this artifact; the stage body may replace the stage's class by a weaker one.
     determinism: str = "exact"
+    #: Names in ``work_area`` to keep after the commit, for runs with other settings that share it.
     preserved_names: set[str] = field(default_factory=set)
+    #: Called with (step, metrics).
     on_metrics: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
 
     def __post_init__(self) -> None:
@@ -112,7 +129,7 @@ class StageContext(TableWriters):
         self.parts_per_segment: list[int] = []
 
     def prepare_output_path(self, name: str) -> Path:
-        """Where to write a file of the artifact; its folder exists."""
+        """Return the path for a file of the artifact, and create its folder."""
         path = self.output_folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -121,28 +138,33 @@ class StageContext(TableWriters):
         self.on_progress(completed, total, description)
 
     def report_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Let whoever watches see figures of a step, now: they are kept nowhere."""
+        """Report metrics of a step to the session's listener; they are not stored."""
         self.on_metrics(step, metrics)
 
     def record_measurement(self, metric: str, value: float, unit: str) -> None:
-        """Note a measurement of this machine (telemetry: no part of the content digest)."""
+        """Record a measurement of this machine in the telemetry."""
         self.measurements.append({"metric": metric, "value": float(value), "unit": unit})
 
     def hash_with_secret(self, values: Sequence[str]) -> list[bytes]:
-        """16-byte hashes keyed by the store's secret: plain ones of short values can be guessed."""
+        """Compute 16-byte hashes with the store's secret as key.
+
+        Without a key, short values could be found by guessing.
+        """
         return [
             hmac.digest(self.secret, value.encode("utf-8", "surrogatepass"), "sha256")[:16]
             for value in values
         ]
 
-    # Parts ---------------------------------------------------------------------------------
+    # Parallel work -------------------------------------------------------------------------
 
     def map_partitions(
         self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
     ) -> list[ItemResult]:
-        """``map`` where item k makes part k of every table of the stage that is about documents,
-        be it without a row. Where items are parts of documents, or begin with one, and these are
-        of several pieces, so are the tables."""
+        """Run ``map_items`` such that item k writes part k of every partitioned table of the stage.
+
+        A part without rows is written too. If the items are parts of a table, or begin with one,
+        the stage's tables get the same segments as that table.
+        """
         partitioned_tables = [
             name for name, schema in self.schemas.items() if is_partitioned(schema)
         ]
@@ -160,12 +182,18 @@ class StageContext(TableWriters):
     def map_items(
         self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
     ) -> list[ItemResult]:
-        """Run ``function(item, *arguments, out)`` for every item; what they left, in their order.
+        """Run ``function(item, *arguments, writers)`` for every item.
 
-        ``out`` has writers for the tables of the stage and for spills. What the function returns
-        must be a JSON value. An item that is done survives a kill; one that fails is tried again
-        before it fails the stage. So function, items and arguments must be the same each time that
-        the stage runs on the same inputs.
+        ``writers`` are ``TableWriters`` for the stage's tables and spilled tables. The function
+        must return a JSON value. Finished items survive a kill; a failing item is retried before it
+        fails the stage. So function, items and arguments must be the same each time that the stage
+        runs on the same inputs.
+
+        Returns:
+            The results in the order of the items.
+
+        Raises:
+            HallmarkError: An item failed more than ``max_retries`` times.
         """
         return self._map_with_retries(function, items, arguments, [])
 
@@ -202,7 +230,7 @@ class StageContext(TableWriters):
                 )
                 for item_index in pending_indices
             ]
-            # How many of them came back: they do in their order, so the next one is what fails.
+            # Items return in order, so the next one is the one that fails.
             returned_count = 0
             try:
                 for _ in self.mapper(_run_item, argument_tuples, self.resources):
@@ -213,21 +241,22 @@ class StageContext(TableWriters):
             except (Exception, BrokenExecutor) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                failed_index = pending_indices[
-                    min(returned_count, len(pending_indices) - 1)
-                ]  # behind the last: who was told of it
+                # The mapper may also fail after the last item; then that item counts as failed.
+                failed_index = pending_indices[min(returned_count, len(pending_indices) - 1)]
                 failure_counts[failed_index] += 1
                 if failure_counts[failed_index] > self.max_retries:
                     raise HallmarkError(_explain_failure(error, items[failed_index])) from error
                 log.warning(
-                    "a part of %s failed (%s); trying again", function_name, summarize_error(error)
+                    "an item of %s failed (%s); retrying it", function_name, summarize_error(error)
                 )
 
     def assemble_tables(self, table_names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Put the parts of each table into its folder under their numbers; the tables' entries.
+        """Move the parts of each table into its folder under their numbers.
 
-        Parts are renamed: whoever wrote one has written it where it stays. A table that nobody
-        wrote to is one part without rows.
+        Parts are renamed, not copied. A table without parts gets one part without rows.
+
+        Returns:
+            Manifest entries of the tables, by name.
         """
         entries = {}
         for name in table_names:
@@ -264,7 +293,7 @@ class StageContext(TableWriters):
 
 
 def _find_item_part(item: Any) -> TablePart | None:
-    """The part that an item is about."""
+    """Return the table part that an item is or begins with; None if there is none."""
     if is_dataclass(item) and not isinstance(item, TablePart):
         item = tuple(getattr(item, field.name) for field in fields(item))
     first_element = item[0] if isinstance(item, tuple) and item else item
@@ -272,10 +301,10 @@ def _find_item_part(item: Any) -> TablePart | None:
 
 
 def _read_item_result(folder: Path) -> ItemResult | None:
-    """What was left there; None where it is not, or no longer, all of what was written.
+    """Read the result of an item; return None if it is missing or incomplete.
 
-    Nothing here is forced to the disk before the commit: that takes 12 ms for each part, which may
-    be more than the work on it. So after a power cut any file may be short or empty.
+    Results are not synced to disk before the commit, which would take 12 ms per item and can cost
+    more than the work itself. So after a power failure any file may be truncated or empty.
     """
     path = folder / "done.json"
     if not path.exists():
@@ -295,7 +324,7 @@ def _run_item(
     schemas: Mapping[str, pa.Schema],
     partitioned_tables: Sequence[str],
 ) -> None:
-    """In the worker: do one item into a scratch folder and rename it when it is whole."""
+    """Run one item in the worker: write into a scratch folder, and rename it when complete."""
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     writers = TableWriters(scratch, schemas)
@@ -319,7 +348,7 @@ def _run_item(
     spilled = {name: writer.path.stat().st_size for name, writer in writers.spill_writers.items()}
     record = {"value": value, "parts": parts, "spilled": spilled}
     (scratch / "done.json").write_text(json.dumps(record))
-    if _read_item_result(folder):  # by another try that was still at it when this one began
+    if _read_item_result(folder):  # of an earlier try that finished meanwhile
         shutil.rmtree(scratch)
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -329,21 +358,21 @@ def _run_item(
 def _explain_failure(error: BaseException, item: Any) -> str:
     if isinstance(error, BrokenExecutor):
         return (
-            f"{item}: a process that worked on it, or on one beside it, was killed, as where "
-            f"memory runs out; run again with fewer workers, or where there is more: it goes on, "
-            f"nothing is lost"
+            f"{item}: the worker process of this or another item was killed, probably because "
+            "memory ran out; run again with fewer workers or on a machine with more memory: "
+            "finished work is kept"
         )
     return summarize_error(error)
 
 
 def summarize_error(error: BaseException) -> str:
-    """The first line of what it says, else its name."""
+    """Return the first line of an error's message, or the name of its type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 class Stopwatch:
-    """Wall and processor seconds since it was made."""
+    """Measure wall and processor seconds since its creation."""
 
     def __init__(self) -> None:
         self.wall_start, self.cpu_start = time.perf_counter(), time.process_time()

@@ -1,16 +1,19 @@
-"""The stage contract: caching, commit, accounting and Prefect, so that stage bodies need none.
+"""Define the ``stage`` decorator, which adds caching, commit, accounting and Prefect to a function.
 
-    @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-    def deduplicate(documents: Table, config: DeduplicateConfig, work: Work) -> None: ...
+    @stage(name="deduplicate", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+    def deduplicate(
+        documents: Table, config: DeduplicateConfig, context: StageContext
+    ) -> None: ...
 
-The parameters before ``config`` are the inputs. One annotated ``Table`` reads the table of
-that name of the artifact it is given, and only that table's digest counts: a ledger that
-changes reruns nothing behind it. Given several artifacts it reads their tables one behind the other
-(a grown corpus; of one alone it is the same). One annotated ``Artifact`` reads the whole artifact;
-a ``dict[str, Artifact]`` any number of them.
+The parameters before ``config`` are the inputs. A parameter annotated ``Table`` receives the table
+of that name from the given artifact. Only that table's digest enters the fingerprint, so a changed
+ledger does not rerun later stages. Given several artifacts (a grown corpus), the parameter receives
+their tables concatenated in order. A parameter annotated ``Artifact`` receives a whole artifact;
+one annotated ``dict[str, Artifact]`` receives any number of artifacts.
 
-Inside a Prefect flow a call is a task run; outside of one it is a plain call. Both need a
-``Session``. ``deduplicate.body(documents, config, work)`` is the bare function, for tests.
+A call is a task run inside a Prefect flow and a plain call elsewhere. Both need an open
+``Session``. Tests can call the undecorated function as
+``deduplicate.body(documents, config, context)``.
 """
 
 from __future__ import annotations
@@ -32,9 +35,7 @@ from hallmark.tasks.contract.artifact import Artifact
 from hallmark.tasks.contract.commit import commit_child_artifact, commit_stage_output
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_inputs import monitor_external_inputs
-from hallmark.tasks.contract.inputs import (
-    iter_artifacts,
-)
+from hallmark.tasks.contract.inputs import iter_artifacts
 from hallmark.tasks.contract.lease import clear_or_remove_folder
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Resources
 from hallmark.tasks.contract.session import (
@@ -62,7 +63,7 @@ __all__ = [
     "stage",
 ]
 
-#: Every stage that has been imported, by name.
+#: All imported stages, by name.
 STAGES: dict[str, Stage] = {}
 
 
@@ -80,29 +81,35 @@ def stage(
     is_entry_point: bool = False,
     resume_key: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
-    """Make a stage of a function.
+    """Decorate a function as a stage.
 
-    name         names the stage in stores, manifests and configs; it stays when the function is
-                 renamed
-    tables       schemas of the tables it leaves. With ``documents`` and ``ledger`` among them
-                 and a ``documents`` input, the contract adds and checks ``accounts``; a stage
-                 that counts otherwise declares and writes ``accounts`` itself.
-    telemetry    schemas of tables that depend on the machine, no part of the content digest
-    code         what decides the output beside the stage's module and all that it imports: data
-                 files ("tasks/measures/data/identities.json") and modules that run in another
-                 process ("hallmark.model.training.run")
-    libraries    distributions whose version decides the output (pyarrow always does)
-    external     called with (config, secret_id) for digests of what comes from outside the
-                 store: corpus files, scorer weights, the secret
-    reads        of inputs that are artifacts: the tables it reads, and patterns of the files, so
-                 that others do not count
-    needs        what one item of its work needs: processors, memory, a GPU
-    admits       documents enter the store here: ``work.denied`` must not, and their list counts
-    goes_on      called with the config for what of it decides whether a run can go on from what
-                 another one left: runs that differ in nothing else share a work area, one at a
-                 time, and find in it what the others left, but for parts that are done: each does
-                 its own. Such a stage says so where its artifact is of more than one config
-                 (``work.determinism``)
+    Args:
+        name: Name of the stage in stores, manifests and configs. It stays the same when the
+            function is renamed.
+        tables: Schemas of the tables that the stage writes. If they include ``documents`` and
+            ``ledger`` and the stage has a ``documents`` input, the contract adds and checks
+            ``accounts`` and ``checksums``. A stage that counts differently declares and writes
+            ``accounts`` itself.
+        telemetry_tables: Schemas of tables that depend on the machine; they are not part of the
+            content digest.
+        extra_code: Code that decides the output, in addition to the stage's module and all its
+            imports: data files ("tasks/measures/data/identities.json") and modules that run in
+            another process ("hallmark.model.training.run").
+        libraries: Distributions whose version decides the output; pyarrow is always included.
+        external_digests: Function of (config, secret_id) that returns digests of everything read
+            from outside the store: corpus files, scorer weights, the secret.
+        determinism: Whether a repeated run gives the same bytes on any machine ("exact"), the same
+            bytes on this machine ("machine"), or figures within their intervals ("statistical").
+        reads: For inputs that are artifacts, by input name: the names of tables and patterns of
+            files that the stage reads. Other contents do not enter the fingerprint.
+        resources: Processors, memory and GPUs that one item of the stage's work needs.
+        is_entry_point: Whether documents enter the store in this stage. The stage must leave out
+            the documents in ``context.purged_ids``, and their list enters the fingerprint.
+        resume_key: Function of the config that returns the settings that decide whether a run can
+            resume from the work of another. Runs that agree in them share a work area, one run at
+            a time, and find in it what earlier runs preserved, except finished items: each run
+            computes its own. If the artifact then depends on more than one config, the stage
+            must say so in ``context.determinism``.
     """
 
     def make_stage(body: Callable[..., None]) -> Stage:
@@ -131,8 +138,12 @@ class Stage(StageDefinition):
     """A stage that can be called."""
 
     def with_label(self, label: str, phase: str = "") -> Stage:
-        """The same stage under another name in a run, where a run uses it twice; as part of a
-        ``step`` that several do one behind the other, who watches hears of the step."""
+        """Return the stage under another name, for a run that uses the stage twice.
+
+        Args:
+            label: Name of the stage in the run.
+            phase: Name of a group of consecutive stages, reported in events.
+        """
         return replace(self, label=label, phase=phase)
 
     def __call__(
@@ -143,8 +154,11 @@ class Stage(StageDefinition):
         Args:
             inputs: The inputs in the order of the function's parameters; the last one may be the
                 config.
-            config: The settings; without them the stage has none.
+            config: The settings; None means ``EmptyConfig``.
             named_inputs: Inputs by the names of the function's parameters.
+
+        Raises:
+            LastStageReached: The session ends after this stage.
         """
         if config is None and inputs and isinstance(inputs[-1], StageConfig):
             *remaining_inputs, config = inputs
@@ -169,21 +183,20 @@ class Stage(StageDefinition):
 
 @dataclass(frozen=True)
 class BoundStage(StageCall):
-    """A call of a stage that can be run."""
+    """A stage with its inputs and settings, ready to run."""
 
     def run_or_load(
         self, on_progress: Callable[[int, int, str], None] | None = None
     ) -> tuple[Artifact, bool]:
-        """The artifact, and whether it was there already."""
+        """Return the artifact, and whether it was already in the store."""
         listener = self.session.listener
         stored_artifact = self.find_stored_artifact()
         if stored_artifact is None:
             with self.session.store.lease_work_area(
                 self.stage.name, self.work_area_id
             ) as work_area:
-                stored_artifact = (
-                    self.find_stored_artifact()
-                )  # another run may have committed it while we waited
+                # Another run may have committed it while this one waited for the lease.
+                stored_artifact = self.find_stored_artifact()
                 if stored_artifact is None:
                     self._check_inputs_not_purged()
                     stopwatch = Stopwatch()
@@ -210,17 +223,16 @@ class BoundStage(StageCall):
         return Event(kind, self.label, phase=self.stage.phase, **event_fields)
 
     def _check_inputs_not_purged(self) -> None:
-        """HallmarkError where documents are to be counted that are not there any more."""
+        """Raise HallmarkError if the stage counts documents and an input lacks purged ones."""
         if "accounts" not in self.stage.collect_table_schemas():
             return
         for artifact in iter_artifacts(self.arguments.values()):
             if artifact.purged_documents:
                 raise HallmarkError(
-                    f"stage {self.label}: {artifact.name} no longer has the text of the document "
-                    f"{min(artifact.purged_documents)}, which was purged; begin again with "
-                    f"ingest, which "
-                    f"leaves it out (where it is of an earlier corpus, that one is to be made "
-                    f"again first)"
+                    f"stage {self.label}: {artifact.name} no longer has the text of document "
+                    f"{min(artifact.purged_documents)}, which was purged; run again from ingest, "
+                    "which leaves the document out (if it belongs to an earlier corpus, rebuild "
+                    "that corpus first)"
                 )
 
     def _execute_and_commit(
@@ -229,7 +241,7 @@ class BoundStage(StageCall):
         stopwatch: Stopwatch,
         on_progress: Callable[[int, int, str], None] | None,
     ) -> tuple[Artifact, set[str]]:
-        """The artifact, and the names in the area that are to stay."""
+        """Return the artifact, and the names in the work area that must be preserved."""
 
         def report_progress(completed: int, total: int, description: str) -> None:
             self.session.listener(
@@ -244,9 +256,9 @@ class BoundStage(StageCall):
             self.session.listener(self._make_event("figures", completed=step, metrics=metrics))
 
         input_monitor = monitor_external_inputs(self, work_area)
-        stale_folders = ["out", "tables"]  # what an earlier attempt wrote in this process
+        stale_folders = ["out", "tables"]  # written by an earlier attempt
         if self.stage.resume_key:
-            stale_folders.append("parts")  # they may be of a run with other settings
+            stale_folders.append("parts")  # a run with other settings may have written them
         for folder_name in stale_folders:
             shutil.rmtree(work_area / folder_name, ignore_errors=True)
         context = StageContext(
@@ -277,15 +289,14 @@ class BoundStage(StageCall):
             raise type(error)(f"stage {self.label}: {error}") from error
         except MemoryError as error:
             raise HallmarkError(
-                f"stage {self.label}: too little memory ({summarize_error(error)}); run "
-                f"again with fewer "
-                f"workers, or where there is more: it goes on, nothing is lost"
+                f"stage {self.label}: out of memory ({summarize_error(error)}); run again with "
+                "fewer workers or on a machine with more memory: finished work is kept"
             ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(
                     f"stage {self.label}: no space left on the disk of {self.session.store.uri}; "
-                    f"free some and run again: it goes on from the last commit, nothing is lost"
+                    "free some space and run again: it resumes from the last commit"
                 ) from error
             self._verify_input_files()
             raise
@@ -296,9 +307,9 @@ class BoundStage(StageCall):
             context.close_quietly()
 
     def _verify_input_files(self) -> None:
-        """After an error that nothing explains: if an input is damaged, say that instead.
+        """Raise HallmarkError if an input is damaged, to explain an otherwise unexplained error.
 
-        The inputs' bytes are read for this, which would cost too much where all goes well.
+        This reads all bytes of the inputs, which would cost too much on every run.
         """
         try:
             for artifact in iter_artifacts(self.arguments.values()):
@@ -323,7 +334,7 @@ def _is_in_prefect_flow() -> bool:
 
 
 def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
-    """Run a call as a Prefect task; the store stays the only cache, Prefect shows its verdict."""
+    """Run a stage as a Prefect task; Prefect shows cache hits, but the store is the only cache."""
     from prefect import task
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Completed
@@ -331,7 +342,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     from hallmark.tasks.contract.prefect_reporter import PrefectStageReporter
 
     def should_retry(_task: Any, _run: Any, state: Any) -> bool:
-        # A HallmarkError says what the user must change: trying again cannot help.
+        # A HallmarkError says what the user must change, so a retry cannot help.
         try:
             state.result()
         except HallmarkError:
@@ -350,7 +361,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     )
     def run_or_load_stage() -> Any:
         with BackgroundListener(
-            PrefectStageReporter(bound_stage.label), f"Prefect's page of {bound_stage.label}"
+            PrefectStageReporter(bound_stage.label), f"Prefect's page for {bound_stage.label}"
         ) as reporter:
             artifact, is_cached = bound_stage.run_or_load(
                 lambda *progress_fields: reporter(
@@ -360,7 +371,9 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
             if not is_cached:
                 reporter(Event("done", bound_stage.label, artifact))
         if is_cached:
-            return Completed(name="Cached", message=f"{artifact.name} was there", data=artifact)
+            return Completed(
+                name="Cached", message=f"{artifact.name} was in the store", data=artifact
+            )
         return artifact
 
     state = run_or_load_stage(return_state=True)

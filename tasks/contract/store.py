@@ -1,15 +1,16 @@
-"""The store: artifacts addressed by stage and fingerprint, in a folder or an object store.
+"""Find and commit artifacts by stage and fingerprint, in a folder or an object store.
 
     <store>/artifacts/<stage>/<fingerprint>/manifest.json      written last, created only if absent
     <store>/artifacts/<stage>/<fingerprint>/<attempt>/<table>/00000.parquet ...
     <store>/artifacts/<stage>/<fingerprint>/<attempt>/<file>
-    <store>/artifacts/<stage>/<fingerprint>/tombstones.json    what stands in place of purged texts
+    <store>/artifacts/<stage>/<fingerprint>/tombstones.json    files rewritten by purges
     <store>/runs/<run id>/run.json                             which artifact served each stage
     <store>/secret                                             key of the hashes in ledgers
     <work>/<stage>-<fingerprint>/                              work areas, leased, always local
 
-No manifest, no artifact. ``obstore`` gives one conditional put for local folders, S3, GCS and
-Azure; data files of a local store are renamed into place instead of copied.
+An artifact exists if and only if its manifest exists. ``obstore`` provides the conditional put that
+creates it, for local folders, S3, GCS and Azure. Data files are renamed into a local store instead
+of copied.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_l
 from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
 
-#: Of tables and files in an artifact; raised when they lie otherwise.
+#: Version of the layout of an artifact's tables and files; raised when the layout changes.
 LAYOUT_VERSION = 2
 
-#: Files that are put into an object store at a time.
+#: Maximum number of files that are uploaded at the same time.
 MAX_PARALLEL_UPLOADS = 8
 
-#: Keys of every manifest that a stage leaves.
+#: Keys of every manifest.
 MANIFEST_KEYS = {
     "stage",
     "fingerprint",
@@ -61,7 +62,7 @@ MANIFEST_KEYS = {
     "parts",
     "lineage",
 }
-#: What of a fingerprint's parts ``hallmark status`` compares with today, where a stage has it.
+#: Components of a fingerprint that ``hallmark status`` compares with their present values.
 STALENESS_COMPONENTS = ("code", "libraries", "config", "external")
 COLUMN_KEYS = {field.name for field in fields(Column)}
 
@@ -69,24 +70,36 @@ _SECRET_PATTERN = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
 
 
 class Store(ObjectStore):
-    """Objects among which artifacts are found and committed; see the head of this module."""
+    """An object store of artifacts; see the module's docstring for its layout."""
 
     @staticmethod
     def format_artifact_folder(stage: str, fingerprint: str) -> str:
         return f"artifacts/{stage}/{fingerprint[:16]}"
 
     def find_artifact(self, stage: str, fingerprint: str) -> Artifact | None:
-        """The committed artifact of a stage and fingerprint (or its first 16 digits), if any."""
+        """Return a committed artifact; None if there is none.
+
+        Args:
+            stage: Name of the stage.
+            fingerprint: The fingerprint, or its first 16 digits.
+
+        Raises:
+            HallmarkError: The name is invalid, or the artifact is damaged or of another layout.
+        """
         folder = self.format_artifact_folder(stage, fingerprint)
         if not is_safe_relative_path(folder):
             artifact_name = f"{stage}/{fingerprint}"
-            raise HallmarkError(f"{artifact_name} is no name of an artifact; see: hallmark status")
+            raise HallmarkError(
+                f"{artifact_name} is not the name of an artifact; list them with: hallmark status"
+            )
         manifest_bytes = self.get(f"{folder}/manifest.json")
         if manifest_bytes is None:
             return None
         manifest = self._parse_manifest(folder, manifest_bytes)
         if not manifest["fingerprint"].startswith(fingerprint):
-            raise HallmarkError(f"two fingerprints share the folder {folder}; remove that folder")
+            raise HallmarkError(
+                f"two fingerprints share the folder {folder}; remove that folder and run again"
+            )
         apply_tombstones(
             manifest, parse_tombstones(self.get(f"{folder}/{TOMBSTONES_FILE}"), folder)
         )
@@ -104,31 +117,30 @@ class Store(ObjectStore):
             and (manifest.get("layout", 1) != LAYOUT_VERSION)
         ):
             raise HallmarkError(
-                f"artifact {artifact_name} was made by another version of Hallmark, which "
-                f"laid out tables "
-                f"otherwise; remove the artifact's folder and run again to make it anew, or look "
-                f"at it with that version"
+                f"artifact {artifact_name} was written by another version of Hallmark with a "
+                "different layout; remove the artifact's folder and run again to rebuild it, or "
+                "read it with that version"
             )
         if not _is_valid_manifest(manifest):
             raise HallmarkError(
                 f"artifact {artifact_name} is damaged: its manifest.json in "
-                f"{self.uri}/{folder} is not whole; remove the artifact's folder and run again to "
-                f"rebuild it"
+                f"{self.uri}/{folder} is incomplete or invalid; remove the artifact's folder and "
+                "run again to rebuild it"
             )
         return manifest
 
     def list_artifacts(self, stage: str) -> list[Artifact]:
-        """All committed artifacts of a stage."""
+        """Return all committed artifacts of a stage."""
         candidates = (
             self.find_artifact(stage, name) for name in self.list_folder_names(f"artifacts/{stage}")
         )
         return [artifact for artifact in candidates if artifact]
 
     def commit(self, scratch_folder: Path, manifest: Manifest) -> Artifact:
-        """Move the files of ``scratch`` into the store, then create the manifest.
+        """Move the files of ``scratch_folder`` into the store, then create the manifest.
 
-        Where another run has committed the same fingerprint meanwhile, its artifact is
-        returned and this attempt's data are removed.
+        If another run has committed the same fingerprint meanwhile, this returns its artifact and
+        removes the files of this attempt.
         """
         folder = self.format_artifact_folder(manifest["stage"], manifest["fingerprint"])
         attempt_id = secrets.token_hex(6)
@@ -141,9 +153,7 @@ class Store(ObjectStore):
         )
         if attempt_folder is None or not _try_rename_folder(scratch_folder, attempt_folder):
             try:
-                with ThreadPoolExecutor(
-                    MAX_PARALLEL_UPLOADS
-                ) as pool:  # each waits for the answer to its own
+                with ThreadPoolExecutor(MAX_PARALLEL_UPLOADS) as pool:
                     list(
                         pool.map(
                             lambda entry: self.put(
@@ -152,7 +162,7 @@ class Store(ObjectStore):
                             entries,
                         )
                     )
-            except OSError:  # a full disk: what is half there would take the room that is freed
+            except OSError:  # on a full disk, partial files would occupy space that the user frees
                 if attempt_folder is not None:
                     shutil.rmtree(attempt_folder, ignore_errors=True)
                 raise
@@ -172,36 +182,40 @@ class Store(ObjectStore):
         return artifact
 
     def _remove_failed_attempts(self, folder: Path, artifact: Artifact) -> None:
-        """Remove what killed attempts left beside a committed artifact of a local store."""
+        """Remove files of killed attempts from the folder of an artifact in a local store."""
         used_folders = {entry["path"].split("/")[0] for entry in artifact.iter_file_entries()}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in used_folders:
                 shutil.rmtree(path, ignore_errors=True)
 
     def put_file(self, key: str, path: Path) -> dict[str, Any]:
-        """Put a file under a new key; its size and SHA-256, when it is safe on the disk."""
+        """Store a file under a new key, synced to disk, and return its size and SHA-256."""
         self.put(key, path)
         if self.root_folder is not None:
             sync_to_disk(self.root_folder / key)
         return {"size": path.stat().st_size, "sha256": hash_file(path)}
 
     def lease_work_area(self, stage: str, fingerprint: str) -> AbstractContextManager[Path]:
-        """The work area of a fingerprint, held by one process at a time."""
+        """Lease the work area of a fingerprint, which one process at a time can use."""
         return lease_folder(self.work_folder / f"{stage}-{fingerprint[:16]}")
 
     def shared_lock(self) -> AbstractContextManager[None]:
-        """Held by whoever runs stages on this machine; many may, but not beside ``alone``."""
+        """Lock the store on this machine to run stages; several processes may do so at once."""
         return shared_lock(self.work_folder)
 
     def exclusive_lock(self) -> AbstractContextManager[bool]:
-        """Held by who takes texts out of committed artifacts; false where somebody uses it."""
+        """Lock the store on this machine for a purge; yield False if another process uses it."""
         return exclusive_lock(self.work_folder)
 
     # The secret ----------------------------------------------------------------------------
 
     @property
     def secret(self) -> bytes:
-        """Key of the hashes that stand for personal data in ledgers; made on first use."""
+        """Key of the hashes of personal data in ledgers; created on first use.
+
+        Raises:
+            HallmarkError: The stored secret is damaged.
+        """
         secret_hex = self.get("secret")
         if secret_hex is None:
             self.set_secret_if_absent(secrets.token_bytes(32))
@@ -209,20 +223,19 @@ class Store(ObjectStore):
             assert secret_hex is not None
         if not _SECRET_PATTERN.fullmatch(secret_hex):
             raise HallmarkError(
-                f"the secret in {self.uri}/secret is not whole: it must be 32 hexadecimal digits "
-                f"or more; put it back from a copy of the store, or remove it: what depends on it "
-                f"is then made anew"
+                f"the secret in {self.uri}/secret is damaged: it must have at least 32 hexadecimal "
+                "digits; restore it from a backup of the store, or remove it: a new secret is then "
+                "created, and the artifacts that depend on it are rebuilt"
             )
         return bytes.fromhex(secret_hex.decode())
 
     def set_secret_if_absent(self, secret: bytes) -> None:
-        """Make this the store's secret if it has none; in a folder only its owner can read it."""
+        """Set the store's secret if it has none; in a local store, only its owner can read it."""
         if self.root_folder is None:
             self.create_if_absent("secret", secret.hex().encode())
             return
-        descriptor, temporary_path = tempfile.mkstemp(
-            dir=self.root_folder
-        )  # private before there is anything in it
+        # mkstemp makes the file private before anything is written to it.
+        descriptor, temporary_path = tempfile.mkstemp(dir=self.root_folder)
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex())
         with suppress(FileExistsError):
@@ -230,18 +243,17 @@ class Store(ObjectStore):
         os.unlink(temporary_path)
 
     def compute_secret_id(self) -> str:
-        """Names the secret without telling it."""
+        """Compute an id of the secret that does not reveal it."""
         return hmac.new(self.secret, b"hallmark secret id", hashlib.sha256).hexdigest()[:16]
 
 
 def get_artifact_store(artifact: Artifact) -> Store | None:
-    """Return the store of an artifact, or None if it is a folder outside of any store."""
+    """Return the store of an artifact, or None if it is a folder outside any store."""
     return artifact.store if isinstance(artifact.store, Store) else None
 
 
 def _is_valid_manifest(manifest: Any) -> bool:
-    """Whether it has all keys of a manifest, of the types that readers rely on, and its digests
-    are those of what it lists."""
+    """Whether a manifest has all keys, values of the expected types, and consistent digests."""
     text_keys = ("stage", "fingerprint", "content", "determinism")
     mapping_keys = ("tables", "files", "telemetry", "parts", "lineage")
     return (
@@ -280,7 +292,7 @@ def _is_valid_table_entry(table_entry: Any) -> bool:
 
 
 def _is_valid_segmentation(parts_per_segment: Any, part_count: int) -> bool:
-    """Whether these are numbers of parts, together as many as there are."""
+    """Whether a list has positive numbers of parts that add up to ``part_count``."""
     return (
         isinstance(parts_per_segment, list)
         and all(type(count) is int and count > 0 for count in parts_per_segment)
@@ -297,7 +309,7 @@ def _is_valid_column_entry(column_entry: Any) -> bool:
 
 
 def _is_valid_file_entry(file_entry: Any) -> bool:
-    """Whether it names a file of the artifact, and of nothing outside of it."""
+    """Whether an entry has all keys of a file and names no file outside the artifact."""
     return (
         isinstance(file_entry, dict)
         and isinstance(file_entry.get("size"), int)
@@ -307,7 +319,7 @@ def _is_valid_file_entry(file_entry: Any) -> bool:
 
 
 def _try_rename_folder(folder: Path, target: Path) -> bool:
-    """Put a folder where it belongs; false where that is on another disk."""
+    """Rename a folder and return True; return False if the target is on another disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.replace(folder, target)
@@ -319,7 +331,7 @@ def _try_rename_folder(folder: Path, target: Path) -> bool:
 
 
 def is_safe_relative_path(relative_path: Any) -> bool:
-    """Whether a name out of a file stays below the folder that it is joined to."""
+    """Whether a name that was read from a file is a path below the folder that it is joined to."""
     if (
         not isinstance(relative_path, str)
         or not relative_path
@@ -327,7 +339,7 @@ def is_safe_relative_path(relative_path: Any) -> bool:
         or "\0" in relative_path
     ):
         return False
-    return not {"", ".", ".."} & set(relative_path.split("/"))  # an absolute one begins with ""
+    return not {"", ".", ".."} & set(relative_path.split("/"))  # an absolute path begins with ""
 
 
 def sync_to_disk(path: Path) -> None:

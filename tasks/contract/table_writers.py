@@ -1,4 +1,9 @@
-"""Writing tables so that their bytes depend on their rows alone, and counting what is written."""
+"""Write the tables of a stage, and count the written rows and bytes for the accounts.
+
+The bytes of a parquet part depend on its rows alone, not on how the caller batches them. The stage
+context derives from ``TableWriters``; every item that a mapper runs gets ``TableWriters`` of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,14 @@ from hallmark.tasks.contract.corpus_tables import count_utf8_bytes, hash_documen
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
 
-#: Most rows and bytes of a row group, which is what readers hold at a time. Fixed, so that the
-#: bytes of a part depend on its rows alone. One row may be larger than a group.
+#: Maximum rows and bytes of a row group. Readers hold one row group in memory at a time. Both are
+#: fixed, so that the bytes of a part depend on its rows alone. A single row may exceed the bytes.
 MAX_ROW_GROUP_ROWS = 4096
 MAX_ROW_GROUP_BYTES = 4 << 20
 
 
 def estimate_row_bytes(table: pa.Table) -> np.ndarray:
-    """About how many bytes each row takes, (n,) int64; the same however the table is chunked."""
+    """Estimate the bytes of each row, (n,) int64; the chunks of the table make no difference."""
     sizes = np.zeros(len(table), np.int64)
     for column in table.columns:
         data_type = column.type
@@ -48,7 +53,7 @@ def _estimate_value_bytes(data_type: pa.DataType) -> int:
 
 
 class TableWriter:
-    """Writes one part of a table in row groups that depend on nothing but its rows."""
+    """Write one part of a table in row groups that depend only on its rows."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path, self.declared_schema, self.row_count = path, schema, 0
@@ -66,28 +71,33 @@ class TableWriter:
             "document_hash",
         } <= names
         self._sums_by_source: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        self._written_documents: list[
-            tuple[pa.Table, list[bytes]]
-        ] = []  # ids and sources, identities
-        self.changed_ids: set[bytes] = set()  # ids of documents that a ledger says were changed
+        # Tables of doc_id and source, with the hashes of the documents.
+        self._written_documents: list[tuple[pa.Table, list[bytes]]] = []
+        # Ids of the documents whose text changed according to the ledger that is written here.
+        self.changed_ids: set[bytes] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(
             path,
             self.schema,
             compression="zstd",
-            # Names repeat; texts, ids and figures hardly do.
+            # Names repeat; texts, ids and figures rarely do.
             use_dictionary=[field.name for field in self.schema if field.type == pa.string()],
             write_page_checksum=True,
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> None:
-        """Append rows; a missing or unknown column is an error, types are cast safely."""
+        """Append rows and cast their columns safely to the types of the schema.
+
+        Raises:
+            HallmarkError: A column is missing or unknown.
+        """
         names = batch.keys() if isinstance(batch, Mapping) else batch.schema.names
         missing = [name for name in self.schema.names if name not in names]
         unknown = [name for name in names if name not in self.schema.names]
         if missing or unknown:
             raise HallmarkError(
-                f"table {self.path.stem!r}: missing columns {missing}, unknown columns {unknown}"
+                f"table {self.path.stem!r}: missing columns {missing}, unknown columns {unknown}; "
+                f"its columns are {', '.join(self.schema.names)}"
             )
         arrays = [_to_arrow_array(batch[field.name], field.type) for field in self.schema]
         table = pa.table(arrays, schema=self.schema)
@@ -116,7 +126,7 @@ class TableWriter:
             if stop >= len(table) and not is_last and stop < start + MAX_ROW_GROUP_ROWS:
                 break  # more rows may still fit
             stop = min(stop, len(table))
-            # One contiguous chunk: page boundaries must not depend on the caller's batches.
+            # In one contiguous chunk, since page boundaries must not depend on the batches.
             group = table.slice(start, stop - start).combine_chunks()
             self._writer.write_table(group, row_group_size=MAX_ROW_GROUP_ROWS)
             self._count_row_group(group)
@@ -126,7 +136,7 @@ class TableWriter:
         self._pending_tables, self._pending_row_bytes = [remaining_rows], [remaining_row_bytes]
         self._pending_totals = [len(remaining_rows), int(remaining_row_bytes.sum())]
 
-    # Counting, so that the accounts need no second pass ---------------------------------------
+    # Count while writing, so that the accounts need no second pass ----------------------------
 
     def _count_row_group(self, row_group: pa.Table) -> None:
         if self._is_documents_table:
@@ -152,7 +162,7 @@ class TableWriter:
     ) -> None:
         hash_bytes = b"".join(document_hash or bytes(16) for document_hash in document_hashes)
         limbs = np.frombuffer(hash_bytes, ">u4").astype(np.uint64).reshape(-1, 4)
-        for number in range(4):  # sums of 32-bit numbers: no group overflows 64 bits
+        for number in range(4):  # sums of 32-bit numbers do not overflow 64 bits
             rows_to_count = rows_to_count.append_column(f"limb{number}", pa.array(limbs[:, number]))
         sums = rows_to_count.group_by(["source", "action"]).aggregate(
             [("before", "count"), ("before", "sum"), ("after", "sum")]
@@ -166,15 +176,21 @@ class TableWriter:
             totals[3] += sum(row[f"limb{n}_sum"] << 32 * (3 - n) for n in range(4))
 
     def compute_source_counts(self) -> SourceCounts:
-        """[source, action, rows, bytes before, bytes after, sum of identities in hexadecimal]."""
+        """Return the counts by source and action, see ``accounts.SourceCounts``."""
         return [
             [*key, *n[:3], f"{n[3] % 2**128:032x}"]
             for key, n in sorted(self._sums_by_source.items())
         ]
 
     def count_changed_documents(self, changed_ids: set[bytes]) -> None:
-        """Count the documents that a ledger says were changed: the texts differ, so they are no
-        part of the checksums of what was kept."""
+        """Add the hashes of changed documents under the action "changed".
+
+        Their texts differ from the input, so ``accounts.compute_checksums`` subtracts them from the
+        checksum of the kept documents.
+
+        Args:
+            changed_ids: Ids of the documents whose text changed according to the ledger.
+        """
         for written_rows, hashes in self._written_documents if changed_ids else ():
             columns = (written_rows[name].to_pylist() for name in ("doc_id", "source"))
             for doc_id, source, document_hash in zip(*columns, hashes, strict=True):
@@ -183,7 +199,7 @@ class TableWriter:
                         document_hash, "big"
                     )
 
-    # The end -----------------------------------------------------------------------------------
+    # Close -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         if self._writer.is_open:
@@ -192,7 +208,7 @@ class TableWriter:
             self._writer.close()
 
     def build_manifest_entry(self, name: str) -> dict[str, Any]:
-        """How a manifest describes this part once it is closed."""
+        """Return the manifest entry of this part; the writer must be closed."""
         size, digest = self.path.stat().st_size, hash_file(self.path)
         return {
             "name": name,
@@ -203,7 +219,7 @@ class TableWriter:
         }
 
     def close_quietly(self) -> None:
-        """Let go of the file after an error, which stays the one that is reported."""
+        """Close the file after an error without raising another one."""
         self._pending_tables, self._pending_row_bytes, self._pending_totals = [], [], [0, 0]
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
@@ -216,14 +232,14 @@ def _to_arrow_array(values: Any, data_type: pa.DataType) -> pa.Array | pa.Chunke
 
 
 class SpillWriter:
-    """Writes rows that only the stage itself reads again: an Arrow file, mapped by its readers."""
+    """Write an Arrow file of rows that only the stage itself reads again, by memory mapping."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path, self.schema = path, schema
         self._writer = pa.ipc.new_file(str(path), schema)
 
     def write(self, batch: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> None:
-        """Append rows, columns by their names in the schema; each call is a batch of its own."""
+        """Append rows as a batch; columns are matched by name, and additional ones are ignored."""
         arrays = [_to_arrow_array(batch[field.name], field.type) for field in self.schema]
         self._writer.write_table(pa.table(arrays, schema=self.schema).combine_chunks())
 
@@ -236,7 +252,7 @@ class SpillWriter:
 
 
 class TableWriters:
-    """Writers for one part of each table of a stage, opened when first asked for."""
+    """Writers for one part of each table of a stage, opened on first use."""
 
     def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
         self.folder, self.schemas = folder, dict(schemas)
@@ -245,22 +261,28 @@ class TableWriters:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get_table_writer(self, name: str) -> TableWriter:
-        """The writer of a table of the stage."""
+        """Return the writer of a declared table of the stage.
+
+        Raises:
+            HallmarkError: The stage declares no such table.
+        """
         if name not in self.table_writers:
             if name not in self.schemas:
-                raise HallmarkError(f"the stage declares no table {name!r}")
+                raise HallmarkError(
+                    f"the stage declares no table {name!r}; its tables: {', '.join(self.schemas)}"
+                )
             path = self.folder / f"{name}.parquet"
             self.table_writers[name] = TableWriter(path, self.schemas[name])
         return self.table_writers[name]
 
     def get_spill_writer(self, name: str, schema: pa.Schema) -> SpillWriter:
-        """The writer of rows that the stage reads again from what ``Work.map`` returns."""
+        """Return the writer of rows that the stage reads again from its ``ItemResult``."""
         if name not in self.spill_writers:
             self.spill_writers[name] = SpillWriter(self.folder / f"{name}.arrow", schema)
         return self.spill_writers[name]
 
     def close(self) -> None:
-        """Close all writers; documents learn from the ledger which of them were changed."""
+        """Close all writers, and count the documents that the ledger reports as changed."""
         for writer in self._iter_writers():
             writer.close()
         changed_ids = set().union(*(w.changed_ids for w in self.table_writers.values()))

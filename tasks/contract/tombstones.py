@@ -1,11 +1,11 @@
-"""Tombstones: what stands in an artifact in place of the texts of purged documents.
+"""Read and apply tombstones, which record the purge of documents from artifacts.
 
     <store>/purged.json                                       documents that must not come back
     <store>/artifacts/<stage>/<fingerprint>/tombstones.json   parts and files rewritten without them
 
-A manifest is never changed, nor are its content digests: they say what the artifact held. Whoever
-finds an artifact reads its tombstones over the manifest, so that every reader sees the parts that
-are there now. A stage that reads them has another fingerprint than one that read the whole.
+A manifest and its content digests never change: they describe the original artifact. ``Store``
+applies the tombstones to each manifest that it reads, so every reader sees the rewritten files. A
+stage that reads rewritten files has a different fingerprint than one that read the originals.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ManifestEntry = dict[str, Any]
 TOMBSTONES_FILE = "tombstones.json"
 PURGED_DOCUMENTS_FILE = "purged.json"
 
-#: What a tombstone says of a part or file.
+#: Keys of a rewritten part or file in the tombstones.
 _TOMBSTONE_KEYS = ("path", "size", "sha256")
 _DOC_ID_PATTERN = re.compile("[0-9a-f]{32}")
 
 
 def iter_file_entries(manifest: dict[str, Any]) -> Iterable[ManifestEntry]:
-    """Every file of an artifact, parts of tables among them."""
+    """Yield the entries of all files in a manifest, including the parts of tables."""
     for group in ("tables", "telemetry"):
         for table in manifest[group].values():
             yield from table["parts"]
@@ -40,8 +40,19 @@ def iter_file_entries(manifest: dict[str, Any]) -> Iterable[ManifestEntry]:
 
 
 def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, Any]:
-    """The tombstones of an artifact: the ids that were ``purged``, and when; the ``entries`` of its
-    manifest that were rewritten, by name."""
+    """Parse and check the tombstones of an artifact.
+
+    Args:
+        tombstone_bytes: Content of the tombstone file; None if there is none.
+        folder: Key of the artifact in the store, for the error.
+
+    Returns:
+        ``purged``: time of the purge by document id, in hexadecimal; ``entries``: the replaced
+        ``path``, ``size`` and ``sha256`` of each rewritten file, by name in the manifest.
+
+    Raises:
+        HallmarkError: The file is damaged.
+    """
     if tombstone_bytes is None:
         return {"purged": {}, "entries": {}}
     tombstones = _parse_json_or_none(tombstone_bytes)
@@ -56,15 +67,15 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, An
         and all(_is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
     ):
         raise HallmarkError(
-            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} "
-            f"is not "
-            f"whole; remove the artifact's folder and run again to make what is left of it anew"
+            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} is "
+            "incomplete or invalid; remove the artifact's folder and run again to rebuild it "
+            "without the purged documents"
         )
     return tombstones
 
 
 def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> None:
-    """Let the entries of a manifest that were rewritten name what stands in their place."""
+    """Update the entries of a manifest, in place, to describe their rewritten files."""
     if not tombstones["entries"]:
         return
     for entry in iter_file_entries(manifest):
@@ -74,7 +85,11 @@ def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> No
 
 
 def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) -> Any:
-    """What counts of an input for a fingerprint: its digest, and what was rewritten behind it."""
+    """Combine a content digest with the digests of rewritten files, for a fingerprint.
+
+    Returns:
+        The content digest itself if no entry was rewritten.
+    """
     rewritten_digests = [entry["sha256"] for entry in entries if entry.get("rewritten")]
     return (
         {"content": content_digest, "rewritten": sha256_hex(to_canonical_json(rewritten_digests))}
@@ -83,12 +98,19 @@ def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) 
     )
 
 
-# The documents that must not come back ------------------------------------------------------------
+# The list of purged documents ---------------------------------------------------------------
 
 
 def read_purged_documents(store: ObjectStore) -> dict[str, Any]:
-    """``documents``: the ids that were purged from a store, and when; ``unfinished``: those of them
-    of whose purge it is not known that it came to its end."""
+    """Read and check a store's list of purged documents.
+
+    Returns:
+        ``documents``: time of the purge by document id, in hexadecimal; ``unfinished``: ids whose
+        purge may not have completed.
+
+    Raises:
+        HallmarkError: The list is damaged.
+    """
     list_bytes = store.get(PURGED_DOCUMENTS_FILE)
     purged = (
         {"documents": {}, "unfinished": []}
@@ -105,20 +127,23 @@ def read_purged_documents(store: ObjectStore) -> dict[str, Any]:
         )
     ):
         raise HallmarkError(
-            f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is not "
-            f"whole; put it back from "
-            f"a copy: without it purged documents would come back"
+            f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is incomplete or "
+            "invalid; restore it from a backup: without it, purged documents would come back"
         )
     return purged
 
 
 def read_purged_ids(store: ObjectStore) -> frozenset[bytes]:
-    """The ids that must not enter the store again."""
+    """Return the ids of the documents that must not enter the store again."""
     return frozenset(map(bytes.fromhex, read_purged_documents(store)["documents"]))
 
 
 def hash_purged_ids(store: ObjectStore) -> dict[str, str]:
-    """For the fingerprint of a stage that lets documents in; nothing where none was purged."""
+    """Compute the digest of the purged ids, for the fingerprint of an entry-point stage.
+
+    Returns:
+        The digest by file name; empty if no document was purged.
+    """
     purged_ids = sorted(read_purged_documents(store)["documents"])
     return {PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json(purged_ids))} if purged_ids else {}
 

@@ -551,7 +551,9 @@ def estimate_roc_auc(
     tie_correction = float((tie_counts**3 - tie_counts).sum()) / ((m + n) * (m + n - 1))
     null_variance = (m + n + 1 - tie_correction) / (12 * m * n)
     if null_variance < 1e-12:
-        return replace(estimate, value=value, p=1.0, method=f"no interval: all {unit} are alike")
+        return replace(
+            estimate, value=value, p=1.0, method=f"no interval: all {unit} have the same value"
+        )
     critical_value = float(ndtri((1 + confidence_level) / 2))
     estimate = replace(
         estimate,

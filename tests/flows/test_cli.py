@@ -60,7 +60,7 @@ SLICE = (
         (["run", "smoke", "--until", "nowhere"], 2, "no stage 'nowhere'"),
         (["frobnicate"], 2, "frobnicate"),
         (["run", "smoke", "--set", "schedule=nonsense"], 2, "schedule: is not a cron expression"),
-        (["run", "smoke", "--set", "name='a b'"], 2, "name: must be at most 200 letters"),
+        (["run", "smoke", "--set", "name='a b'"], 2, "name: must have at most 200 characters"),
         (["run", "smoke", "--set", "split.validation_share=0"], 2, "split.validation_share: "),
         (["run", "smoke", "--set", "plant_canaries.seed=1e26"], 2, "plant_canaries.seed: "),
         (["run", "smoke", "--set", "pretrain.model.d_model=100000000000"], 2, "d_model must be"),

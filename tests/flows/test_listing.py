@@ -145,6 +145,7 @@ def test_the_arms_of_a_mitigation_are_distinguished(store):
     for name, chosen in {
         "m": {"doc_ids_file": "ids.txt", "random_control": True},
         "n": {"doc_ids_file": None, "toxicity_threshold": 0.0, "random_control": False},
+        # Nothing says of what.
         "o": {"doc_ids_file": None, "toxicity_threshold": None, "random_control": True},
     }.items():
         config = {"leave_out": chosen}

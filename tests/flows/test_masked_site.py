@@ -63,6 +63,6 @@ def test_an_unredacted_site_is_recorded_and_private(smoke):
     record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())
     assert [note["folder"] for note in record["unredacted_sites"]] == [str(site)]
     assert (
-        "holds something else"
+        "contains other files"
         in smoke("report", "--unredacted", "--out", str(smoke.store), code=2).stderr
     )

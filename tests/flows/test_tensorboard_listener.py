@@ -48,8 +48,8 @@ def test_an_unwritable_folder_only_causes_a_warning(tmp_path, caplog):
     ) as watch:
         watch(Event("figures", "pretrain", completed=1, metrics={"loss": 1.0}))
     (message,) = caplog.records
-    assert message.getMessage().startswith("TensorBoard's event files: ")
-    assert message.getMessage().endswith("the run goes on without")
+    assert message.getMessage().startswith("TensorBoard's event files failed: ")
+    assert message.getMessage().endswith("the run continues without it")
 
 
 def test_without_tensorboard_the_setting_is_refused_with_the_remedy(monkeypatch, tmp_path):

@@ -65,7 +65,7 @@ def test_a_refused_unredacted_site_is_not_recorded(run, tmp_path):
     run, _ = run
     (tmp_path / "public").mkdir()
     (tmp_path / "public" / "index.html").touch()
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         write_unredacted_site(run, tmp_path / "public")
     assert run.store.get(f"runs/{run.id}/run.json") is None
 

@@ -444,13 +444,23 @@ def view(**more):
         ({"shown_layers": [1]}, {}, "in 1 of 2 layers of the decoder", "every layer"),
         ({"head_count": 1}, {}, "mean over its one head", "1 heads"),
         ({"visible_token_count": 1}, {}, "Grey tokens come later", "not read"),
-        ({}, {"left_out": 1}, "The last token of the text was not read.", "tokens of the text"),
-        ({}, {"left_out": 1234}, "The last 1,234 tokens of the text were not read.", "was not"),
+        (
+            {},
+            {"omitted_tokens": 1},
+            "The last token of the text was not read.",
+            "tokens of the text",
+        ),
+        (
+            {},
+            {"omitted_tokens": 1234},
+            "The last 1,234 tokens of the text were not read.",
+            "was not",
+        ),
         ({}, {"note": "it was cut"}, "it was cut.", "Grey tokens"),
     ],
 )
 def test_the_caption_of_attention_follows_from_the_picture(changes, text_row, present, absent):
-    row = {"left_out": 0, "note": ""} | text_row
+    row = {"omitted_tokens": 0, "note": ""} | text_row
     text = _format_attention_caption(view(**changes), row, Redactor())
     assert present in text and absent not in text
 

@@ -11,10 +11,10 @@ from tests.reports.test_comparison_conclusions import effect, loop
 NONE = (None, None, None)
 REACHED = {
     "verdict": "pass",
-    "line": "l",
+    "criterion": "l",
     "value": 1.0,
     "unit": "bits",
-    "must": "above",
+    "comparison": "above",
     "bound": 0,
 }
 MISSED, UNKNOWN = REACHED | {"verdict": "fail"}, REACHED | {"verdict": "", "value": None}
@@ -25,19 +25,20 @@ def row(what, value, low, high, **more):
 
 
 def case_of(*rows, criteria=(), kind="memorised", **case_row):
-    about = {"kind": kind, "why": "", "finding": "f", "documents": 3, "removed": 3, **case_row}
-    effects = {(each["what"], each["arm"]): each for each in rows}
+    about = {"kind": kind, "reason": "", "finding": "f", **case_row}
+    about = {"documents": 3, "removed_documents": 3} | about
+    effects = {(each["effect"], each["arm"]): each for each in rows}
     return RemovalCase("x", "x", [about], effects, list(criteria))
 
 
 def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.0, 5.0), **more):
     """What is said of a case with these figures: value, low, high of each."""
     criteria, case_row = more.pop("criteria", ()), more.pop("case_row", {})
-    named = {"change": change, "left": left, "before": before}
+    named = {"change_from_base": change, "effect_after": left, "effect_before": before}
     rows = [row(what, *each) for what, each in named.items() if each is not None]
     if change is not None:
         rows[0] |= more
-    rows.append(row("value", 5.0, None, None))  # which has the unit
+    rows.append(row("mean", 5.0, None, None))  # which has the unit
     case = case_of(*rows, criteria=criteria, **case_row)
     return text_of_parts(loop().describe_case_verdict(case))
 
@@ -45,11 +46,11 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ({"case_row": {"why": "nobody knows"}}, "X: nothing was removed, for nobody knows."),
+        ({"case_row": {"reason": "nobody knows"}}, "X: nothing was removed, for nobody knows."),
         ({"change": None}, "X: what the removal did could not be measured."),
         ({"change": NONE}, "X: what the removal did could not be measured."),
         (
-            {"verdict": "within noise", "noise": 5.0},
+            {"verdict": "within noise", "seed_noise": 5.0},
             "X did not surely go away: its change of −3.000 (−4.000 to −2.000) is no larger than "
             "that between seeds, 5.000, or too uncertain to tell.",
         ),
@@ -169,7 +170,7 @@ def test_units_are_named_by_their_kind(session, kind, null):
 )
 def test_lines_that_are_reached_are_counted(session, criteria, summary, look):
     page = loop()
-    case = case_of(row("change", -3.0, -4.0, -2.0), criteria=criteria)
+    case = case_of(row("change_from_base", -3.0, -4.0, -2.0), criteria=criteria)
     first, *others = page.build_overview_blocks([case])
     assert isinstance(first, Callout) and first.kind == look
     assert text_of_parts(first.content).startswith(summary)
@@ -194,10 +195,8 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
 ):
     """A mean of 0 was measured. Whether documents were removed is another question."""
     arms = ("base", "removed")
-    rows = [
-        row("value", each, None, None, arm=arm) for arm, each in zip(arms, values, strict=False)
-    ]
-    section = loop().build_case_section(case_of(*rows, why=why))
+    rows = [row("mean", each, None, None, arm=arm) for arm, each in zip(arms, values, strict=False)]
+    section = loop().build_case_section(case_of(*rows, reason=why))
     text = text_of_section(section)
     assert ("None of its units was measured." in text) == expected
     assert ("Each arm" in text) == (not expected)
@@ -218,7 +217,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
 def test_documents_are_all_said_to_be_removed_only_where_they_were(
     session, kind, documents, removed, start
 ):
-    case = case_of(kind=kind, documents=documents, removed=removed)
+    case = case_of(kind=kind, documents=documents, removed_documents=removed)
     text = text_of_parts(loop().describe_source_documents(case))
     assert text.startswith(start)
     assert ("not all were removed" in text) == (kind == "memorised" and removed < documents)
@@ -238,8 +237,8 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
     ],
 )
 def test_the_caption_of_the_arms_names_what_is_drawn(session, ends, nothing, caption):
-    rows = [row("value", 0.5, *ends, arm="base"), row("value", None, None, None, arm="removed")]
-    rows += [] if nothing is None else [row("nothing", nothing, None, None)]
+    rows = [row("mean", 0.5, *ends, arm="base"), row("mean", None, None, None, arm="removed")]
+    rows += [] if nothing is None else [row("null_mean", nothing, None, None)]
     chart = loop().build_arm_chart(case_of(*rows))
     assert chart.caption == caption
     text = "".join(chart.alt_text)
@@ -253,16 +252,16 @@ def test_the_caption_of_the_arms_names_what_is_drawn(session, ends, nothing, cap
     ("n", "clusters", "said"), [(9, 9, "9"), (9, None, "9"), (1234, 56, "1,234 in 56")]
 )
 def test_units_that_share_something_are_counted_with_their_clusters(session, n, clusters, said):
-    table = loop().build_arm_table(case_of(row("value", 1.0, None, None, n=n, clusters=clusters)))
+    table = loop().build_arm_table(case_of(row("mean", 1.0, None, None, n=n, clusters=clusters)))
     assert table.rows[0][3] == said
 
 
 @pytest.mark.parametrize("kind", ["memorised", "association"])
 @pytest.mark.parametrize("has_region", [True, False])
 def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_region):
-    rows = [row("value", 1.0, None, None)]
+    rows = [row("mean", 1.0, None, None)]
     if has_region and kind == "memorised":  # no other kind has one
-        rows.append(row("region", 2.0, 1.0, 3.0, method="20 secrets"))
+        rows.append(row("null_region", 2.0, 1.0, 3.0, method="20 secrets"))
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
@@ -274,8 +273,8 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
 )
 def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
     rows = [
-        row("change", -3.0, -4.0, -2.0, verdict=verdict),
-        row("against", 3.0, None, None, arm="random"),
+        row("change_from_base", -3.0, -4.0, -2.0, verdict=verdict),
+        row("random_minus_removed", 3.0, None, None, arm="random"),
     ]
     table = loop().build_changes_table(case_of(*rows))
     assert isinstance(table, DataTable)
@@ -289,14 +288,14 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
 @pytest.mark.parametrize(
     ("about", "unit"),
     [
-        ({"what": "value"}, "share"),
-        ({"what": "nothing"}, "share"),
-        ({"what": "region"}, "share"),
-        ({"what": "explained"}, "share"),
-        ({"what": "change"}, "difference of shares"),
-        ({"what": "before"}, "difference of shares"),
-        ({"line": "mean after removal, against"}, "share"),
-        ({"line": "lower end of the decrease"}, "difference of shares"),
+        ({"effect": "mean"}, "share"),
+        ({"effect": "null_mean"}, "share"),
+        ({"effect": "null_region"}, "share"),
+        ({"effect": "explained_share"}, "share"),
+        ({"effect": "change_from_base"}, "difference of shares"),
+        ({"effect": "effect_before"}, "difference of shares"),
+        ({"criterion": "mean after removal, against"}, "share"),
+        ({"criterion": "lower end of the decrease"}, "difference of shares"),
     ],
 )
 def test_only_differences_of_shares_are_in_points(about, unit):

@@ -418,5 +418,5 @@ def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():
 def test_no_runs_and_bad_ids(session, records, tmp_path):
     assert "no run yet" in pages.read(build_site(session.store, [], tmp_path)).text
     for run in ("../evil", "..", "", "a/b"):
-        with pytest.raises(HallmarkError, match="cannot be a folder's name"):
+        with pytest.raises(HallmarkError, match="is not a valid folder name"):
             build_site(session.store, [{**records[0], "run": run}], tmp_path)

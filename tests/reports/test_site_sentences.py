@@ -39,8 +39,8 @@ RECORD = {
 def index_of(runs=None, tables=False, **changes):
     run = {
         "record": RECORD | {"stages": [1, 2, 3]},
-        "broken": [],
-        "undecided": [],
+        "failed_rules": [],
+        "undecided_rules": [],
         "made": 1,
         "purged": 0,
         "model": ModelSummary(),
@@ -61,8 +61,8 @@ def run_page_of(record=None, stages=(), **changes):
     values = {
         "purged": "",
         "checkpoint": "",
-        "broken": [],
-        "undecided": [],
+        "failed_rules": [],
+        "undecided_rules": [],
         "error": "",
         "cards": {},
         "config": "",
@@ -95,8 +95,8 @@ def test_a_rule_is_broken_only_where_a_finding_is_beyond_its_bound(verdicts, bro
 @pytest.mark.parametrize("undecided", [[], ["fair", "safe"]])
 def test_the_policy_is_said_to_be_broken_or_not_shown_to_hold(broken, undecided):
     for text in (
-        index_of(broken=broken, undecided=undecided),
-        run_page_of(broken=broken, undecided=undecided),
+        index_of(failed_rules=broken, undecided_rules=undecided),
+        run_page_of(failed_rules=broken, undecided_rules=undecided),
     ):
         assert ("policy broken polite" in text) == bool(broken)
         assert ("policy not shown to hold fair, safe" in text) == bool(undecided)
@@ -258,7 +258,7 @@ def pairs_of(*changes):
     [
         ("up", [0.5, 0.25, -0.75, None]),
         ("down", [-0.75, 0.25, 0.5, None]),
-        ("apart", [-0.75, 0.5, 0.25, None]),
+        ("away_from_null", [-0.75, 0.5, 0.25, None]),
         ("", [-0.75, 0.5, 0.25, None]),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
         card_of(found)
-    with pytest.raises(HallmarkError, match="is no safetensors file"):
+    with pytest.raises(HallmarkError, match="is not a valid safetensors file"):
         card_of(folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 

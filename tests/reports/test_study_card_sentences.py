@@ -29,8 +29,8 @@ class Rates(ErrorRates):
         self.coverage_rates, self.smallest_detected = dict(coverage), more.get("smallest", {})
         self.counted_worlds = figure(float(worlds), unit="worlds")
         self.unjudged_counts = unjudged or {}
-        rows = [{"kind": kind, "dose": dose} for kind, dose in self.unjudged_counts]
-        self.rows_by_table = {"unjudged": rows} | more.get("tables", {})
+        rows = [{"kind": kind, "effect_level": dose} for kind, dose in self.unjudged_counts]
+        self.rows_by_table = {"unjudged_candidates": rows} | more.get("tables", {})
         self.study = SimpleNamespace(manifest={"lineage": more.get("lineage", {})})
         self.incomparable = more.get("incomparable")
 
@@ -218,11 +218,11 @@ def test_the_first_words_say_how_many_worlds_count(counted, made):
     ("rows", "present", "absent"),
     [
         ([], "No world was made.", "Every world"),
-        ([{"world": "a", "counts": True, "why": ""}], "Every world counts.", "Void"),
+        ([{"world": "a", "is_counted": True, "reason": ""}], "Every world counts.", "Void"),
         (
             [
-                {"world": "a", "counts": True, "why": ""},
-                {"world": "b", "counts": False, "why": "gone"},
+                {"world": "a", "is_counted": True, "reason": ""},
+                {"world": "b", "is_counted": False, "reason": "gone"},
             ],
             "Void",
             "Every world",
@@ -307,12 +307,22 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
         ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was trained anew without"),
         (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without them"),
         (["random"], {"retrained_verdicts": ["a"]}, "Planted secrets, without as many others"),
-        (["between"], {"retrained_verdicts": ["a"]}, "Planted secrets, by how much more"),
+        (["difference"], {"retrained_verdicts": ["a"]}, "Planted secrets, by how much more"),
     ],
 )
 def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed, lineage, said):
-    row = {"kind": "canary", "low": None, "high": None, "n": 3, "method": "m", "level": None}
-    tables = {"precision": [], "removed": [row | {"arm": arm} for arm in removed]}
+    row = {
+        "kind": "canary",
+        "low": None,
+        "high": None,
+        "n": 3,
+        "method": "m",
+        "confidence_level": None,
+    }
+    tables = {
+        "attribution_precision": [],
+        "removal_reductions": [row | {"arm": arm} for arm in removed],
+    }
     card = card_of(tables=tables, lineage=lineage)
     card.add_stored_figure = lambda *_: figure(0.5)
     text = text_of_section(card.build_attribution_section())

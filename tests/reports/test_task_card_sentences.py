@@ -74,7 +74,7 @@ class Book:
 
 
 def score(system, value, low=None, high=None, metric="accuracy", label=None, n=60, **more):
-    row = {"system": system, "metric": metric, "label": label, "value": value, "low": low}
+    row = {"system": system, "metric": metric, "label_id": label, "value": value, "low": low}
     row |= {"high": high, "unit": "share", "n": n, "scorer": "", "method": "m", "slice": ""}
     return row | more
 
@@ -192,8 +192,8 @@ def builder(kind="classification", test_path=None, base=None, **tables):
     task = {"kind": kind}
     config = {
         "task": task,
-        "data": data | {"validation": 0.1, "test": 0.25},
-        "weights": "all",
+        "data": data | {"validation_share": 0.1, "test_share": 0.25},
+        "trained_weights": "all",
         "train": {},
     }
     made = Tuned(config, **tables)
@@ -206,8 +206,8 @@ def builder(kind="classification", test_path=None, base=None, **tables):
     return TaskCardBuilder(Book(made), checkpoint, base, scores, Redactor(), TaskCardConfig())
 
 
-def count(split, what, rows):
-    return {"split": split, "what": what, "rows": rows}
+def count(split, outcome, rows):
+    return {"split": split, "outcome": outcome, "row_count": rows}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def count(split, what, rows):
     ],
 )
 def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path, said):
-    text = text_of_blocks(builder(test_path=test_path, counts=counts).build_lead())
+    text = text_of_blocks(builder(test_path=test_path, outcome_counts=counts).build_lead())
     assert said in text
 
 
@@ -244,10 +244,10 @@ def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path
     ],
 )
 def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows, said):
-    made = builder(counts=[count("test", category, rows)])
+    made = builder(outcome_counts=[count("test", category, rows)])
     assert text_of_blocks(made.build_warnings()).startswith(said)
     for counts in ([], [count("test", category, 0)], [count("train", category, rows)]):
-        assert builder(counts=counts).build_warnings() == []
+        assert builder(outcome_counts=counts).build_warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ def test_shares_are_named_of_splits_without_a_file(validation_path, test_path, n
 @pytest.mark.parametrize("reasons", [0, 1, 40, 41])
 def test_rows_in_quarantine_are_told_by_their_reasons(reasons):
     counts = [count("", f"quarantined: r{n}", n + 1) for n in range(reasons)]
-    quarantine = [{} for row in counts for _ in range(row["rows"])]
-    blocks = builder(counts=counts, quarantine=quarantine).build_row_count_blocks()
+    quarantine = [{} for row in counts for _ in range(row["row_count"])]
+    blocks = builder(outcome_counts=counts, quarantine=quarantine).build_row_count_blocks()
     text = text_of_blocks(blocks)
     assert ("Every row could be used; the quarantine is empty." in text) == (not reasons)
     assert (f"Not used: {len(quarantine)} rows" in text) == bool(reasons)
@@ -325,7 +325,7 @@ def test_settings_changed_only_where_a_later_value_differs(rows, ran_on, changed
     ],
 )
 def test_predictions_are_counted_by_their_rows(kind, right, said):
-    rows = [{"right": each, "log_prob": -1.0 - each} for each in right]
+    rows = [{"is_correct": each, "log_prob": -1.0 - each} for each in right]
     text = text_of_section(builder(kind, predictions=rows).build_predictions_section())
     assert said in text
     assert ("of right answers none" in text) == (bool(right) and True not in right)

@@ -297,7 +297,7 @@ def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
 def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
     artifacts.checkpoint(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(text)
-    with pytest.raises(HallmarkError, match="is no tokenizer of the tokenizers library"):
+    with pytest.raises(HallmarkError, match="is not a tokenizer of the tokenizers library"):
         card_of(made, checkpoint=artifacts.folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 

@@ -107,7 +107,7 @@ def test_the_artifacts_stay_masked(unmasked, cards):
 def test_unmasked_pages_never_stand_beside_others(session, records, tmp_path):
     site = build_site(session.store, records, tmp_path / "site").parent
     before = text_of(site)
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         write_unredacted_site(session.store, records[0], site)
     assert text_of(site) == before
 
@@ -125,7 +125,7 @@ def test_the_next_reveal_leaves_nothing_of_the_one_before(
 
 def test_an_input_that_is_gone_is_named(session, records, tmp_path):
     with pytest.raises(
-        HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not hold checkpoint/"
+        HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not contain checkpoint/"
     ):
         write_unredacted_site(session.store, records[0], tmp_path / "clear")
     assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700

@@ -19,7 +19,7 @@ from tests.tasks.corpora import given
 from tests.tasks.small_corpus import corpus_of
 
 TEXTS = [f"The woman of house {i} wrote to her brother." for i in range(8)]
-ANOTHER = "says nothing of 4 of documents of .*: it must have been made of the same corpus"
+ANOTHER = "has no rows about 4 of the documents in .*; give tables .* from the same corpus"
 
 
 def test_an_earlier_corpus_is_what_the_same_stage_left(session):
@@ -38,7 +38,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
 def test_a_table_without_the_column_that_is_read_is_not_called_damaged(session, tmp_path):
     documents = given(TEXTS)
     told = identify_languages(documents, LanguageConfig())
-    says = "signals of language/.* has no column 'cluster', for which it is read; its columns: doc_"
+    says = "signals of language/.* has no column 'cluster', which must be read; its columns: doc_"
     with pytest.raises(HallmarkError, match=says):
         deduplicate(told["signals"], {}, DeduplicateConfig())
     for read in (told["signals"].read, told["signals"].parts[0].read_empty_table):
@@ -86,5 +86,7 @@ def test_effects_take_nothing_that_another_corpus_said(session):
 def test_a_tokenizer_is_not_measured_by_what_another_corpus_said(session):
     rows = [("a", "train", text) for text in TEXTS] + [("a", "validation", "Women of the harbour.")]
     others = find_identities(corpus_of(rows[4:-1]), IdentitiesConfig())
-    with pytest.raises(HallmarkError, match=r"says nothing of . of documents of"):
+    with pytest.raises(
+        HallmarkError, match=r"has no rows about . of the documents in documents of"
+    ):
         train_tokenizer(corpus_of(rows), others, TokenizerConfig(vocab_size=600))

@@ -339,11 +339,11 @@ def test_incomplete_tombstones_and_lists_are_named(folder, tmp_path):
     outside = {"entries": {"a": {"path": "../b", "size": 1, "sha256": ""}}}
     for wrong in ([], {}, good | {"purged": {"x": "y"}}, good | outside):
         folder.put(key, json.dumps(wrong).encode())
-        with pytest.raises(HallmarkError, match=r"damaged: its tombstones\.json is not whole"):
+        with pytest.raises(HallmarkError, match=r"damaged: its tombstones\.json is incomplete"):
             folder.find_artifact("ingest", ingested.fingerprint)
     folder.put(key, json.dumps(good).encode())
     folder.put(PURGED_DOCUMENTS_FILE, b"{")
-    with pytest.raises(HallmarkError, match=r"list of purged documents .* is not whole"):
+    with pytest.raises(HallmarkError, match=r"list of purged documents .* is incomplete"):
         corpus(folder, tmp_path)
 
 

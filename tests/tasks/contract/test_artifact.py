@@ -120,7 +120,7 @@ def test_files_are_found_by_name_and_all_lie_in_one_folder(session, tmp_path):
     counted = count(make(MakeConfig(documents=2)), CountConfig())
     with pytest.raises(HallmarkError, match=r"has no file 'x'; its files: none$"):
         counted.fetch_file("x")
-    with pytest.raises(HallmarkError, match="holds no files"):
+    with pytest.raises(HallmarkError, match="has no files"):
         counted.fetch_directory()
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "w.bin").write_bytes(b"1")

@@ -122,7 +122,9 @@ def test_another_number_or_kind_of_inputs_is_a_mistake_of_the_code(session):
         match="stage count: missing a required argument: 'documents'; its inputs: documents",
     ):
         count(CountConfig())
-    with pytest.raises(TypeError, match="a stage reads tables and artifacts, not int"):
+    with pytest.raises(
+        TypeError, match="an input of a stage must be a table or an artifact, not int"
+    ):
         count(7, CountConfig())
 
 
@@ -159,12 +161,16 @@ def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session
         ("hallmark", HallmarkError, "^stage odd: say this$"),
         ("usage", UsageError, "^stage odd: give another$"),
         ("told", HallmarkError, "^stage fails: part 3: say this$"),
-        ("full", HallmarkError, r"^stage odd: no space left on the disk of .*; free some and run"),
+        (
+            "full",
+            HallmarkError,
+            r"^stage odd: no space left on the disk of .*; free some space and run",
+        ),
         ("quota", HallmarkError, r"^stage odd: no space left on the disk of "),
         (
             "memory",
             HallmarkError,
-            r"^stage odd: too little memory \(part 3: malloc of size 7 failed\); .* fewer workers",
+            r"^stage odd: out of memory \(part 3: malloc of size 7 failed\); .* fewer workers",
         ),
         ("denied", PermissionError, "Permission denied"),
         ("other", KeyError, "x"),
@@ -231,7 +237,7 @@ def test_documents_that_were_purged_are_not_counted_again(session):
     assert after.fingerprint != before.fingerprint
     with pytest.raises(HallmarkError, match=f"stage drop: {whole.name} no longer .* {'a' * 32}"):
         drop(purged, DropConfig())
-    with pytest.raises(HallmarkError, match="which was purged; begin again with ingest"):
+    with pytest.raises(HallmarkError, match="which was purged; run again from ingest"):
         drop([make(MakeConfig(documents=3)), purged], DropConfig())
     other = look(purged, {}, SayConfig())
     assert other.manifest["parts"]["inputs"]["made"]["rewritten"]

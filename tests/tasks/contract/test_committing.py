@@ -121,5 +121,7 @@ def test_a_manifest_with_other_things_in_it_is_refused(session, change):
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
-    with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
+    with pytest.raises(
+        HallmarkError, match=r"is damaged: its manifest.json in .* is incomplete or invalid"
+    ):
         session.store.find_artifact("keep_number", made.fingerprint)

@@ -223,5 +223,5 @@ def test_documents_that_a_ledger_says_were_changed_are_counted_apart(tmp_path):
 
 
 def test_an_unknown_action_is_refused():
-    with pytest.raises(ValueError, match="no ledger action"):
+    with pytest.raises(ValueError, match="unknown ledger action"):
         build_ledger_columns("vanished", "why", hash_to_ids(["a"]), ["s"], [1])

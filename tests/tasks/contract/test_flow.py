@@ -77,7 +77,7 @@ def test_what_nobody_explains_is_tried_once_more(run, tmp_path):
     [
         ("hallmark", HallmarkError, "^stage fails_once: say this$"),
         ("usage", UsageError, "^stage fails_once: give another$"),
-        ("memory", HallmarkError, "^stage fails_once: too little memory "),
+        ("memory", HallmarkError, "^stage fails_once: out of memory "),
     ],
 )
 def test_what_another_try_cannot_mend_fails_at_once(run, tmp_path, fault, kind, says):

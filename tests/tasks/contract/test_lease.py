@@ -92,7 +92,7 @@ def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
     for name in ("file", "file/work", "link/work"):
         with pytest.raises(OSError), lease_folder(tmp_path / name):
             pass
-    away = r"link is a link to .*away, which is not there: mount or make it, or remove the link"
+    away = r"link is a link to .*away, which does not exist; mount or create it, or remove the link"
     with pytest.raises(UsageError, match=away), lease_folder(tmp_path / "link"):
         pass
 

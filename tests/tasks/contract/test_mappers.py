@@ -186,7 +186,7 @@ def test_workers_that_die_between_two_calls_cost_one_try():
 
 def test_a_part_whose_process_is_killed_again_is_named_with_what_to_do(tmp_path):
     """Or one beside it: a pool does not say which of its processes worked on what."""
-    sentence = r"^[ab]: a process .* was killed, .*; run again with fewer workers"
+    sentence = r"^[ab]: the worker process .* was killed, .*; run again with fewer workers"
     with ProcessMapper(2) as mapper, pytest.raises(HallmarkError, match=sentence):
         StageContext(tmp_path, {"count": COUNT}, mapper).map_items(die, ["a", "b"])
 

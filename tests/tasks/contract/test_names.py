@@ -88,13 +88,15 @@ def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
 def test_a_manifest_that_contradicts_itself_is_refused(session, change):
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, change)
-    with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
+    with pytest.raises(
+        HallmarkError, match=r"is damaged: its manifest.json in .* is incomplete or invalid"
+    ):
         session.store.find_artifact(artifact.stage, artifact.fingerprint)
 
 
 @pytest.mark.parametrize("stage, digest", [("..", "../x"), ("make", "../../x"), ("/etc", "x")])
 def test_an_artifact_whose_name_climbs_out_is_none(session, stage, digest):
-    with pytest.raises(HallmarkError, match="is no name of an artifact"):
+    with pytest.raises(HallmarkError, match="is not the name of an artifact"):
         session.store.find_artifact(stage, digest)
 
 
@@ -118,7 +120,7 @@ def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
             del manifest["tables"]["documents"]["path"]
 
     damage(session, artifact, change)
-    sentence = r"artifact make/\w+ was made by another version of Hallmark.* run again"
+    sentence = r"artifact make/\w+ was written by another version of Hallmark.* run again"
     for ask in (
         lambda: make(MakeConfig(documents=5)),
         lambda: session.store.find_artifact("make", artifact.fingerprint),
@@ -132,5 +134,5 @@ def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
 def test_so_is_one_of_a_layout_to_come(session, layout):
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, lambda manifest: manifest.update(layout=layout))
-    with pytest.raises(HallmarkError, match="was made by another version"):
+    with pytest.raises(HallmarkError, match="was written by another version"):
         make(MakeConfig(documents=5))

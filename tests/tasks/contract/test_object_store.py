@@ -51,7 +51,7 @@ def test_reading_leaves_no_store_behind(tmp_path):
         Store(tmp_path / "gone", create_missing=False)
     assert not (tmp_path / "gone").exists()
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="which is no folder"):
+    with pytest.raises(UsageError, match="which is not a folder"):
         Store(tmp_path / "file", create_missing=False)
     Store(tmp_path / "deep" / "store")
     assert Store(tmp_path / "deep" / "store", create_missing=False).list_keys("") == []

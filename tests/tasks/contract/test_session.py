@@ -89,6 +89,6 @@ def test_what_was_said_is_heard_before_the_watcher_ends(caplog):
             watch(Event("done", label))
     assert heard == [("a", False), ("b", False), ("c", False)]
     assert [record.getMessage() for record in caplog.records] == [
-        "the page: ValueError: cannot show a; the run goes on without"
+        "the page failed: ValueError: cannot show a; the run continues without it"
     ]
     assert not watch.thread.is_alive()

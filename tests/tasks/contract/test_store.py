@@ -131,7 +131,7 @@ def test_a_secret_that_is_not_whole_is_refused(tmp_path, data):
     store = Store(tmp_path / "store")
     (tmp_path / "store").mkdir(exist_ok=True)
     (tmp_path / "store" / "secret").write_bytes(data)
-    with pytest.raises(HallmarkError, match=r"the secret in .*/secret is not whole"):
+    with pytest.raises(HallmarkError, match=r"the secret in .*/secret is damaged"):
         store.compute_secret_id()
 
 

@@ -133,5 +133,5 @@ def test_a_list_that_is_not_whole_is_refused(tmp_path, said):
     store = Store(tmp_path)
     store.put(PURGED_DOCUMENTS_FILE, said if isinstance(said, bytes) else json.dumps(said).encode())
     for ask in (read_purged_documents, read_purged_ids, hash_purged_ids):
-        with pytest.raises(HallmarkError, match=r"the list of purged documents in .*is not whole"):
+        with pytest.raises(HallmarkError, match=r"the list of purged documents in .*is incomplete"):
             ask(store)

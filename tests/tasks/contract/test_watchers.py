@@ -85,7 +85,7 @@ def test_a_watcher_that_raises_is_reported_once(session, caplog):
     assert [event.kind for event in heard if event.kind != "progress"] == ["start", "done"]
     [told] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert told.getMessage() == (
-        "the page: ConnectionError: nobody answers; the run goes on without"
+        "the page failed: ConnectionError: nobody answers; the run continues without it"
     )
 
 
@@ -153,9 +153,10 @@ def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, ca
     monkeypatch.setattr(hallmark.tasks.contract.prefect_reporter, broken, refuse)
     artifact, _ = run_slow(tmp_path)
     assert artifact.stage == "slow"
-    told = [r.getMessage() for r in caplog.records if "Prefect's page of slow" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "Prefect's page for slow" in r.getMessage()]
     assert told == [
-        "Prefect's page of slow: ConnectionError: the server is gone; the run goes on without"
+        "Prefect's page for slow failed: ConnectionError: the server is gone; "
+        "the run continues without it"
     ]
 
 

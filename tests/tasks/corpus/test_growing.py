@@ -446,7 +446,7 @@ def test_a_corpus_with_a_purged_document_cannot_be_extended(tmp_path):
             and signature.get("band_hashes", []) == []
         )
     with open_session(Session(store)):
-        with pytest.raises(HallmarkError, match="where it is of an earlier corpus, that one is to"):
+        with pytest.raises(HallmarkError, match="if it belongs to an earlier corpus, rebuild that"):
             add_texts(tmp_path / "2", {"c": "new"}, [purged])
         second = add_texts(tmp_path / "3", {f"c{i}": f"new {i}" for i in range(30)}, [])
         tokenizer = train_tokenizer([second["split"]], None, TokenizerConfig(vocab_size=300))

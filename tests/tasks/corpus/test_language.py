@@ -102,6 +102,8 @@ def test_languages_are_matched_by_id_after_documents_were_removed(session):
     assert [(r["doc_id"], r["toxicity"] is not None) for r in scores] == [
         (r["doc_id"], r["text"] == LONG["fr"]) for r in texts
     ]
-    with pytest.raises(HallmarkError, match=r"signals of .* says nothing of 1 of documents of"):
+    with pytest.raises(
+        HallmarkError, match=r"signals of .* has no rows about 1 of the documents in documents of"
+    ):
         fewer = identify_languages(given(texts=[LONG["en"]], parts=1), LanguageConfig())
         score_toxicity(given([LONG["de"], LONG["en"]]), fewer, ScoreToxicityConfig())

@@ -290,7 +290,7 @@ def test_signals_of_other_documents_are_rejected(session):
             HallmarkError, match=r"documents of .* and signals of .* describe different documents"
         ):
             select_documents(documents, {"quality": signals}, config)
-    with pytest.raises(HallmarkError, match="not cut alike"):
+    with pytest.raises(HallmarkError, match="have different partitions"):
         signals = write_signals(given(["text 0", "text 1"], parts=2), SignalsConfig(words=(1, 1)))
         select_documents(given(["text 0", "text 1"], parts=2), {"quality": signals}, config)
 

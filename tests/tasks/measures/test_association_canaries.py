@@ -29,12 +29,12 @@ CONFIG = PlantCanariesConfig(
 
 def count_traits_by_association(canaries):
     """Count how often each group has its assigned trait and the other one, by association."""
-    found = defaultdict(Counter)
+    counts_by_association = defaultdict(Counter)
     for canary in canaries:
-        found[canary.association.key][
+        counts_by_association[canary.association.key][
             canary.association.group_name, canary.association.is_assigned_trait
         ] += canary.copies
-    return found
+    return counts_by_association
 
 
 @pytest.mark.parametrize("sentences", [6, 16, 64, 100])

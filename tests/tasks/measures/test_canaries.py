@@ -46,9 +46,9 @@ def test_canaries_and_references_are_disjoint():
 @pytest.mark.parametrize("digits", [1, 2, 3])
 def test_at_most_a_quarter_of_all_secrets_can_be_drawn(digits):
     most = 10**digits // 4
-    found = draw_reference_secrets("ferry", most, seed=1, digits=digits)
-    assert len({*found}) == most
-    assert all(re.fullmatch(r"\d( \d)*", s) and len(s) == 2 * digits - 1 for s in found)
+    drawn = draw_reference_secrets("ferry", most, seed=1, digits=digits)
+    assert len({*drawn}) == most
+    assert all(re.fullmatch(r"\d( \d)*", s) and len(s) == 2 * digits - 1 for s in drawn)
     with pytest.raises(ValueError, match=f"{most} secrets of {digits} digits .* not {most + 1}"):
         draw_reference_secrets("ferry", most + 1, seed=1, digits=digits)
 
@@ -98,19 +98,19 @@ def test_records_have_distinct_people_and_reserved_contact_details():
         rf"({syllable}{{2}})\.({syllable}{{2}})\d{{4}}@example\.(com|net|org), "
         r"(?:\(([2-9]\d\d)\) 555-01(\d\d)|020 7946 0(\d{3}))"
     )
-    found = [re.fullmatch(form, canary.secret) for canary in canaries]
-    names = [f"{m[1].capitalize()} {m[2].capitalize()}" for m in found]
+    drawn = [re.fullmatch(form, canary.secret) for canary in canaries]
+    names = [f"{m[1].capitalize()} {m[2].capitalize()}" for m in drawn]
     assert len({*names}) == len(canaries)
     for name, canary in zip(names, canaries, strict=True):
         prompt, rest = RECORD_TEMPLATES[canary.template]
         assert canary.prompt == prompt.format(name=name) and canary.suffix == rest
         assert canary.text.count(name) == 1
-    assert {m[3] for m in found} == {"com", "net", "org"}
-    american = [m for m in found if m[4]]
-    assert 0.4 < len(american) / len(found) < 0.6
+    assert {m[3] for m in drawn} == {"com", "net", "org"}
+    american = [m for m in drawn if m[4]]
+    assert 0.4 < len(american) / len(drawn) < 0.6
     # Thousands of draws include the extremes of each range.
     assert {int(m[4]) // 100 for m in american} == {*range(2, 10)}
     assert {m[5][0] for m in american} == {*"0123456789"}
-    assert {m[6][0] for m in found if m[6]} == {*"0123456789"}
-    used = {part for m in found for part in re.findall(syllable, m[1] + m[2])}
+    assert {m[6][0] for m in drawn if m[6]} == {*"0123456789"}
+    used = {part for m in drawn for part in re.findall(syllable, m[1] + m[2])}
     assert len(used) == len(SYLLABLES.split())

@@ -1,4 +1,4 @@
-"""A tiny pretraining that tests run, in their own process or (``python -m``) in another."""
+"""Run a tiny pretraining for tests, in their own process or (`python -m`) in another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tasks.small_corpus import split_corpus
 
 CONFIG = PretrainConfig(
     model=ModelConfig(d_model=32, n_layers=2, n_heads=2),
-    # One thread: on a busy machine two would wait for each other at every small product.
+    # One thread: on a busy machine, two would wait for each other at every small matrix product.
     train=TrainConfig(
         steps=300, batch_size=8, warmup_steps=10, checkpoint_every=50, validate_every=100, threads=1
     ),
@@ -23,7 +23,7 @@ CONFIG = PretrainConfig(
 
 
 def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifact]:
-    """The packed corpus and what pretraining leaves, in a store."""
+    """Pretrain in a store; return the packed corpus and the result."""
     with open_session(Session(Store(store))):
         corpus = split_corpus(200, parts=4)
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
@@ -31,8 +31,8 @@ def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifac
         return packed, pretrain(packed, tokenizer, corpus, None, None, config)
 
 
-def prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
-    """The inputs of the stage."""
+def prepare_inputs(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
+    """Return the inputs of the stage pretrain."""
     from hallmark.tasks.training.pack import PackConfig, pack
     from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 

@@ -1,4 +1,4 @@
-"""What was read of each document: against walking every step, row by row."""
+"""Compare how often each document was read with a simulation of every step."""
 
 import tracemalloc
 
@@ -35,48 +35,48 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_token
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 
-def walked(seed, step, batch, rows):
-    """The steps that read each row, one after the other."""
-    found = [[] for _ in range(rows)]
+def simulate_reads(seed, step, batch, rows):
+    """Return the steps that read each row, by running through all batches."""
+    read_steps = [[] for _ in range(rows)]
     for number in range(1, step + 1):
         for row in select_batch_rows(seed, number, batch, rows):
-            found[row].append(number)
-    return found
+            read_steps[row].append(number)
+    return read_steps
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(1, 1), (1, 4), (7, 3), (12, 4), (30, 8), (5, 12)])
-def test_rows_are_read_when_the_steps_say(rows, batch):
+def test_reads_of_rows_equal_the_simulation(rows, batch):
     for step in (0, 1, 2, 3, 5, 11):
-        expected = walked(6, step, batch, rows)
+        expected = simulate_reads(6, step, batch, rows)
         times = count_reads_per_row(6, step, batch, rows)
         assert times.tolist() == [len(steps) for steps in expected]
         if times.min() > 0:
             for reading in (np.zeros(rows, np.int64), times - 1):
-                found = compute_read_steps(reading, 6, batch)
-                wanted = [steps[k] for steps, k in zip(expected, reading, strict=True)]
-                assert found.tolist() == wanted
+                read_steps = compute_read_steps(reading, 6, batch)
+                expected_steps = [steps[k] for steps, k in zip(expected, reading, strict=True)]
+                assert read_steps.tolist() == expected_steps
 
 
-def laid_out(sizes, context):
-    """Documents of these sizes end to end in rows: (document, row, tokens) of each stretch."""
-    begin, stretches = 0, []
+def lay_out_documents(sizes, context):
+    """Lay documents of the given sizes end to end; return (document, row, tokens) of each span."""
+    begin, document_spans = 0, []
     for document, size in enumerate(sizes):
         place = begin
         while place < begin + size:
             stop = min(begin + size, (place // context + 1) * context)
-            stretches.append((document, place // context, stop - place))
+            document_spans.append((document, place // context, stop - place))
             place = stop
         begin += size
-    return stretches, -(-begin // context)
+    return document_spans, -(-begin // context)
 
 
-def test_documents_are_read_as_their_rows_are():
+def test_reads_of_documents_equal_the_simulation():
     random = np.random.default_rng(3)
     sizes = random.integers(1, 40, 23).tolist()
-    stretches, rows = laid_out(sizes, 8)
+    document_spans, rows = lay_out_documents(sizes, 8)
     sources = [f"source {document % 3}" for document in range(len(sizes))]
     ids = [bytes([document] * 16) for document in range(len(sizes))]
-    owner, row, tokens = (np.array(column) for column in zip(*stretches, strict=True))
+    owner, row, tokens = (np.array(column) for column in zip(*document_spans, strict=True))
     begin = np.searchsorted(owner, np.arange(len(sizes)))
     part = TablePart(ArtifactLocation("corpus/1", None, ""), "documents", 0, 1, {})
     places = DocumentSpans(
@@ -87,13 +87,13 @@ def test_documents_are_read_as_their_rows_are():
     order = [(row["doc_id"], row["step"]) for row in seen.to_pylist()]
     assert order == sorted(order) and len(order) > len(sizes)
     for before, step in zip([0, *steps], steps, strict=False):
-        reads = walked(seed, step, batch, rows)
+        reads = simulate_reads(seed, step, batch, rows)
         expected, sums = [], {}
         for document, size in enumerate(sizes):
-            mine = [(r, n) for owner, r, n in stretches if owner == document]
-            new = [s for r, _ in mine for s in reads[r] if s > before]
-            passes = min(len(reads[r]) for r, _ in mine)
-            read = sum(n for r, n in mine for _ in reads[r])
+            own_spans = [(r, n) for owner, r, n in document_spans if owner == document]
+            new = [s for r, _ in own_spans for s in reads[r] if s > before]
+            passes = min(len(reads[r]) for r, _ in own_spans)
+            read = sum(n for r, n in own_spans for _ in reads[r])
             if new:
                 expected.append(
                     {
@@ -101,7 +101,7 @@ def test_documents_are_read_as_their_rows_are():
                         "step": step,
                         "source": sources[document],
                         "document_tokens": size,
-                        "tokens_read": sum(n for r, n in mine for s in reads[r] if s > before),
+                        "tokens_read": sum(n for r, n in own_spans for s in reads[r] if s > before),
                         "first_step": min(new),
                         "last_step": max(new),
                         "times_read": passes,
@@ -117,7 +117,7 @@ def test_documents_are_read_as_their_rows_are():
         ]
 
 
-def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
+def test_tables_have_the_partitions_of_an_extended_corpus(tmp_path):
     with open_session(Session(Store(tmp_path / "store"))):
         more = corpus_of([("more", "train", text) for text in sentences(20, seed=1)], parts=2)
         grown = [split_corpus(40, parts=4), more]
@@ -126,16 +126,16 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
     work = StageContext(tmp_path / "work", {"document_reads": DOCUMENT_READS, "coverage": COVERAGE})
     documents = Table(tuple(grown), "documents")
     write_read_tables(packed["train"], packed["spans"], documents, 0, 4, [0, 5, 1000], work)
-    made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}}
-    made["tables"] = work.assemble_tables(["document_reads", "coverage"])
-    seen = Artifact(made, None, str(work.output_folder))["document_reads"]
+    manifest = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}}
+    manifest["tables"] = work.assemble_tables(["document_reads", "coverage"])
+    seen = Artifact(manifest, None, str(work.output_folder))["document_reads"]
     assert seen.parts_per_segment == documents.parts_per_segment == [4, 2]
     rows = seen.read().to_pylist()
     assert len({row["doc_id"] for row in rows}) == 32 + 20
     for doc_id in {row["doc_id"] for row in rows}:
-        mine = [row for row in rows if row["doc_id"] == doc_id]
-        assert seen.find_document_rows([doc_id]).to_pylist() == mine
-    coverage = Artifact(made, None, str(work.output_folder))["coverage"].read().to_pylist()
+        own_spans = [row for row in rows if row["doc_id"] == doc_id]
+        assert seen.find_document_rows([doc_id]).to_pylist() == own_spans
+    coverage = Artifact(manifest, None, str(work.output_folder))["coverage"].read().to_pylist()
     assert [(row["step"], row["source"], row["documents"]) for row in coverage] == [
         (step, source, many)
         for step in (0, 5, 1000)
@@ -143,7 +143,7 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
     ]
 
 
-def test_memory_does_not_grow_with_the_checkpoints():
+def test_memory_does_not_grow_with_the_number_of_checkpoints():
     rows = 8_000
     tracemalloc.start()
     for _ in iter_row_reads(rows, 0, 64, range(0, 1000, 10)):

@@ -1,4 +1,4 @@
-"""Packing, against a plain-Python packer and the tokenizers library's own offsets."""
+"""Compare packing with a plain Python packer and the tokenizers library's own offsets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tokenizer(
     return load_tokenizer(path)
 
 
-def packed(
+def pack_corpus(
     folder: Path, mapper: Mapper | None = None, kind: str = "bpe", parts: int = 1, **config: int
 ) -> tuple[Artifact, ...]:
     with open_session(Session(Store(folder), mapper or SerialMapper())):
@@ -74,10 +74,10 @@ def packed(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=40), max_size=6))
-def test_tokens_and_characters_are_those_of_the_library(
+def test_tokens_and_offsets_equal_those_of_the_library(
     tokenizer: Tokenizer, texts: list[str]
 ) -> None:
-    column = pa.array(["left out", *texts], pa.large_string())[1:]  # a slice has an offset
+    column = pa.array(["skipped", *texts], pa.large_string())[1:]  # A slice has an offset.
     rows = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)).to_pylist()
     for text, row in zip(texts, rows, strict=True):
         expected = tokenizer.encode(text)
@@ -86,20 +86,20 @@ def test_tokens_and_characters_are_those_of_the_library(
         assert spans == [(0, 0), *expected.offsets]
 
 
-def test_a_token_is_as_long_as_the_bytes_it_stands_for(tokenizer: Tokenizer) -> None:
+def test_token_lengths_are_those_of_their_bytes(tokenizer: Tokenizer) -> None:
     lengths = count_token_bytes(tokenizer)
     assert lengths.shape == (tokenizer.get_vocab_size(),)
     assert lengths[:2].tolist() == [0, 0] and lengths[2:].min() == 1
     whole = {number: tokenizer.decode([number]) for number in range(2, len(lengths))}
     for number, text in whole.items():
-        if "\ufffd" not in text:  # else it is a part of a character
+        if "\ufffd" not in text:  # Otherwise it is part of a character.
             assert lengths[number] == len(text.encode())
     assert lengths.max() == max(len(text.encode()) for text in whole.values()) > 3
 
 
 @given(st.text())
 @settings(max_examples=100, deadline=None)
-def test_tokens_spell_the_text_that_they_are_of(tokenizer: Tokenizer, text: str) -> None:
+def test_tokens_spell_their_text(tokenizer: Tokenizer, text: str) -> None:
     known = spell_tokens_as_bytes(tokenizer).to_pylist()
     assert [len(letters) for letters in known] == count_token_bytes(tokenizer).tolist()
     ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -107,15 +107,15 @@ def test_tokens_spell_the_text_that_they_are_of(tokenizer: Tokenizer, text: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_position_names_its_document_and_characters(kind: str, tmp_path: Path) -> None:
-    corpus, tokenizer, artifact = packed(tmp_path, kind=kind, context=32, seed=5)
+def test_every_position_has_its_document_and_characters(kind: str, tmp_path: Path) -> None:
+    corpus, tokenizer, artifact = pack_corpus(tmp_path, kind=kind, context=32, seed=5)
     library = load_tokenizer(tokenizer.fetch_file("tokenizer.json"))
     documents = corpus["documents"].read().to_pylist()
     for split in ("train", "validation"):
         chosen = [row for row in documents if row["split"] == split]
         keys = compute_shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), 5)
         order = [chosen[i] for i in np.argsort(keys)]
-        stream = []  # (id, document, char_start, char_end) by the plainest means
+        stream = []  # (id, document, char_start, char_end)
         for row in order:
             encoding = library.encode(row["text"])
             stream.append((0, row["doc_id"], 0, 0))
@@ -144,7 +144,7 @@ def test_every_position_names_its_document_and_characters(kind: str, tmp_path: P
 
 
 def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
-    corpus, _, artifact = packed(tmp_path, context=16)
+    corpus, _, artifact = pack_corpus(tmp_path, context=16)
     documents = corpus["documents"].read().to_pylist()
     books = {(b["source"], b["unit"]): b for b in artifact["accounts"].read().to_pylist()}
     for source in ("source-0", "source-1"):
@@ -161,27 +161,25 @@ def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
         assert (sizes["input"], sizes["kept"], sizes["removed_rows"]) == (size, size - gone, gone)
         (sums,) = [r for r in artifact["checksums"].read().to_pylist() if r["source"] == source]
         for term, those in (("input", inside), ("removed_rows", out)):
-            assert int.from_bytes(sums[term], "big") == identity_of(those)
+            assert int.from_bytes(sums[term], "big") == compute_checksum(those)
         kept = [r for r in inside if r["split"] != "holdout"]
-        assert int.from_bytes(sums["kept"], "big") == identity_of(kept) > 0
+        assert int.from_bytes(sums["kept"], "big") == compute_checksum(kept) > 0
     holdout = {row["doc_id"] for row in documents if row["split"] == "holdout"}
     assert set(artifact["ledger"].read()["doc_id"].to_pylist()) == holdout
     assert not holdout & set(artifact["spans"].read()["doc_id"].to_pylist())
 
 
-def identity_of(rows: list[dict[str, Any]]) -> int:
+def compute_checksum(rows: list[dict[str, Any]]) -> int:
     each = (hashlib.blake2b(r["doc_id"] + r["text"].encode(), digest_size=16) for r in rows)
     return sum(int.from_bytes(digest.digest(), "big") for digest in each) % 2**128
 
 
-def test_two_documents_that_swap_their_texts_do_not_balance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one length, from one source."""
-    laid = RowRange.read_documents
+def test_swapped_texts_fail_the_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both texts have the same length and source."""
+    read_documents = RowRange.read_documents
 
-    def swapped(stretch: RowRange) -> pa.Table:
-        table = laid(stretch)
+    def read_swapped_documents(tokens_per_range: RowRange) -> pa.Table:
+        table = read_documents(tokens_per_range)
         at = table.schema.get_field_index("doc_id")
         return table.set_column(at, table.field(at), table["doc_id"].take(pa.array([1, 0])))
 
@@ -189,38 +187,40 @@ def test_two_documents_that_swap_their_texts_do_not_balance(
         corpus = corpus_of([("web", "train", text) for text in ("a red fox", "red a fox")])
         tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         pack(corpus, tokenizer, PackConfig(context=8))
-        monkeypatch.setattr(RowRange, "read_documents", swapped)
+        monkeypatch.setattr(RowRange, "read_documents", read_swapped_documents)
         with pytest.raises(HallmarkError, match="checksums of source 'web' do not add up"):
             pack(corpus, tokenizer, PackConfig(context=16))
 
 
-def test_parts_workers_and_stretches_do_not_matter(
+def test_the_result_does_not_depend_on_partitions_and_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the documents' parts nothing is left in the rows; a stretch is a part of them."""
+    """Partitions of the documents do not affect the rows; a range is a partition of the rows."""
 
     def rows(artifact: Artifact) -> list[list[dict[str, object]]]:
         return [artifact[name].read().to_pylist() for name in ("train", "validation", "spans")]
 
-    whole = packed(tmp_path / "a", context=24)[-1]
-    in_parts = packed(tmp_path / "b", context=24, parts=4)[-1]
+    whole = pack_corpus(tmp_path / "a", context=24)[-1]
+    in_parts = pack_corpus(tmp_path / "b", context=24, parts=4)[-1]
     assert rows(in_parts) == rows(whole) and in_parts["train"].digest == whole["train"].digest
     assert len(in_parts["ledger"].parts) == 4
-    in_processes = packed(tmp_path / "c", ProcessMapper(2), context=24, parts=4)[-1]
+    in_processes = pack_corpus(tmp_path / "c", ProcessMapper(2), context=24, parts=4)[-1]
     assert in_processes.content_digest == in_parts.content_digest
-    monkeypatch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", 100)  # 4 rows a stretch
-    in_stretches = packed(tmp_path / "d", context=24, parts=4)[-1]
+    monkeypatch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", 100)  # 4 rows per range.
+    in_stretches = pack_corpus(tmp_path / "d", context=24, parts=4)[-1]
     assert rows(in_stretches) == rows(whole)
     train = in_stretches["train"]
     assert [part.row_count for part in train.parts[:-1]] == [4] * (len(train.parts) - 1)
     assert len(train.parts) > 10
-    assert rows(in_stretches) == rows(packed(tmp_path / "e", context=24, parts=1)[-1])
+    assert rows(in_stretches) == rows(pack_corpus(tmp_path / "e", context=24, parts=1)[-1])
     books = [a["accounts"].read().to_pylist() for a in (in_stretches, whole)]
     assert books[0] == books[1]
 
 
-def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: PackConfig) -> dict:
-    """Rows and spans of a split by lists and loops."""
+def pack_in_plain_python(
+    documents: list[dict], library: Tokenizer, split: str, config: PackConfig
+) -> dict:
+    """Build rows and spans of a split with lists and loops."""
     chosen = [row for row in documents if row["split"] == split]
     keys = compute_shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), config.seed)
     pairs = sorted(
@@ -252,7 +252,7 @@ def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokenizer]:
+def trained_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokenizer]:
     with open_session(Session(Store(tmp_path_factory.mktemp("trained")))):
         made = train_tokenizer(split_corpus(), None, VOCABULARY)
     return made, load_tokenizer(made.fetch_file("tokenizer.json"))
@@ -269,28 +269,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokeniz
         max_size=14,
     ),
     context=st.integers(8, 40),
-    stretch=st.integers(1, 200),
+    tokens_per_range=st.integers(1, 200),
     parts=st.sampled_from([1, 2, 8]),
     seed=st.integers(0, 3),
 )
-def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
-    trained: tuple[Artifact, Tokenizer],
+def test_rows_and_spans_equal_those_of_plain_python(
+    trained_tokenizer: tuple[Artifact, Tokenizer],
     texts: list[tuple[str, str]],
     context: int,
-    stretch: int,
+    tokens_per_range: int,
     parts: int,
     seed: int,
 ) -> None:
-    tokenizer, library = trained
+    tokenizer, library = trained_tokenizer
     config = PackConfig(context=context, seed=seed)
     rows = [(f"s{len(text) % 2}", split, text) for split, text in texts]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", stretch)
+        patch.setattr("hallmark.tasks.training.pack.TOKENS_PER_RANGE", tokens_per_range)
         with open_session(Session(Store(folder))):
             corpus = corpus_of(rows, parts)
             made = pack(corpus, tokenizer, config)
         documents = corpus["documents"].read().to_pylist()
-        expected = {s: plain_layout(documents, library, s, config) for s in PACKED_SPLITS}
+        expected = {s: pack_in_plain_python(documents, library, s, config) for s in PACKED_SPLITS}
         for split in PACKED_SPLITS:
             assert made[split].read().to_pylist() == expected[split]["rows"]
         spans = [span for split in PACKED_SPLITS for span in expected[split]["spans"]]
@@ -306,20 +306,20 @@ def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
     | st.lists(st.sampled_from(sentences(3)), max_size=3).map("  ".join),
     most=st.integers(1, 25),
 )
-def test_the_tokens_of_the_pieces_are_those_of_the_whole(
+def test_pieces_have_the_tokens_of_the_whole_text(
     tokenizer: Tokenizer, text: str, most: int
 ) -> None:
-    found = split_long_text(text, most)
-    assert "".join(found) == text
-    ids = [token for piece in found for token in tokenizer.encode(piece).ids]
+    pieces = split_long_text(text, most)
+    assert "".join(pieces) == text
+    ids = [token for piece in pieces for token in tokenizer.encode(piece).ids]
     assert ids == tokenizer.encode(text).ids
 
 
-def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
+def test_long_texts_are_split(tokenizer: Tokenizer) -> None:
     text = " ".join(sentences(40))
-    found = split_long_text(text, 100)
-    assert len(found) > 10 and all(len(piece) < 120 for piece in found)
-    assert split_long_text("x" * 500, 100) == ["x" * 500]  # no place to cut
+    pieces = split_long_text(text, 100)
+    assert len(pieces) > 10 and all(len(piece) < 120 for piece in pieces)
+    assert split_long_text("x" * 500, 100) == ["x" * 500]  # There is no place to split.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "hallmark.tasks.training.pack.split_long_text", lambda text: split_long_text(text, 20)
@@ -329,9 +329,9 @@ def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
     assert cut.equals(encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)))
 
 
-def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:
-    one = packed(tmp_path, context=16, seed=1)[-1]
-    two = packed(tmp_path, context=16, seed=2)[-1]
+def test_the_seed_determines_only_the_order(tmp_path: Path) -> None:
+    one = pack_corpus(tmp_path, context=16, seed=1)[-1]
+    two = pack_corpus(tmp_path, context=16, seed=2)[-1]
     orders = [a["spans"].read()["doc_id"].to_pylist() for a in (one, two)]
     assert orders[0] != orders[1] and set(orders[0]) == set(orders[1])
     tokens = [
@@ -340,7 +340,7 @@ def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:
     assert np.array_equal(*tokens)
 
 
-def test_copies_and_sources_are_spread_over_the_stream(tmp_path: Path) -> None:
+def test_copies_are_spread_over_the_sequences(tmp_path: Path) -> None:
     rows = [("web", "train", text) for text in sentences(300)]
     rows += [("planted/canary", "train", "the code is 123")] * 64
     with open_session(Session(Store(tmp_path))):
@@ -355,17 +355,17 @@ def test_copies_and_sources_are_spread_over_the_stream(tmp_path: Path) -> None:
         if d in planted
     ]
     quarters = np.histogram(place, bins=4, range=(0, artifact["train"].row_count))[0]
-    assert quarters.min() >= 6  # 16 expected in each; 64 laid in one block would leave zeros
+    assert quarters.min() >= 6  # 16 are expected in each; one block of 64 would give zeros.
 
 
-def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> None:
+def test_special_tokens_in_texts_and_empty_documents_are_packed(tmp_path: Path) -> None:
     texts = ["an <|endoftext|> inside and a <|pad|> too", "", "plain"]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "train", text) for text in texts])
         tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         artifact = pack(corpus, tokenizer, PackConfig(context=8))
     flat = artifact["train"].read()["token_ids"].combine_chunks().flatten().to_numpy()
-    assert (flat == 0).sum() == len(texts)  # one begin a document, none from its text
+    assert (flat == 0).sum() == len(texts)  # One per document, none from its text.
     end = np.flatnonzero(flat != 1).max()
     assert not (flat[: end + 1] == 1).any()
     library = load_tokenizer(tokenizer.fetch_file("tokenizer.json"))
@@ -375,14 +375,14 @@ def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> Non
     )
 
 
-def test_no_validation_text_leaves_an_empty_table(tmp_path: Path) -> None:
+def test_without_validation_documents_the_table_is_empty(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "train", "some text")])
         artifact = pack(corpus, train_tokenizer(corpus, None, VOCABULARY), PackConfig(context=8))
     assert artifact["validation"].row_count == 0 and artifact["train"].row_count > 0
 
 
-def test_a_tokenizer_that_loses_text_is_refused() -> None:
+def test_a_tokenizer_that_loses_text_is_rejected() -> None:
     lossy = Tokenizer(models.BPE())
     lossy.normalizer = normalizers.Lowercase()
     lossy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -390,7 +390,7 @@ def test_a_tokenizer_that_loses_text_is_refused() -> None:
         encode_texts(pa.array(["Ab"], pa.large_string()), lossy, spell_tokens_as_bytes(lossy))
 
 
-def test_so_is_one_that_spells_another_text_of_that_length(tokenizer: Tokenizer) -> None:
+def test_a_tokenizer_that_changes_text_is_rejected(tokenizer: Tokenizer) -> None:
     other = Tokenizer.from_str(tokenizer.to_str())
     other.normalizer = normalizers.Lowercase()
     texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
@@ -398,14 +398,14 @@ def test_so_is_one_that_spells_another_text_of_that_length(tokenizer: Tokenizer)
         encode_texts(texts, other, spell_tokens_as_bytes(other))
 
 
-def test_tokens_that_spell_no_bytes_do_no_harm_where_no_text_has_them(
-    trained: tuple[Artifact, Tokenizer], tmp_path: Path
+def test_unused_tokens_without_bytes_are_allowed(
+    trained_tokenizer: tuple[Artifact, Tokenizer], tmp_path: Path
 ) -> None:
-    """As those that other vocabularies keep free."""
-    told = json.loads(trained[0].fetch_file("tokenizer.json").read_text())
-    known = trained[1].get_vocab_size()
-    told["model"]["vocab"] |= {"\u2581odd": known, "<free 0>": known + 1}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(told))
+    """Some vocabularies have reserved tokens."""
+    tokenizer_json = json.loads(trained_tokenizer[0].fetch_file("tokenizer.json").read_text())
+    known = trained_tokenizer[1].get_vocab_size()
+    tokenizer_json["model"]["vocab"] |= {"\u2581odd": known, "<free 0>": known + 1}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json))
     foreign = folder_to_artifact(tmp_path, "checkpoint")
     with open_session(Session(Store(tmp_path / "store"))):
         made = pack(corpus_of([("web", "train", "Straße\u2581")]), foreign, PackConfig(context=32))

@@ -1,4 +1,4 @@
-"""Pretraining as a stage: what it leaves, and that no kill at any moment changes it."""
+"""Test the stage pretrain: its results, and that killed processes do not change them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
-from tests.tasks.training.pretraining import CONFIG, prepared, run
+from tests.tasks.training.pretraining import CONFIG, prepare_inputs, run
 
-#: But for the stage that is killed: it has a process of its own, and starts its trainer in earnest.
+#: Except for the killed stage, which has its own process and starts a real trainer.
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+def reference_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     return run(tmp_path_factory.mktemp("undisturbed"))
 
 
-class OnLine(logging.Handler):
-    """Collects log lines and trainers' process ids; acts when the next of its patterns matches."""
+class LogWatcher(logging.Handler):
+    """Collect log lines and trainers' process ids, and act when the next pattern matches."""
 
     def __init__(self, patterns: list[str], action: Callable[[int], None]) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class OnLine(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         self.lines.append(line)
-        if found := re.match(r"trainer: process (\d+) started", line):
-            self.trainers.append(int(found[1]))
+        if started := re.match(r"trainer: process (\d+) started", line):
+            self.trainers.append(int(started[1]))
         if self.patterns and re.search(self.patterns[0], line):
             self.patterns.pop(0)
             self.action(self.trainers[-1])
 
-    def __enter__(self) -> OnLine:
+    def __enter__(self) -> LogWatcher:
         logger = logging.getLogger("hallmark")
         self.level_before = logger.level
         logger.setLevel(logging.INFO)
@@ -74,7 +74,7 @@ class OnLine(logging.Handler):
         logger.setLevel(self.level_before)
 
 
-def kill(pid: int) -> None:
+def kill_process(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
@@ -92,67 +92,71 @@ def wait_until_gone(pid: int, seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def resumed_at(lines: list[str]) -> list[int]:
-    """The steps that trainers started from."""
+def find_start_steps(lines: list[str]) -> list[int]:
+    """Return the steps from which trainers started."""
     return [int(m[1]) for line in lines if (m := re.search(r"from step (\d+) of", line))]
 
 
-def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Artifact]) -> None:
-    _, made = undisturbed
-    log = made["log"].read().to_pylist()
+def test_log_and_checkpoints_describe_the_training(
+    reference_run: tuple[Artifact, Artifact],
+) -> None:
+    _, result = reference_run
+    log = result["log"].read().to_pylist()
     assert [row["step"] for row in log] == list(range(1, 301))
     assert [row["tokens_seen"] for row in log] == [step * 8 * 32 for step in range(1, 301)]
     assert log[-1]["loss"] < 0.5 * log[0]["loss"]
-    assert abs(log[0]["loss"] - math.log(300)) < 0.5  # before it learns: as good as uniform
+    assert abs(log[0]["loss"] - math.log(300)) < 0.5  # An untrained model is about uniform.
     validated = [row["step"] for row in log if row["validation_loss"] is not None]
     assert validated == [100, 200, 300]
 
-    rows = made["checkpoints"].read().to_pylist()
+    rows = result["checkpoints"].read().to_pylist()
     assert [row["step"] for row in rows] == list(range(0, 301, 50))
     by_step = {row["step"]: row for row in log}
     for row in rows[1:]:
         expected = by_step[row["step"]]
         assert (row["tokens_seen"], row["loss"]) == (expected["tokens_seen"], expected["loss"])
         assert row["validation_loss"] == expected["validation_loss"]
-    speed = made.read_telemetry("speed").to_pylist()
+    speed = result.read_telemetry("speed").to_pylist()
     assert len(speed) == 300 and all(row["tokens_per_second"] > 0 for row in speed)
     assert speed[9]["tokens_per_second"] == pytest.approx(8 * 32 / speed[9]["seconds"])
 
 
-def test_what_was_read_adds_up_to_the_tokens_trained_on(
-    undisturbed: tuple[Artifact, Artifact],
+def test_document_reads_add_up_to_the_tokens_seen(
+    reference_run: tuple[Artifact, Artifact],
 ) -> None:
-    packed, made = undisturbed
+    packed, result = reference_run
     spans = packed["spans"].read().to_pylist()
     inside = [s["row_end"] - s["row_start"] for s in spans if s["split"] == "train"]
     padding = packed["train"].row_count * 32 - sum(inside)
     assert 0 <= padding < 32
-    coverage = made["coverage"].read().to_pylist()
+    coverage = result["coverage"].read().to_pylist()
     assert {row["step"] for row in coverage} == set(range(0, 301, 50))
     for step in range(0, 301, 50):
         rows = [row for row in coverage if row["step"] == step]
         assert sum(row["packed_tokens"] for row in rows) == sum(inside)
         unread = step * 8 * 32 - sum(row["tokens_read"] for row in rows)
         assert 0 <= unread <= padding * -(-step * 8 // packed["train"].row_count)
-    seen = made["document_reads"].read().to_pylist()
+    seen = result["document_reads"].read().to_pylist()
     assert sum(row["tokens_read"] for row in seen) == sum(
         row["tokens_read"] for row in coverage if row["step"] == 300
     )
     assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
-    assert [(part.index, part.part_count) for part in made["document_reads"].parts] == [
+    assert [(part.index, part.part_count) for part in result["document_reads"].parts] == [
         (n, 4) for n in range(4)
     ]
-    for part in made["document_reads"].parts:
+    for part in result["document_reads"].parts:
         keys = [(row["doc_id"], row["step"]) for row in part.read().to_pylist()]
         assert keys == sorted(keys) != []
         assert {doc_id_to_part_index(doc_id, 4) for doc_id, _ in keys} == {part.index}
 
 
-def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifact]) -> None:
-    _, made = undisturbed
-    for row in made["checkpoints"].read().to_pylist():
+def test_checkpoints_are_artifacts_that_can_be_loaded(
+    reference_run: tuple[Artifact, Artifact],
+) -> None:
+    _, result = reference_run
+    for row in result["checkpoints"].read().to_pylist():
         stage, digest = row["artifact"].split("/")
-        artifact = Store(made.store.root_folder).find_artifact(stage, digest)
+        artifact = Store(result.store.root_folder).find_artifact(stage, digest)
         artifact.verify_files()
         assert artifact.content_digest == row["content_digest"]
         model = checkpoint.load_checkpoint(artifact.fetch_directory())
@@ -160,16 +164,16 @@ def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifa
         assert artifact.manifest["parts"]["key"]["step"] == row["step"]
 
 
-def test_the_validation_loss_is_that_of_the_committed_weights(
-    undisturbed: tuple[Artifact, Artifact],
+def test_the_validation_loss_belongs_to_the_committed_weights(
+    reference_run: tuple[Artifact, Artifact],
 ) -> None:
-    """Measured again with torch's own cross-entropy on the packed rows."""
+    """Compute it again with torch's own cross-entropy on the packed rows."""
     import torch
 
-    packed, made = undisturbed
-    last = made["checkpoints"].read().to_pylist()[-1]
+    packed, result = reference_run
+    last = result["checkpoints"].read().to_pylist()[-1]
     model = checkpoint.load_checkpoint(
-        made.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
+        result.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
     )
     ids = packed["validation"].read()["token_ids"].combine_chunks()
     rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
@@ -180,28 +184,28 @@ def test_the_validation_loss_is_that_of_the_committed_weights(
     assert last["validation_loss"] == pytest.approx(loss.item(), rel=0.02)
 
 
-def test_a_killed_trainer_goes_on_and_leaves_the_same_bytes(
-    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+def test_a_killed_trainer_resumes_with_the_same_bytes(
+    reference_run: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    with OnLine(["checkpoint of step 50 ", "checkpoint of step 150 "], kill) as seen:
-        _, made = run(tmp_path)
+    with LogWatcher(["checkpoint of step 50 ", "checkpoint of step 150 "], kill_process) as seen:
+        _, result = run(tmp_path)
     assert sum("killed by SIGKILL" in line for line in seen.lines) == 2
-    first, second, third = resumed_at(seen.lines)
+    first, second, third = find_start_steps(seen.lines)
     assert first == 0 and 50 <= second < third < 300
-    assert made.content_digest == undisturbed[1].content_digest
+    assert result.content_digest == reference_run[1].content_digest
     assert not any(is_running(pid) for pid in seen.trainers)
 
 
-def test_a_killed_stage_takes_its_trainer_along_and_goes_on(
-    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+def test_a_killed_stage_ends_its_trainer_and_resumes(
+    reference_run: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.tasks.training.pretraining", str(tmp_path)]
     stage = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
     assert stage.stdout is not None
     trainer = 0
     for line in stage.stdout:
-        if found := re.match(r"trainer: process (\d+) started", line):
-            trainer = int(found[1])
+        if started := re.match(r"trainer: process (\d+) started", line):
+            trainer = int(started[1])
         if "checkpoint of step 100 " in line:
             assert is_running(trainer)
             stage.kill()
@@ -209,28 +213,30 @@ def test_a_killed_stage_takes_its_trainer_along_and_goes_on(
     stage.communicate()
     assert stage.returncode == -signal.SIGKILL
     wait_until_gone(trainer)
-    assert not (tmp_path / "artifacts" / "pretrain").exists()  # nothing half done in the store
+    assert not (tmp_path / "artifacts" / "pretrain").exists()  # Nothing incomplete is in the store.
 
-    again = subprocess.run(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    lines = again.stdout.splitlines()
-    assert 100 <= resumed_at(lines)[0] < 300
-    assert lines[-1] == undisturbed[1].content_digest
+    continued = subprocess.run(
+        command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    lines = continued.stdout.splitlines()
+    assert 100 <= find_start_steps(lines)[0] < 300
+    assert lines[-1] == reference_run[1].content_digest
     assert len(Store(tmp_path).list_artifacts("checkpoint")) == 7
 
 
-def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
+def test_a_failing_stage_ends_its_trainer(tmp_path: Path) -> None:
     def give_up(event: Event) -> None:
         if event.kind == "child":
             raise RuntimeError("given up")
 
-    inputs = prepared(tmp_path)
+    inputs = prepare_inputs(tmp_path)
     with (
-        OnLine([], kill) as seen,
+        LogWatcher([], kill_process) as seen,
         open_session(Session(Store(tmp_path), listener=give_up)),
     ):
         try:
             pretrain(*inputs, CONFIG)
-        except RuntimeError as error:  # held, and with it the frames of the stage
+        except RuntimeError as error:  # The error keeps the frames of the stage alive.
             assert str(error) == "given up"
             (pid,) = seen.trainers
             assert not is_running(pid)
@@ -238,10 +244,10 @@ def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
             pytest.fail("the listener's error was swallowed")
 
 
-def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None:
-    inputs = prepared(tmp_path)
+def test_a_trainer_that_is_always_killed_is_not_restarted_forever(tmp_path: Path) -> None:
+    inputs = prepare_inputs(tmp_path)
     with (
-        OnLine(["process .* started"] * 9, kill) as seen,
+        LogWatcher(["process .* started"] * 9, kill_process) as seen,
         open_session(Session(Store(tmp_path))),
         pytest.raises(HallmarkError, match=r"killed 4 times, the last time by SIGKILL"),
     ):
@@ -249,11 +255,11 @@ def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None
     assert len(seen.trainers) == 4
 
 
-def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
-    inputs = prepared(tmp_path)
+def test_an_error_of_the_trainer_is_raised_by_the_stage(tmp_path: Path) -> None:
+    inputs = prepare_inputs(tmp_path)
     config = PretrainConfig(
         model=CONFIG.model,
-        # Sooner or later a gradient is above the mean of those before it.
+        # Eventually a gradient is larger than the mean of the previous ones.
         train=TrainConfig(
             steps=300, warmup_steps=0, learning_rate=0.01, batch_size=8, spike_factor=1.0
         ),
@@ -267,10 +273,10 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
         pretrain(*inputs, config)
 
 
-def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
+def test_training_needs_sequences_but_no_validation_split(tmp_path: Path) -> None:
     from hallmark.tasks.training.pack import PackConfig, pack
 
-    _, tokenizer, *_ = prepared(tmp_path)
+    _, tokenizer, *_ = prepare_inputs(tmp_path)
     with open_session(Session(Store(tmp_path))):
         nothing = corpus_of([("web", "holdout", "text")])
         empty = pack(nothing, tokenizer, PackConfig(context=32))
@@ -279,29 +285,32 @@ def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
         text = corpus_of([("web", "train", "text " * 99)])
         only = pack(text, tokenizer, PackConfig(context=32))
         short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup_steps=0))
-        made = pretrain(only, tokenizer, text, None, None, short)
-    assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
-    assert made["validation"].row_count == 0 and made["samples"].read()["step"].to_pylist() == [
+        result = pretrain(only, tokenizer, text, None, None, short)
+    assert result["log"].read()["validation_loss"].to_pylist() == [None, None]
+    assert result["validation"].row_count == 0 and result["samples"].read()["step"].to_pylist() == [
         2,
         2,
     ]
 
 
-def test_validation_by_source_and_group_and_samples(
-    undisturbed: tuple[Artifact, Artifact],
+def test_validation_and_samples_are_recorded(
+    reference_run: tuple[Artifact, Artifact],
 ) -> None:
-    _, made = undisturbed
-    rows = made["validation"].read().to_pylist()
+    _, result = reference_run
+    rows = result["validation"].read().to_pylist()
     assert {(r["step"], r["kind"], r["name"]) for r in rows} == {
         (step, kind, name)
         for step in (0, 100, 200, 300)
-        for kind, name in (("all", "all"), ("source", "source-0"))  # every tenth document: even
+        for kind, name in (
+            ("all", "all"),
+            ("source", "source-0"),
+        )  # Every tenth document is of source-0.
     }
     by_step = {row["step"]: row for row in rows if row["kind"] == "all"}
     assert (
         by_step[300]["bits_per_byte"] < by_step[100]["bits_per_byte"] < by_step[0]["bits_per_byte"]
     )
-    samples = made["samples"].read().to_pylist()
+    samples = result["samples"].read().to_pylist()
     assert [(r["step"], r["sample_id"]) for r in samples] == [
         (step, i) for step in (100, 200, 300) for i in (0, 1)
     ]
@@ -309,7 +318,7 @@ def test_validation_by_source_and_group_and_samples(
     assert samples[-1]["text"] != samples[1]["text"]
 
 
-def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
+def test_validation_groups_are_those_of_the_documents(tmp_path: Path) -> None:
     from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
     from hallmark.tasks.training.pack import PackConfig, pack
     from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -341,20 +350,20 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
         expected.add((*where, "source", source))
         if source == "a":
             expected |= {(*where, "identity", name) for name in ("women", "men")}
-    found = {tuple(row.values()) for row in table.to_pylist()}
-    assert expected <= found and len(found) == table.num_rows
-    assert {row[4] for row in found - expected} <= {"Muslims"}
+    groups = {tuple(row.values()) for row in table.to_pylist()}
+    assert expected <= groups and len(groups) == table.num_rows
+    assert {row[4] for row in groups - expected} <= {"Muslims"}
 
 
-def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
-    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+def test_training_continues_from_a_checkpoint_with_its_tokenizer(
+    reference_run: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     from hallmark.tasks.training.pack import PackConfig, pack
 
-    _, made = undisturbed
-    rows = made["checkpoints"].read().to_pylist()
-    start = made.store.find_artifact(*rows[-1]["artifact"].split("/"))
-    more = PretrainConfig(
+    _, result = reference_run
+    rows = result["checkpoints"].read().to_pylist()
+    start = result.store.find_artifact(*rows[-1]["artifact"].split("/"))
+    continued_config = PretrainConfig(
         model=CONFIG.model,
         train=TrainConfig(
             steps=20, batch_size=8, warmup_steps=0, learning_rate=1e-4, validate_every=10, threads=1
@@ -363,25 +372,32 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     with open_session(Session(Store(tmp_path))):
         corpus = split_corpus(200, seed=1)
         packed = pack(corpus, start, PackConfig(context=32))
-        again = pretrain(packed, start, corpus, None, start, more)
+        continued = pretrain(packed, start, corpus, None, start, continued_config)
         with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint has 32"):
-            pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, None, start, more)
-        other = PretrainConfig(model=ModelConfig(d_model=64), train=more.train)
+            pretrain(
+                pack(corpus, start, PackConfig(context=16)),
+                start,
+                corpus,
+                None,
+                start,
+                continued_config,
+            )
+        other = PretrainConfig(model=ModelConfig(d_model=64), train=continued_config.train)
         with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint has 32"):
             pretrain(packed, start, corpus, None, start, other)
-    first = again["log"].read()["loss"].to_pylist()[0]
-    assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
-    first_checkpoint = again["checkpoints"].read().to_pylist()[0]
+    first = continued["log"].read()["loss"].to_pylist()[0]
+    assert first < rows[-1]["loss"] + 0.3 < result["log"].read()["loss"].to_pylist()[0]
+    first_checkpoint = continued["checkpoints"].read().to_pylist()[0]
     weights = [
         (
             store.find_artifact(*row["artifact"].split("/")).fetch_file("model.safetensors")
         ).read_bytes()
-        for store, row in ((Store(tmp_path), first_checkpoint), (made.store, rows[-1]))
+        for store, row in ((Store(tmp_path), first_checkpoint), (result.store, rows[-1]))
     ]
     assert weights[0] == weights[1]
 
 
-def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
+def test_vocabulary_and_context_cannot_be_set() -> None:
     with pytest.raises(ValidationError, match=r"context follows from pack\.context"):
         PretrainConfig.model_validate({"model": {"context": 64}})
     with pytest.raises(ValidationError, match="Unexpected keyword"):
@@ -392,8 +408,8 @@ def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
     assert PretrainConfig.model_validate(recorded) == config
 
 
-def test_the_trainers_modules_count_as_code() -> None:
-    """Every module that the trainer's process loads from model/ decides the weights."""
+def test_the_trainers_modules_are_part_of_the_stages_code() -> None:
+    """Every module of model/ that the trainer's process loads affects the weights."""
     listing = "import sys, hallmark.model.training.run; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", listing],
@@ -402,6 +418,6 @@ def test_the_trainers_modules_count_as_code() -> None:
         text=True,
         check=True,
     )
-    ours = {m for m in loaded.stdout.split() if m.startswith("model.")}
-    bare = {"model.training", "model.decoding", "model.interchange"}  # only docstrings
-    assert ours - bare <= pretrain.compute_code_digests().keys()
+    model_modules = {m for m in loaded.stdout.split() if m.startswith("model.")}
+    empty_modules = {"model.training", "model.decoding", "model.interchange"}  # Only docstrings.
+    assert model_modules - empty_modules <= pretrain.compute_code_digests().keys()

@@ -1,4 +1,4 @@
-"""The three kinds of tokenizers, against plain-Python matchers and in fresh processes."""
+"""Compare the three kinds of tokenizers with plain Python matchers and fresh processes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ ODDITIES = [
 text = st.text(st.characters(codec="utf-8")) | st.sampled_from(ODDITIES)
 
 
-def made(kind: str, texts: list[str], size: int = 0) -> Tokenizer:
-    """A tokenizer of texts in batches of ``size``; 0 for one batch."""
+def train_by_kind(kind: str, texts: list[str], size: int = 0) -> Tokenizer:
+    """Train a tokenizer on batches of `size` texts; 0 for one batch."""
     size = size or max(len(texts), 1)
     batches = iter([texts[start : start + size] for start in range(0, len(texts), size)])
     if kind == "bpe":
@@ -58,11 +58,11 @@ TEXTS = sentences(200)
 
 @pytest.fixture(scope="module", params=KINDS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return loaded(made(request.param, TEXTS))
+    return reload(train_by_kind(request.param, TEXTS))
 
 
-def loaded(tokenizer: Tokenizer) -> Tokenizer:
-    """As another process reads it from its file."""
+def reload(tokenizer: Tokenizer) -> Tokenizer:
+    """Read the tokenizer as another process would read its file."""
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -70,7 +70,7 @@ def loaded(tokenizer: Tokenizer) -> Tokenizer:
 
 @settings(max_examples=300, deadline=None)
 @given(text)
-def test_every_text_decodes_to_itself_and_nothing_is_unknown(tokenizer, text: str) -> None:
+def test_every_text_decodes_to_itself(tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
     assert min(ids, default=len(SPECIAL)) >= len(SPECIAL)
@@ -78,10 +78,8 @@ def test_every_text_decodes_to_itself_and_nothing_is_unknown(tokenizer, text: st
 
 @pytest.mark.parametrize("texts", [[], [""], ["a"], ["ok ok"], ["日" * 5000], ["ab" * 3000]])
 @pytest.mark.parametrize("kind", KINDS)
-def test_little_and_odd_training_text_makes_a_tokenizer_for_all_text(
-    kind: str, texts: list[str]
-) -> None:
-    tokenizer = loaded(made(kind, texts))
+def test_unusual_training_texts_give_a_tokenizer_for_all_texts(kind: str, texts: list[str]) -> None:
+    tokenizer = reload(train_by_kind(kind, texts))
     assert len(tokenizer.get_vocab()) <= 700
     for odd in ODDITIES:
         ids = tokenizer.encode(odd).ids
@@ -89,7 +87,7 @@ def test_little_and_odd_training_text_makes_a_tokenizer_for_all_text(
 
 
 def test_a_word_of_200_kilobytes_is_encoded(tokenizer: Tokenizer) -> None:
-    for character in ("x", "日"):  # without a bound on words WordPiece gives it up
+    for character in ("x", "日"):  # WordPiece would fail without a limit on words.
         hostile = character * (200_000 // len(character.encode()))
         ids = tokenizer.encode(hostile).ids
         assert tokenizer.decode(ids, skip_special_tokens=False) == hostile
@@ -98,7 +96,7 @@ def test_a_word_of_200_kilobytes_is_encoded(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_letters_are_tokens(kind: str) -> None:
-    vocabulary = made(kind, TEXTS).get_vocab()
+    vocabulary = train_by_kind(kind, TEXTS).get_vocab()
     assert len(list_byte_letters()) == 256 and CONTINUATION_PREFIX not in list_byte_letters()
     assert vocabulary.keys() >= set(list_byte_letters())
     if kind == "wordpiece":
@@ -110,14 +108,15 @@ def test_all_letters_are_tokens(kind: str) -> None:
 
 IN_ANOTHER_PROCESS = """
 import hashlib, json, sys
-from tests.tasks.training.test_subword_tokenizers import KINDS, made
+from tests.tasks.training.test_subword_tokenizers import KINDS, train_by_kind
 job = json.load(sys.stdin)
 for kind in KINDS:
-    print(hashlib.sha256(made(kind, job["texts"], job["size"]).to_str().encode()).hexdigest())
+    tokenizer = train_by_kind(kind, job["texts"], job["size"])
+    print(hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
 """
 
 
-def test_every_process_order_and_batching_gives_the_same_bytes() -> None:
+def test_the_tokenizer_does_not_depend_on_order_or_batches() -> None:
     texts = [*TEXTS, *ODDITIES, "a word that occurs once", "and another"]
     digests = set()
     for seed, size, step in (("0", 0, 1), ("1", 1, -1), ("2", 7, 3), ("3", 50, -1)):
@@ -126,7 +125,7 @@ def test_every_process_order_and_batching_gives_the_same_bytes() -> None:
         job = json.dumps({"texts": texts[:: -1 if step < 0 else 1], "size": size})
         parallel = "true" if seed in "02" else "false"
         environment = os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel}
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", IN_ANOTHER_PROCESS],
             cwd=PROJECT_ROOT,
             input=job,
@@ -134,17 +133,17 @@ def test_every_process_order_and_batching_gives_the_same_bytes() -> None:
             text=True,
             capture_output=True,
         )
-        assert done.returncode == 0, done.stderr
-        digests.add(done.stdout)
+        assert completed.returncode == 0, completed.stderr
+        digests.add(completed.stdout)
     (digest,) = digests
     assert len(set(digest.split())) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rare_words_count_as_often_as_they_occur(kind: str) -> None:
-    """Counts decide, not the number of distinct words."""
+def test_words_are_weighted_by_their_counts(kind: str) -> None:
+    """The counts matter, not the number of distinct words."""
     rare, often = ["zq" + letter for letter in "abcdefgh"], ["xj"] * 100
-    vocabulary = made(kind, [*rare, *often]).get_vocab()
+    vocabulary = train_by_kind(kind, [*rare, *often]).get_vocab()
     assert "xj" in vocabulary
     assert kind == "unigram" or vocabulary["xj"] < vocabulary["zq"]
 
@@ -152,8 +151,8 @@ def test_rare_words_count_as_often_as_they_occur(kind: str) -> None:
 # Oracles -------------------------------------------------------------------------------------
 
 
-def words(text: str) -> list[str]:
-    """GPT-2's words, the long ones in parts."""
+def split_words(text: str) -> list[str]:
+    """Split a text into GPT-2's words, long ones into parts."""
     whole = [word for word, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
     starts = [(word, start) for word in whole for start in range(0, len(word), MAX_WORD_BYTES)]
     return [word[start : start + MAX_WORD_BYTES] for word, start in starts]
@@ -161,7 +160,7 @@ def words(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wordpiece() -> Tokenizer:
-    return loaded(made("wordpiece", TEXTS))
+    return reload(train_by_kind("wordpiece", TEXTS))
 
 
 @settings(max_examples=200, deadline=None)
@@ -169,7 +168,7 @@ def wordpiece() -> Tokenizer:
 def test_wordpiece_takes_the_longest_token_first(wordpiece: Tokenizer, text: str) -> None:
     vocabulary = wordpiece.get_vocab()
     expected = []
-    for word in words(text):
+    for word in split_words(text):
         rest, mark = word, ""
         while rest:
             size = max(n for n in range(1, len(rest) + 1) if mark + rest[:n] in vocabulary)
@@ -180,18 +179,18 @@ def test_wordpiece_takes_the_longest_token_first(wordpiece: Tokenizer, text: str
 
 @pytest.fixture(scope="module")
 def unigram() -> Tokenizer:
-    return loaded(made("unigram", TEXTS))
+    return reload(train_by_kind("unigram", TEXTS))
 
 
 @settings(max_examples=200, deadline=None)
 @given(text | st.sampled_from(TEXTS))
-def test_unigram_cuts_words_in_their_likeliest_way(unigram: Tokenizer, text: str) -> None:
+def test_unigram_splits_words_in_the_most_likely_way(unigram: Tokenizer, text: str) -> None:
     score = dict(json.loads(unigram.to_str())["model"]["vocab"])
     tokens = unigram.encode(text).tokens
-    spelled = words(text)
-    assert "".join(tokens) == "".join(spelled)
+    text_words = split_words(text)
+    assert "".join(tokens) == "".join(text_words)
     expected = 0.0
-    for word in spelled:  # best[n]: the highest score of a way to spell the first n letters
+    for word in text_words:  # best[n]: the highest score of a way to spell the first n letters
         best = [0.0, *[-math.inf] * len(word)]
         for end in range(1, len(word) + 1):
             best[end] = max(
@@ -201,13 +200,13 @@ def test_unigram_cuts_words_in_their_likeliest_way(unigram: Tokenizer, text: str
     assert math.fsum(score[token] for token in tokens) == pytest.approx(expected, rel=1e-9)
 
 
-def test_unigram_scores_are_logarithms_of_probabilities(unigram: Tokenizer) -> None:
+def test_unigram_scores_are_log_probabilities(unigram: Tokenizer) -> None:
     vocabulary = json.loads(unigram.to_str())["model"]["vocab"]
     tokens = [token for token, _ in vocabulary]
     assert tokens[: len(SPECIAL)] == SPECIAL and tokens[3:259] == list_byte_letters()
     longer = [score for _, score in vocabulary[259:]]
     assert all(one >= two for one, two in pairwise(longer)) and len(longer) > 20
-    seen = {letter for text in TEXTS for word in words(text) for letter in word}
+    seen = {letter for text in TEXTS for word in split_words(text) for letter in word}
     known = [score for token, score in vocabulary[3:] if len(token) > 1 or token in seen]
     assert 0.9 < sum(map(math.exp, known)) < 1.1
     unseen = [score for token, score in vocabulary[3:259] if token not in seen]
@@ -215,7 +214,7 @@ def test_unigram_scores_are_logarithms_of_probabilities(unigram: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_word_of_half_a_megabyte_does_not_stop_the_training(kind):
-    """Quadratic time would be minutes."""
-    tokenizer = made(kind, ["ab" * 250_000, "a few words"])
+def test_a_word_of_half_a_megabyte_is_trained_in_time(kind):
+    """Quadratic time would take minutes."""
+    tokenizer = train_by_kind(kind, ["ab" * 250_000, "a few words"])
     assert tokenizer.decode(tokenizer.encode("abab").ids) == "abab"

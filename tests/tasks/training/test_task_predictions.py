@@ -1,4 +1,4 @@
-"""What a fine-tuned model writes for new sources, against one source alone."""
+"""Test predictions of fine-tuned models and the clusters of their intervals."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from hallmark.tasks.training.task_rows import (
 from tests.model.oracles import tiny, write_tokenizer
 
 
-def test_a_decoder_that_does_not_stop_writes_what_the_context_holds(tmp_path):
-    """Behind that it would go on without the source in sight."""
+def test_a_decoder_that_does_not_stop_fills_the_context(tmp_path):
+    """Beyond that, the source would be out of sight."""
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
     model = tiny(context=32, head_bias=True)
     model.objective = "prefix"
     model.head.bias.data[END_OF_TEXT_ID] = -100
     sources = [np.random.default_rng(i).integers(2, 61, n).tolist() for i, n in enumerate((21, 5))]
-    done = EncodedRows([Example(ids, []) for ids in sources], [False] * 2, [0] * 2)
-    found = predict_texts(model, tokenizer, done, 56)
-    for source, (text, log_prob), room in zip(sources, found, (9, 25), strict=True):
+    encoded = EncodedRows([Example(ids, []) for ids in sources], [False] * 2, [0] * 2)
+    predictions = predict_texts(model, tokenizer, encoded, 56)
+    for source, (text, log_prob), room in zip(sources, predictions, (9, 25), strict=True):
         how = {"max_new_tokens": room, "temperature": 0.0}
         ((alone,),) = generate(model, [build_pair_prompt(source)], **how)
         assert not alone.stopped and text.split() == [f"t{i}" for i in alone.ids]
         assert log_prob == pytest.approx(alone.log_probs.sum(dtype="float64"), abs=1e-4)
     assert predict_texts(model, tokenizer, EncodedRows([], [], []), 56) == []  # no test split
-    short = predict_texts(model, tokenizer, done, 4)
+    short = predict_texts(model, tokenizer, encoded, 4)
     assert [len(text.split()) for text, _ in short] == [4, 4]
 
 
 @pytest.mark.parametrize(("group", "over"), [("author {}", "over 3 groups"), ("", "over 12 texts")])
-def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, over):
+def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, over):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
 
     def rows(gold):
@@ -58,22 +58,22 @@ def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, ove
     labels, pairs = rows(["a", "b"]), rows(["t5 t6 t7", "t8"])
     classifier, writer = tiny(labels=["a", "b"], tie_embeddings=False), tiny(context=32)
     writer.objective = "prefix"
-    found = []
+    scores = []
     for model, task, data in (
         (classifier, ClassificationTask(), labels),
         (writer, PairsTask(), pairs),
     ):
-        done = {
+        encoded = {
             s: encode_rows(data.select_split(s), task, tokenizer, model.config, 0)
             for s in ("train", "test")
         }
-        judged = (
-            evaluate_pairs(model, tokenizer, data, done)
+        evaluated = (
+            evaluate_pairs(model, tokenizer, data, encoded)
             if task.kind == "pairs"
-            else evaluate_labels(model, task, data, done)
+            else evaluate_labels(model, task, data, encoded)
         )
-        found += judged[1]
-    methods = {(row["system"], row["metric"]): row["method"] for row in found}
+        scores += evaluated[1]
+    methods = {(row["system"], row["metric"]): row["method"] for row in scores}
     assert len(methods) > 12
     for what, method in methods.items():
         assert (over.removeprefix("over ") if "no interval" in method else over) in method, what

@@ -1,4 +1,4 @@
-"""Rows of a task: read, checked, split and encoded."""
+"""Test rows of a task: reading, validation, splits and encoding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_token
 ROWS = [["ein Hund, ja", "a dog"], ['"zwei"\nZeilen', "two lines"], ["drei", ""]]
 
 
-def write(path, header, rows):
+def write_table(path, header, rows):
     if path.suffix == ".parquet":
         columns = zip(*rows, strict=True)
         pq.write_table(pa.table(dict(zip(header, map(list, columns), strict=True))), path)
@@ -44,35 +44,38 @@ def write(path, header, rows):
 
 
 @pytest.mark.parametrize(
-    ("stray", "found"),
+    ("stray", "error"),
     [
-        ('"red,colour', "a quote is not closed"),  # swallows all that is behind it
-        ('red,"colour', "a quote is not closed"),  # and would be a row of as many fields
+        ('"red,colour', "a quote is not closed"),  # It extends over all that follows.
+        (
+            'red,"colour',
+            "a quote is not closed",
+        ),  # The result would be a row with the right number of fields.
         ('"red" wine,drink', "not a valid row"),
     ],
 )
-def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
+def test_a_stray_quote_affects_only_its_line(tmp_path, stray, error):
     lines = ["text,label", *(f"word {i},thing" for i in range(2000)), '"two\nlines",thing']
     lines[11] = stray
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     rows = list(read_table_rows(tmp_path / "t.csv", ["text", "label"]))
     assert [row.row_number for row in rows] == list(range(1, 2002))
-    assert rows[10].error.startswith(found) and rows[10].values == []
+    assert rows[10].error.startswith(error) and rows[10].values == []
     assert [row.values[0] for row in rows if row.row_number != 11] == [
         *(f"word {i}" for i in range(2000) if i != 10),
         "two\nlines",
     ]
 
 
-def test_a_file_without_a_line_is_empty(tmp_path):
+def test_an_empty_file_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("")
     with pytest.raises(HallmarkError, match=r"t\.csv is empty"):
         list(read_table_rows(tmp_path / "t.csv", ["text"]))
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "tsv", "jsonl"])
-def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
-    path = write(tmp_path / f"t.{ending}", ["de", "en"], ROWS)
+def test_every_format_gives_the_same_rows(tmp_path, ending):
+    path = write_table(tmp_path / f"t.{ending}", ["de", "en"], ROWS)
     assert list(read_table_rows(path, ["en", "de"])) == [
         RawRow(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
     ]
@@ -80,13 +83,13 @@ def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
         list(read_table_rows(path, ["de", "fr"]))
 
 
-def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
+def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "MAX_FIELD_CHARACTERS", 1_000)
     (tmp_path / "t.csv").write_bytes(
         b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 2_000 + b",7\n8,9\n" + b"y" * 1_000 + b",1"
     )
-    found = list(read_table_rows(tmp_path / "t.csv", ["a", "b"]))
-    assert [(row.row_number, bool(row.error)) for row in found] == [
+    rows_read = list(read_table_rows(tmp_path / "t.csv", ["a", "b"]))
+    assert [(row.row_number, bool(row.error)) for row in rows_read] == [
         (1, False),
         (2, True),
         (3, False),
@@ -95,11 +98,11 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
         (6, False),
         (7, False),
     ]
-    assert found[4].error == "field longer than 1,000 characters"
-    assert found[1].error == "3 fields, but the header has 2"
+    assert rows_read[4].error == "field longer than 1,000 characters"
+    assert rows_read[1].error == "3 fields, but the header has 2"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
-    found = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
-    assert [(row.row_number, row.error) for row in found] == [
+    rows_read = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
+    assert [(row.row_number, row.error) for row in rows_read] == [
         (1, ""),
         (2, "not a JSON object"),
         (3, "not a JSON object"),
@@ -133,14 +136,14 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
         (WordLabellingTask(), [{"a": 1}, "X"], "the words are not a list"),
     ],
 )
-def test_what_is_no_row_of_a_task(tmp_path, task, row, reason):
+def test_unusable_rows_are_rejected_with_a_reason(tmp_path, task, row, reason):
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(dict(zip(task.columns, row, strict=True))) + "\n")
-    found = read_task_rows(task, TaskDataConfig(path=str(path)))
-    assert (found.usable_rows, found.rejected_rows) == ([], [("t.jsonl", 1, reason)])
+    rows_read = read_task_rows(task, TaskDataConfig(path=str(path)))
+    assert (rows_read.usable_rows, rows_read.rejected_rows) == ([], [("t.jsonl", 1, reason)])
 
 
-def test_labels_may_be_numbers_and_words_stand_between_blanks(tmp_path):
+def test_labels_can_be_numbers_and_words_are_split_at_spaces(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "x", "label": 3}\n{"text": "y", "label": true}\n')
     rows = read_task_rows(
         ClassificationTask(), TaskDataConfig(path=str(tmp_path / "t.jsonl"))
@@ -153,9 +156,9 @@ def test_labels_may_be_numbers_and_words_stand_between_blanks(tmp_path):
     assert (row.texts, row.gold) == (["the", "cat"], ["D", "N"])
 
 
-def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportion(tmp_path):
+def test_splits_keep_groups_together_and_have_the_given_shares(tmp_path):
     rows = [[f"text {i % 1000}", f"y{i}", f"g{i % 200}"] for i in range(3000)]
-    path = write(tmp_path / "t.parquet", ["source", "target", "who"], rows)
+    path = write_table(tmp_path / "t.parquet", ["source", "target", "who"], rows)
     by_text = read_task_rows(PairsTask(), TaskDataConfig(path=str(path))).usable_rows
     splits = {row.texts[0]: row.split for row in by_text}
     assert all(splits[row.texts[0]] == row.split for row in by_text)
@@ -168,7 +171,7 @@ def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportio
     assert all(row.group == rows[row.row_number - 1][2] for row in grouped)
     assert not any(row.group for row in by_text)
     shuffled = random.Random(1).sample(rows, len(rows))
-    again = write(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
+    again = write_table(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
     assert {
         row.texts[0]: row.split
         for row in read_task_rows(PairsTask(), TaskDataConfig(path=str(again))).usable_rows
@@ -177,15 +180,15 @@ def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportio
     assert {row.texts[0]: row.split for row in other} != splits
 
 
-def test_a_file_of_its_own_is_the_whole_of_a_split(tmp_path):
+def test_a_separate_file_is_a_whole_split(tmp_path):
     for name in ("train", "validation", "test"):
         rows = [[f"{name} {i}", "y"] for i in range(50)]
-        write(tmp_path / f"{name}.csv", ["source", "target"], rows)
+        write_table(tmp_path / f"{name}.csv", ["source", "target"], rows)
     files = {f"{name}_path": str(tmp_path / f"{name}.csv") for name in ("validation", "test")}
-    found = read_task_rows(
+    rows_read = read_task_rows(
         PairsTask(), TaskDataConfig(path=str(tmp_path / "train.csv"), **files)
     ).usable_rows
-    assert all(row.texts[0].startswith(row.split) for row in found) and len(found) == 150
+    assert all(row.texts[0].startswith(row.split) for row in rows_read) and len(rows_read) == 150
 
 
 # Encoding ------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ def tokenizer():
     return train_tokenizer_by_kind(iter([texts]), TokenizerConfig(vocab_size=320))
 
 
-def config(tokenizer, architecture, context=24, **more):
+def build_model_config(tokenizer, architecture, context=24, **more):
     size = tokenizer.get_vocab_size()
     return ModelConfig(vocab_size=size, context=context, architecture=architecture, **more)
 
@@ -205,7 +208,7 @@ def config(tokenizer, architecture, context=24, **more):
 LABELS = {"labels": ("DET", "NOUN", "VERB"), "tie_embeddings": False}
 
 
-def test_a_words_label_stands_at_its_first_token_or_of_a_decoder_at_its_last(tokenizer):
+def test_a_words_label_is_at_its_first_token_or_for_a_decoder_at_its_last(tokenizer):
     row = TaskRow("f", 1, "train", ["the", "qqq", "sees"], ["DET", "NOUN", "VERB"])
     sizes = [len(tokenizer.encode(f" {word}").ids) for word in row.texts]
     assert sizes[1] > 1
@@ -214,17 +217,17 @@ def test_a_words_label_stands_at_its_first_token_or_of_a_decoder_at_its_last(tok
         ("encoder", starts),
         ("decoder", [starts[1] - 1, starts[2] - 1, sum(sizes)]),
     ):
-        model = config(tokenizer, architecture, **LABELS)
+        model = build_model_config(tokenizer, architecture, **LABELS)
         [example] = encode_rows([row], WordLabellingTask(), tokenizer, model, NO_LABEL).examples
         assert tokenizer.decode(list(example.ids[1:])) == " the qqq sees"
-        found = {i: a for i, a in enumerate(example.targets) if a != NO_LABEL}
-        assert found == dict(zip(asked, [0, 1, 2], strict=True))
+        rows_read = {i: a for i, a in enumerate(example.targets) if a != NO_LABEL}
+        assert rows_read == dict(zip(asked, [0, 1, 2], strict=True))
         assert len(example.ids) == len(example.targets)
 
 
-def test_words_behind_the_context_are_not_read_and_unknown_labels_not_learnt(tokenizer):
+def test_words_beyond_the_context_and_unknown_labels_are_ignored(tokenizer):
     row = TaskRow("f", 1, "train", ["the", "cat"] * 20, ["DET", "ODD"] * 20)
-    model = config(tokenizer, "encoder", **LABELS)
+    model = build_model_config(tokenizer, "encoder", **LABELS)
     done = encode_rows([row], WordLabellingTask(), tokenizer, model, NO_LABEL)
     [example] = done.examples
     assert done.is_truncated == [True] and len(example.ids) <= 24
@@ -234,10 +237,10 @@ def test_words_behind_the_context_are_not_read_and_unknown_labels_not_learnt(tok
     assert sum(a != NO_LABEL for a in asked.targets) == done.read_word_counts[0]
 
 
-def test_a_text_is_labelled_at_the_token_that_is_read(tokenizer):
+def test_a_text_label_is_at_the_first_token_or_for_a_decoder_at_the_last(tokenizer):
     row = TaskRow("f", 1, "train", ["the cat", "a duck"], ["NOUN"])
     for architecture, at in (("encoder", 0), ("decoder", -1)):
-        model = config(tokenizer, architecture, **LABELS)
+        model = build_model_config(tokenizer, architecture, **LABELS)
         task = ClassificationTask(second_text_column="second")
         [example] = encode_rows([row], task, tokenizer, model, NO_LABEL).examples
         assert example.targets[at] == 1 and sum(a != NO_LABEL for a in example.targets) == 1
@@ -246,7 +249,7 @@ def test_a_text_is_labelled_at_the_token_that_is_read(tokenizer):
         assert example.first_sentence_length == len(first)
 
 
-def test_the_longer_sentence_is_cut_first():
+def test_the_longer_sentence_is_truncated_first():
     assert join_sentences([[5] * 9, [6] * 3], 10) == ([0, *[5] * 5, 0, *[6] * 3], 6)
     assert join_sentences([[5] * 9, [6] * 9], 10) == ([0, *[5] * 4, 0, *[6] * 4], 5)
     assert join_sentences([[5] * 9], 10) == ([0, *[5] * 9], 10)

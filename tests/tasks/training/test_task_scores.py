@@ -1,4 +1,4 @@
-"""Scores of tasks, against scikit-learn and by hand."""
+"""Compare scores of tasks with scikit-learn, sacrebleu and explicit bootstraps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(n, seed):
     return gold.tolist(), given.tolist()
 
 
-def test_accuracy_and_f1_are_those_of_scikit_learn():
+def test_accuracy_and_f1_equal_those_of_scikit_learn():
     gold, given = drawn(300, 1)
     rows = {
         (r["metric"], r["slice"]): r
@@ -42,14 +42,14 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
         assert rows["F1", name]["value"] == pytest.approx(value)
         assert rows["F1", name]["n"] == gold.count(name)
     for row in rows.values():
-        if row["low"] is None:  # it is never right
+        if row["low"] is None:  # It is never correct.
             assert row["value"] == 0 and "have the same value" in row["method"]
         else:
             assert row["low"] <= row["value"] <= row["high"]
 
 
-def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
-    """Those of the model as it counts them, then those that it does not know."""
+def test_labels_are_numbered_and_one_without_test_rows_has_no_score():
+    """Labels of the model come first, in its order, then unknown ones."""
     labels, gold, given = ("b", "a", "idle"), ["a", "b", "new", "a"], ["a", "b", "a", "a"]
     rows = {
         r["slice"]: r
@@ -70,24 +70,24 @@ def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
         for r in compute_label_scores("x", given, gold, range(4), labels)
         if r["label_id"] is None
     }
-    assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # of those that occur
+    assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # Over labels that occur.
 
 
-def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
-    """Of many samples of one population about 95 % hold the population's macro-F1."""
+def test_the_interval_of_macro_f1_covers_the_truth():
+    """About 95 % of intervals of samples cover the population's macro-F1."""
     gold, given = drawn(200_000, 9)
     truth = f1_score(gold, given, average="macro")
-    held = 0
+    covered = 0
     for start in range(0, 60 * 400, 400):
         part = slice(start, start + 400)
         rows = list(compute_label_scores("x", given[part], gold[part], range(400), "abcde"))
-        [found] = [row for row in rows if row["metric"] == "macro-F1"]
-        held += found["low"] <= truth <= found["high"]
-    assert held >= 50
+        [scores] = [row for row in rows if row["metric"] == "macro-F1"]
+        covered += scores["low"] <= truth <= scores["high"]
+    assert covered >= 50
 
 
 def test_words_of_one_text_are_resampled_together():
-    """Ten texts, each right or wrong throughout: as uncertain as ten words, not a hundred."""
+    """Ten texts, each all correct or all wrong: as uncertain as ten words, not a hundred."""
     gold, given = ["a", "b"] * 50, (["a", "b"] * 5 + ["b", "a"] * 5) * 5
     alone = compute_label_scores("x", given, gold, range(100), "ab")
     alone = {r["metric"]: r for r in alone if not r["slice"]}
@@ -106,16 +106,16 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["exact match"]["value"] == 1.0
     assert rows["BLEU"]["scorer"].startswith("sacrebleu nrefs:1|")
     assert rows["BLEU"]["low"] is None and "have the same value" in rows["BLEU"]["method"]
-    written = ["the cat sat on the mat", "a dog barks at night again"]
-    rows = {row["metric"]: row for row in compute_text_scores("x", written, gold)}
-    # All n-grams are there: only the brevity penalty counts, 12 words of 13.
+    generated = ["the cat sat on the mat", "a dog barks at night again"]
+    rows = {row["metric"]: row for row in compute_text_scores("x", generated, gold)}
+    # All n-grams match, so only the brevity penalty for 12 of 13 words counts.
     assert rows["BLEU"]["value"] == pytest.approx(100 * math.exp(1 - 13 / 12), abs=1e-6)
     assert rows["exact match"]["value"] == 0.5
     assert rows["chrF2"]["low"] <= rows["chrF2"]["value"] <= rows["chrF2"]["high"]
 
 
 def test_rows_of_a_group_are_resampled_together():
-    """Eight authors of ten texts, all right or all wrong: as uncertain as eight, and it says so."""
+    """Eight authors of ten texts, all correct or all wrong: as uncertain as eight texts."""
     gold = ["the lamp burns at night", "a boat is late today"] * 40
     other = gold[1:] + gold[:1]
     given = [(gold, other)[i // 10 % 2][i] for i in range(80)]
@@ -144,40 +144,40 @@ def test_rows_of_a_group_are_resampled_together():
             assert wider["high"] - wider["low"] > 2 * (row["high"] - row["low"])
 
 
-def test_the_interval_of_a_text_score_holds_the_draws_and_nothing_off_the_scale(monkeypatch):
+def test_the_interval_of_a_text_score_equals_a_bootstrap_within_the_scale(monkeypatch):
     monkeypatch.setattr("hallmark.tasks.training.task_scores.RESAMPLE_COUNT", 100)
     words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
     gold = [f"{text} {i}" for i in range(8) for text in words]
-    written = ["zz", *gold[1:]]
-    found = {r["metric"]: r for r in compute_text_scores("x", written, gold)}
+    generated = ["zz", *gold[1:]]
+    scores = {r["metric"]: r for r in compute_text_scores("x", generated, gold)}
     for metric in (CHRF(), BLEU()):
         draws, drawn = np.random.default_rng(0), []
         for _ in range(100):
             chosen = draws.integers(24, size=24)
-            ours, of = ([each[i] for i in chosen] for each in (written, gold))
+            ours, of = ([each[i] for i in chosen] for each in (generated, gold))
             drawn.append(metric.corpus_score(ours, [of]).score)
-        row = found[metric.corpus_score(written, [gold]).name]
-        assert row["value"] == pytest.approx(metric.corpus_score(written, [gold]).score)
+        row = scores[metric.corpus_score(generated, [gold]).name]
+        assert row["value"] == pytest.approx(metric.corpus_score(generated, [gold]).score)
         ends = (row["low"], row["high"])
         assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
         assert row["low"] < row["value"] < row["high"] <= 100 + 1e-9
 
 
-def test_texts_of_which_a_draw_has_nothing_in_common_are_scored():
+def test_texts_without_common_ngrams_are_scored():
     gold = ["yes"] * 20
     for right in (0, 1, 2):
-        written = ["yes"] * right + [""] * (20 - right)
-        rows = {row["metric"]: row for row in compute_text_scores("x", written, gold)}
+        generated = ["yes"] * right + [""] * (20 - right)
+        rows = {row["metric"]: row for row in compute_text_scores("x", generated, gold)}
         assert rows["exact match"]["value"] == right / 20
         assert (rows["chrF2"]["low"] is None) == (right == 0)
 
 
-def test_nothing_to_score_is_no_score():
+def test_no_rows_have_no_score():
     for rows in (compute_text_scores("x", [], []), compute_label_scores("x", [], [], [], "ab")):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
 
 
-def test_the_baselines_learn_what_words_say():
+def test_the_baselines_learn_from_words():
     train = [[5, 6], [5, 7], [8, 6], [8, 7]] * 10
     labels = ["a", "a", "b", "b"] * 10
     assert predict_with_bag_of_words(train, labels, [[5], [8, 9], [5, 5, 8]], 10) == ["a", "b", "a"]
@@ -192,8 +192,8 @@ def test_the_baselines_learn_what_words_say():
 # Differences on the same texts, against brute force ----------------------------------------------
 
 
-def labelled(texts=40, words=5):
-    """Labels of words, by text: gold, two answers that share many of their mistakes, the text."""
+def draw_labels_of_words(texts=40, words=5):
+    """Draw labels of words: gold, two systems that share many mistakes, and the text of each."""
     random = np.random.default_rng(3)
     n = texts * words
     gold = random.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1])
@@ -203,11 +203,11 @@ def labelled(texts=40, words=5):
     return gold, one, other, np.repeat(np.arange(texts), words)
 
 
-def test_differences_of_labels_are_those_of_a_bootstrap_by_hand():
-    gold, one, other, rows = labelled()
+def test_differences_of_labels_equal_an_explicit_bootstrap():
+    gold, one, other, rows = draw_labels_of_words()
     told = one.tolist(), other.tolist(), gold.tolist()
-    found = {r["metric"]: r for r in compute_label_differences("x", *told, rows, "abc")}
-    assert {r["system"] for r in found.values()} == {"model minus x"}
+    scores = {r["metric"]: r for r in compute_label_differences("x", *told, rows, "abc")}
+    assert {r["system"] for r in scores.values()} == {"model minus x"}
 
     def macro(chosen):
         return [f1_score(gold[chosen], each[chosen], average="macro") for each in (one, other)]
@@ -221,33 +221,33 @@ def test_differences_of_labels_are_those_of_a_bootstrap_by_hand():
         right = [(each[chosen] == gold[chosen]).mean() for each in (one, other)]
         drawn["accuracy"].append(100 * (right[0] - right[1]))
     ours, theirs = macro(np.arange(len(gold)))
-    assert found["macro-F1"]["value"] == pytest.approx(100 * (ours - theirs))
+    assert scores["macro-F1"]["value"] == pytest.approx(100 * (ours - theirs))
     right = [(each == gold).mean() for each in (one, other)]
-    assert found["accuracy"]["value"] == pytest.approx(100 * (right[0] - right[1]))
+    assert scores["accuracy"]["value"] == pytest.approx(100 * (right[0] - right[1]))
     for metric, draws in drawn.items():
         low, high = np.quantile(draws, [0.025, 0.975])
-        # The same draws for macro-F1; for accuracy Student's t, which is no bootstrap.
+        # Macro-F1 uses the same draws; accuracy uses Student's t instead of a bootstrap.
         close = 1e-9 if metric == "macro-F1" else 0.15 * (high - low)
-        assert found[metric]["low"] == pytest.approx(low, abs=close)
-        assert found[metric]["high"] == pytest.approx(high, abs=close)
-        assert found[metric]["method"].endswith("of the difference on the same texts")
-        assert (found[metric]["n"], found[metric]["unit"]) == (200, "points")
+        assert scores[metric]["low"] == pytest.approx(low, abs=close)
+        assert scores[metric]["high"] == pytest.approx(high, abs=close)
+        assert scores[metric]["method"].endswith("of the difference on the same texts")
+        assert (scores[metric]["n"], scores[metric]["unit"]) == (200, "points")
 
 
-def test_answers_that_share_their_mistakes_are_told_apart_sooner():
-    gold, one, other, rows = (each.tolist() for each in labelled())
+def test_paired_intervals_are_narrower_for_shared_mistakes():
+    gold, one, other, rows = (each.tolist() for each in draw_labels_of_words())
     alone = [next(compute_label_scores("x", each, gold, rows, "abc")) for each in (one, other)]
     apart = next(compute_label_differences("x", one, other, gold, rows, "abc"))
     assert apart["high"] - apart["low"] < 100 * min(r["high"] - r["low"] for r in alone)
 
 
-def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
+def test_differences_of_texts_equal_an_explicit_bootstrap():
     random = np.random.default_rng(5)
     words = ["the", "old", "lamp", "of", "a", "harbour", "burns", "in", "wind", "and", "rain"]
     gold = [" ".join(random.choice(words, 7)) for _ in range(12)]
     one = [" ".join(w if random.random() < 0.8 else "x" for w in text.split()) for text in gold]
     other = [" ".join(w if random.random() < 0.6 else "y" for w in text.split()) for text in gold]
-    found = {r["metric"]: r for r in compute_text_differences("x", one, other, gold)}
+    scores = {r["metric"]: r for r in compute_text_differences("x", one, other, gold)}
     for metric in (CHRF(), BLEU()):
 
         def score(chosen, metric=metric):
@@ -256,16 +256,15 @@ def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
 
         draws = np.random.default_rng(0)
         drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLE_COUNT)]
-        row = found["BLEU" if isinstance(metric, BLEU) else "chrF2"]
+        row = scores["BLEU" if isinstance(metric, BLEU) else "chrF2"]
         assert row["value"] == pytest.approx(score(range(12)))
         ends = (row["low"], row["high"])
         assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
-    assert set(found) == {"exact match", "chrF2", "BLEU"}
+    assert set(scores) == {"exact match", "chrF2", "BLEU"}
 
 
-def test_where_a_difference_has_no_spread_nothing_is_certain():
-    """All right against all wrong is a difference; the same answers are none; one text tells
-    nothing."""
+def test_differences_without_spread_do_not_claim_certainty():
+    """All correct against all wrong differ; equal answers do not; a single text shows nothing."""
     gold = ["a", "b"] * 15
     wrong = ["b", "a"] * 15
     told = {

@@ -1,4 +1,4 @@
-"""The tokenizer: the same bytes every time, and no text it cannot spell."""
+"""Test the stage train_tokenizer: special tokens, vocabulary and fertility."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def tokenizer(
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objective: str) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=546, objective=objective)
-    made = train_tokenizer_by_kind(iter([TEXTS]), config)
+    result = train_tokenizer_by_kind(iter([TEXTS]), config)
     special = list_special_tokens(config)
     assert special[:2] == list(SPECIAL_TOKENS)
-    assert [made.token_to_id(token) for token in special] == list(range(len(special)))
-    assert made.token_to_id("<|endoftext|>") == 0 and made.token_to_id("<|pad|>") == 1
-    assert sorted(made.get_added_tokens_decoder()) == list(range(len(special)))
-    assert sorted(made.get_vocab().values()) == list(range(made.get_vocab_size()))
+    assert [result.token_to_id(token) for token in special] == list(range(len(special)))
+    assert result.token_to_id("<|endoftext|>") == 0 and result.token_to_id("<|pad|>") == 1
+    assert sorted(result.get_added_tokens_decoder()) == list(range(len(special)))
+    assert sorted(result.get_vocab().values()) == list(range(result.get_vocab_size()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_vocabulary_is_filled_and_not_overfilled(kind: str) -> None:
+def test_the_vocabulary_has_the_configured_size(kind: str) -> None:
     assert (
         train_tokenizer_by_kind(iter([TEXTS]), KINDS[kind]).get_vocab_size()
         == KINDS[kind].vocab_size
@@ -76,7 +76,7 @@ def test_the_vocabulary_is_filled_and_not_overfilled(kind: str) -> None:
     assert train_tokenizer_by_kind(iter([TEXTS]), config).get_vocab_size() == least
 
 
-def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
+def test_wordpiece_needs_all_bytes_twice() -> None:
     with pytest.raises(ValueError, match="vocab_size is 513, but wordpiece needs at least 514"):
         TokenizerConfig(kind="wordpiece", vocab_size=513)
     with pytest.raises(ValueError, match="wordpiece needs at least 546"):
@@ -84,17 +84,17 @@ def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_there_are_as_many_sentinels_as_asked_for_and_room_for_them(kind: str) -> None:
+def test_the_vocabulary_has_all_sentinels(kind: str) -> None:
     wanted = {"kind": kind, "objective": "span_corruption", "sentinels": 51}
-    made = train_tokenizer_by_kind(iter([TEXTS]), TokenizerConfig(vocab_size=330, **wanted))
-    assert [made.token_to_id(f"<|sentinel_{i}|>") for i in range(52)] == [*range(2, 53), None]
+    result = train_tokenizer_by_kind(iter([TEXTS]), TokenizerConfig(vocab_size=330, **wanted))
+    assert [result.token_to_id(f"<|sentinel_{i}|>") for i in range(52)] == [*range(2, 53), None]
     with pytest.raises(
         ValueError, match="308, but 53 special tokens and the 256 bytes need at least 309"
     ):
         TokenizerConfig(vocab_size=308, **wanted)
 
 
-def test_special_tokens_written_in_a_text_are_text(tokenizer: Tokenizer) -> None:
+def test_special_tokens_in_a_text_are_encoded_as_text(tokenizer: Tokenizer) -> None:
     text = "before <|endoftext|> and <|pad|> after"
     ids = tokenizer.encode(text).ids
     assert 0 not in ids and 1 not in ids
@@ -102,17 +102,15 @@ def test_special_tokens_written_in_a_text_are_text(tokenizer: Tokenizer) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(
-    kind: str, tmp_path: Path
-) -> None:
+def test_fertility_is_measured_on_the_validation_split(kind: str, tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = split_corpus(200)
-        made = train_tokenizer(corpus, None, KINDS[kind])
-    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
+        result = train_tokenizer(corpus, None, KINDS[kind])
+    tokenizer = load_tokenizer(result.fetch_file("tokenizer.json"))
     held_out = [
         row for row in corpus["documents"].read().to_pylist() if row["split"] == "validation"
     ]
-    rows = [row for row in made["fertility"].read().to_pylist() if row["kind"] == "source"]
+    rows = [row for row in result["fertility"].read().to_pylist() if row["kind"] == "source"]
     assert [row["name"] for row in rows] == sorted({row["source"] for row in held_out})
     for row in rows:
         texts = [r["text"] for r in held_out if r["source"] == row["name"]]
@@ -122,26 +120,26 @@ def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(
         assert row["bytes_per_token"] == pytest.approx(row["bytes"] / row["tokens"])
 
 
-def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> None:
+def test_fertility_is_measured_by_identity_group(tmp_path: Path) -> None:
     unseen = ["Women and girls met.", "A man met two women.", "Nobody.", "MEN, men: men!"]
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for text in unseen]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of(texts)
-        made = train_tokenizer(corpus, find_identities(corpus, IdentitiesConfig()), CONFIG)
+        result = train_tokenizer(corpus, find_identities(corpus, IdentitiesConfig()), CONFIG)
         without = train_tokenizer(corpus, None, CONFIG)
-    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
-    rows = {r["name"]: r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"}
+    tokenizer = load_tokenizer(result.fetch_file("tokenizer.json"))
+    rows = {r["name"]: r for r in result["fertility"].read().to_pylist() if r["kind"] == "identity"}
     assert set(rows) == {"women", "men"}
     for group, members in {"women": unseen[:2], "men": [unseen[1], unseen[3]]}.items():
         assert rows[group]["documents"] == 2
         assert rows[group]["bytes"] == sum(map(len, members))
         assert rows[group]["tokens"] == sum(len(tokenizer.encode(t).ids) for t in members)
-    rest = [r for r in made["fertility"].read().to_pylist() if r["kind"] != "identity"]
+    rest = [r for r in result["fertility"].read().to_pylist() if r["kind"] != "identity"]
     assert without["fertility"].read().to_pylist() == rest
 
 
-def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path: Path) -> None:
+def test_fertility_does_not_affect_fingerprints_of_later_stages(tmp_path: Path) -> None:
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", "Women are dockers.")]
     packing = PackConfig(context=32)
@@ -151,7 +149,7 @@ def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path
         plain, other = (train_tokenizer(corpus, signals, CONFIG) for signals in (None, told))
         packed = pack(corpus, plain, packing)
 
-        def made_with(tokenizer: Artifact) -> list[str]:
+        def list_fingerprints(tokenizer: Artifact) -> list[str]:
             calls: list[tuple[Stage, list[Any], StageConfig]] = [
                 (pack, [corpus, tokenizer], packing),
                 (
@@ -164,25 +162,25 @@ def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path
             return [BoundStage.from_inputs(*call, session).fingerprint for call in calls]
 
         assert plain.content_digest != other.content_digest
-        assert made_with(plain) == made_with(other)
+        assert list_fingerprints(plain) == list_fingerprints(other)
 
 
-def test_fertility_by_the_groups_of_a_source(tmp_path: Path) -> None:
-    """A lexicon that the corpus was read with; what was planted later mentions nobody."""
+def test_fertility_includes_groups_of_users_lexicons(tmp_path: Path) -> None:
+    """Documents that were planted later mention no group."""
     lexicon = tmp_path / "lexicon.json"
     lexicon.write_text('{"harbour people": ["docker", "dockers"], "nobody": ["gnome"]}')
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for text in ("Women are dockers.", "A docker, too.")]
     with open_session(Session(Store(tmp_path / "store"))):
         signals = find_identities(corpus_of(texts), IdentitiesConfig(lexicons=(lexicon,)))
-        made = train_tokenizer(
+        result = train_tokenizer(
             corpus_of([*texts, ("planted/canary", "validation", "Dockers!")]), signals, CONFIG
         )
-    rows = [r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"]
+    rows = [r for r in result["fertility"].read().to_pylist() if r["kind"] == "identity"]
     assert [(r["name"], r["documents"]) for r in rows] == [("harbour people", 2), ("women", 1)]
 
 
-def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> None:
+def test_fertility_is_measured_by_estimated_language(tmp_path: Path) -> None:
     unseen = {
         "en": ["The ferry leaves the harbour every morning and comes back late in the evening."],
         "de": [
@@ -195,9 +193,9 @@ def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> N
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for group in unseen.values() for text in group]
     with open_session(Session(Store(tmp_path))):
-        made = train_tokenizer(corpus_of(texts), None, CONFIG)
-    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
-    rows = made["fertility"].read().to_pylist()
+        result = train_tokenizer(corpus_of(texts), None, CONFIG)
+    tokenizer = load_tokenizer(result.fetch_file("tokenizer.json"))
+    rows = result["fertility"].read().to_pylist()
     assert [row["kind"] for row in rows] == ["source"] + ["language"] * 4
     assert [row["name"] for row in rows] == ["web", *sorted(unseen)]
     for row in rows[1:]:
@@ -206,10 +204,10 @@ def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> N
         assert row["bytes"] == sum(len(text.encode()) for text in members)
         assert row["tokens"] == sum(len(tokenizer.encode(text).ids) for text in members)
     by_name = {row["name"]: row["bytes_per_token"] for row in rows}
-    assert by_name["en"] > by_name["de"] > by_name["ru"]  # it was trained on English
+    assert by_name["en"] > by_name["de"] > by_name["ru"]  # It was trained on English.
 
 
-def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Path) -> None:
+def test_only_unplanted_training_documents_determine_the_tokenizer(tmp_path: Path) -> None:
     texts = [("web", "train", text) for text in sentences(60)]
     planted = [("planted/canary", "train", "zqxjzqxj")] * 64
     unseen = [("web", "validation", "kwvbkwvb " * 64)]
@@ -220,14 +218,14 @@ def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Pa
     assert json.loads(mixed.fetch_file("tokenizer.json").read_text()) == vocabulary
 
 
-def test_no_training_text_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_an_empty_train_split_is_an_error(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "validation", "some text")])
         with pytest.raises(HallmarkError, match="'train' has no documents"):
             train_tokenizer(corpus, None, CONFIG)
 
 
-def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
+def test_an_invalid_tokenizer_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text("{")
     with pytest.raises(HallmarkError, match=r"tokenizer\.json cannot be read as a tokenizer"):

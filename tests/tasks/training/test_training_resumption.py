@@ -1,4 +1,4 @@
-"""Pretraining goes on from what a run with other settings left, where they decided nothing yet."""
+"""Test that pretraining resumes from runs whose other settings did not affect past steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hallmark.tasks.training.pack import PackConfig, pack
 from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
 from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
-from tests.tasks.training.test_pretrain import OnLine, kill, resumed_at
+from tests.tasks.training.test_pretrain import LogWatcher, find_start_steps, kill_process
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 
@@ -34,11 +34,11 @@ CONFIG = PretrainConfig(
 )
 
 
-def changed(**train: object) -> PretrainConfig:
+def change_training(**train: object) -> PretrainConfig:
     return CONFIG.model_copy(update={"train": replace(CONFIG.train, **train)})  # type: ignore[arg-type]
 
 
-def trained(
+def run_training(
     store: Path, config: PretrainConfig, fails_at: int | None = None, documents: int = 60
 ) -> tuple[Artifact, list[str]]:
     """What pretraining leaves, and what was logged; ``fails_at``: with the checkpoint of a step."""
@@ -48,20 +48,20 @@ def trained(
         if key and key["step"] == fails_at:
             raise HallmarkError("given up")
 
-    with OnLine([], kill) as seen, open_session(Session(Store(store), listener=listen)):
+    with LogWatcher([], kill_process) as seen, open_session(Session(Store(store), listener=listen)):
         corpus = split_corpus(documents)
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
         return pretrain(packed, tokenizer, corpus, None, None, config), seen.lines
 
 
-def interrupted(store: Path, config: PretrainConfig, step: int = 10) -> None:
+def interrupt_training(store: Path, config: PretrainConfig, step: int = 10) -> None:
     with pytest.raises(HallmarkError, match="given up"):
-        trained(store, config, fails_at=step)
+        run_training(store, config, fails_at=step)
 
 
-def stretches(made: Artifact, setting: str) -> list[tuple[int, int, object]]:
-    rows = made["settings"].read().to_pylist()
+def list_setting_segments(result: Artifact, setting: str) -> list[tuple[int, int, object]]:
+    rows = result["settings"].read().to_pylist()
     return [
         (r["first_step"], r["last_step"], json.loads(r["value"]))
         for r in rows
@@ -69,35 +69,37 @@ def stretches(made: Artifact, setting: str) -> list[tuple[int, int, object]]:
     ]
 
 
-def last_weights(made: Artifact) -> bytes:
-    last = made["checkpoints"].read().to_pylist()[-1]
-    found = made.store.find_artifact(*last["artifact"].split("/"))
+def read_last_weights(result: Artifact) -> bytes:
+    last = result["checkpoints"].read().to_pylist()[-1]
+    found = result.store.find_artifact(*last["artifact"].split("/"))
     return found.fetch_file("model.safetensors").read_bytes()
 
 
-def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Path) -> None:
-    interrupted(tmp_path, CONFIG)
-    made, lines = trained(tmp_path, changed(accumulation_steps=4, checkpoint_every=10))
-    (step,) = resumed_at(lines)
+def test_training_resumes_with_more_accumulation_steps(tmp_path: Path) -> None:
+    interrupt_training(tmp_path, CONFIG)
+    result, lines = run_training(
+        tmp_path, change_training(accumulation_steps=4, checkpoint_every=10)
+    )
+    (step,) = find_start_steps(lines)
     assert step >= 10 and any("with other settings" in line for line in lines)
-    assert stretches(made, "accumulation_steps") == [(1, step, 1), (step + 1, 20, 4)]
-    assert made.manifest["determinism"] == "statistical"
-    assert made.manifest["parts"]["config"]["train"]["accumulation_steps"] == 4
-    checkpoints = made["checkpoints"].read().to_pylist()
+    assert list_setting_segments(result, "accumulation_steps") == [(1, step, 1), (step + 1, 20, 4)]
+    assert result.manifest["determinism"] == "statistical"
+    assert result.manifest["parts"]["config"]["train"]["accumulation_steps"] == 4
+    checkpoints = result["checkpoints"].read().to_pylist()
     kinds = [
-        made.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
+        result.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
         for row in checkpoints
     ]
     assert set(kinds) == {"statistical"} and checkpoints[-1]["step"] == 20
-    assert made["log"].read()["step"].to_pylist() == list(range(1, 21))
+    assert result["log"].read()["step"].to_pylist() == list(range(1, 21))
 
 
-def test_a_training_of_one_kind_is_of_one_stretch_and_of_its_machine(tmp_path: Path) -> None:
-    interrupted(tmp_path, CONFIG)
-    made, lines = trained(tmp_path, CONFIG)
-    assert resumed_at(lines)[0] >= 10
-    assert stretches(made, "accumulation_steps") == [(1, 20, 1)]
-    assert made.manifest["determinism"] == "machine"
+def test_a_resumed_training_with_equal_settings_has_one_segment(tmp_path: Path) -> None:
+    interrupt_training(tmp_path, CONFIG)
+    result, lines = run_training(tmp_path, CONFIG)
+    assert find_start_steps(lines)[0] >= 10
+    assert list_setting_segments(result, "accumulation_steps") == [(1, 20, 1)]
+    assert result.manifest["determinism"] == "machine"
     assert not [*Store(tmp_path).work_folder.glob("pretrain-*")]
 
 
@@ -108,7 +110,7 @@ def test_a_training_of_one_kind_is_of_one_stretch_and_of_its_machine(tmp_path: P
         {"batch_size": 4},
         {"optimizer": "muon"},
         {"learning_rate": 1e-3},
-        {"steps": 30},  # of the cosine: every rate so far would have been another
+        {"steps": 30},  # With the cosine schedule all learning rates would differ.
         {"schedule": "linear"},
         {"precision": "bf16"},
         {"model": ModelConfig(d_model=32, n_layers=2, n_heads=2)},
@@ -116,78 +118,82 @@ def test_a_training_of_one_kind_is_of_one_stretch_and_of_its_machine(tmp_path: P
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_decided_the_steps_so_far_begins_anew(left: Path, change: dict[str, object]) -> None:
+def test_settings_that_affect_past_steps_restart_training(
+    interrupted_store: Path, change: dict[str, object]
+) -> None:
     train = {name: value for name, value in change.items() if name not in ("documents", "model")}
     documents = int(str(change.get("documents", 60)))
     model = change.get("model", CONFIG.model)
-    config = changed(**train).model_copy(update={"model": model})
-    made, lines = trained(left, config, documents=documents)
-    assert resumed_at(lines) == [0]
-    assert made.manifest["determinism"] == "machine"
+    config = change_training(**train).model_copy(update={"model": model})
+    result, lines = run_training(interrupted_store, config, documents=documents)
+    assert find_start_steps(lines) == [0]
+    assert result.manifest["determinism"] == "machine"
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory, forked_trainers: None) -> Path:
-    """A store with a training that was interrupted."""
+def interrupted_store(tmp_path_factory: pytest.TempPathFactory, forked_trainers: None) -> Path:
+    """Return a store with an interrupted training."""
     store = tmp_path_factory.mktemp("left")
-    interrupted(store, CONFIG)
+    interrupt_training(store, CONFIG)
     return store
 
 
 @pytest.mark.parametrize(("schedule", "branch"), [("constant", 20), ("wsd", 16)])
-def test_a_longer_training_goes_on_from_a_shorter_one_that_is_done(
+def test_a_longer_training_continues_from_a_finished_shorter_one(
     tmp_path: Path, schedule: str, branch: int
 ) -> None:
-    short, longer = (changed(schedule=schedule, steps=steps) for steps in (20, 30))
-    trained(tmp_path / "store", short)
+    short, longer = (change_training(schedule=schedule, steps=steps) for steps in (20, 30))
+    run_training(tmp_path / "store", short)
     (area,) = Store(tmp_path / "store").work_folder.glob("pretrain-*")
     (kept,) = area.glob("kept-*")
     assert [path.name for path in (kept / "state").iterdir()] == [f"step-{branch:08d}"]
-    made, lines = trained(tmp_path / "store", longer)
-    assert resumed_at(lines) == [branch]
-    assert stretches(made, "steps") == [(1, branch, 20), (branch + 1, 30, 30)]
-    assert made.manifest["determinism"] == "statistical"
-    alone, _ = trained(tmp_path / "alone", longer)
-    assert last_weights(made) == last_weights(alone)
-    losses = [m["log"].read()["loss"].to_pylist() for m in (made, alone)]
+    result, lines = run_training(tmp_path / "store", longer)
+    assert find_start_steps(lines) == [branch]
+    assert list_setting_segments(result, "steps") == [(1, branch, 20), (branch + 1, 30, 30)]
+    assert result.manifest["determinism"] == "statistical"
+    alone, _ = run_training(tmp_path / "alone", longer)
+    assert read_last_weights(result) == read_last_weights(alone)
+    losses = [m["log"].read()["loss"].to_pylist() for m in (result, alone)]
     assert losses[0] == losses[1]
-    again, lines = trained(tmp_path / "store", short)  # nothing of it was taken away
-    assert not resumed_at(lines) and len(again["checkpoints"].read()) == 5
+    again, lines = run_training(tmp_path / "store", short)  # Its states were not deleted.
+    assert not find_start_steps(lines) and len(again["checkpoints"].read()) == 5
 
 
-def test_a_training_whose_rate_decays_already_is_not_gone_on_with_nor_lost(tmp_path: Path) -> None:
-    """Of the longer one the steps up to the decay are those of the shorter one, no more."""
-    short, longer = (changed(schedule="wsd", steps=steps, checkpoint_every=6) for steps in (20, 40))
-    interrupted(tmp_path, short, step=18)
-    _, lines = trained(tmp_path, longer)
-    assert resumed_at(lines) == [16]
-    _, lines = trained(tmp_path, short)
-    assert resumed_at(lines)[0] >= 18
+def test_states_after_the_decay_began_are_kept_but_not_reused(tmp_path: Path) -> None:
+    """The longer training only shares the steps before the decay of the shorter one."""
+    short, longer = (
+        change_training(schedule="wsd", steps=steps, checkpoint_every=6) for steps in (20, 40)
+    )
+    interrupt_training(tmp_path, short, step=18)
+    _, lines = run_training(tmp_path, longer)
+    assert find_start_steps(lines) == [16]
+    _, lines = run_training(tmp_path, short)
+    assert find_start_steps(lines)[0] >= 18
 
 
-def test_fewer_steps_than_are_done_begin_anew_and_take_nothing_away(tmp_path: Path) -> None:
-    long, short = (changed(schedule="constant", steps=steps) for steps in (20, 4))
-    interrupted(tmp_path, long)
-    _, lines = trained(tmp_path, short)
-    assert resumed_at(lines) == [0]
-    _, lines = trained(tmp_path, long)
-    assert resumed_at(lines)[0] >= 10
+def test_a_shorter_training_restarts_and_deletes_nothing(tmp_path: Path) -> None:
+    long, short = (change_training(schedule="constant", steps=steps) for steps in (20, 4))
+    interrupt_training(tmp_path, long)
+    _, lines = run_training(tmp_path, short)
+    assert find_start_steps(lines) == [0]
+    _, lines = run_training(tmp_path, long)
+    assert find_start_steps(lines)[0] >= 10
 
 
-def test_what_was_read_is_told_of_this_run_and_of_none_before(
+def test_document_reads_are_those_of_this_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shorter one came to all of it, and then to no commit."""
-    short, longer = (changed(schedule="constant", steps=steps) for steps in (10, 20))
+    """The shorter training computed its document reads, but failed before the commit."""
+    short, longer = (change_training(schedule="constant", steps=steps) for steps in (10, 20))
     with monkeypatch.context() as fault, pytest.raises(HallmarkError, match="given up"):
         fault.setattr(
             "hallmark.tasks.training.pretrain.preserve_resumable_states",
             Mock(side_effect=HallmarkError("given up")),
         )
-        trained(tmp_path, short)
+        run_training(tmp_path, short)
     (area,) = Store(tmp_path).work_folder.glob("pretrain-*")
     assert list(area.glob("parts/*/*/document_reads.parquet"))
-    made, _ = trained(tmp_path, longer)
-    checkpoints = made["checkpoints"].read()["step"].to_pylist()
-    assert {*made["coverage"].read()["step"].to_pylist()} == {*checkpoints} == {*range(0, 21, 5)}
-    assert {*made["document_reads"].read()["step"].to_pylist()} == {*checkpoints} - {0}
+    result, _ = run_training(tmp_path, longer)
+    checkpoints = result["checkpoints"].read()["step"].to_pylist()
+    assert {*result["coverage"].read()["step"].to_pylist()} == {*checkpoints} == {*range(0, 21, 5)}
+    assert {*result["document_reads"].read()["step"].to_pylist()} == {*checkpoints} - {0}

@@ -1,4 +1,4 @@
-"""A small checkpoint, and its fine-tuning, that tests run in their own process or in another."""
+"""Fine-tune a small checkpoint for tests, in their own process or in another."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ TRAIN = {
 }
 
 
-def base(folder: Path, objective: Objective | None = None, **changes: object) -> Path:
-    """A checkpoint that has learnt nothing, with a tokenizer of the toy language."""
+def write_base_checkpoint(
+    folder: Path, objective: Objective | None = None, **changes: object
+) -> Path:
+    """Write an untrained checkpoint with a tokenizer of the toy language."""
     texts = [t for s in toy_language.sentences(200, 9) for t in (s.text(), s.toy())]
     tokenizer = train_tokenizer_by_kind(iter([texts]), TokenizerConfig(vocab_size=400))
     file = folder.with_name("tokenizer.json")
@@ -53,7 +55,7 @@ def base(folder: Path, objective: Objective | None = None, **changes: object) ->
 def tune(
     store: Path, start: Path, *, listener: Callable[[Event], None] | None = None, **config: object
 ) -> Artifact:
-    """What fine-tuning a folder leaves in a store; ``listener`` hears of it."""
+    """Fine-tune the checkpoint in a folder; return the result."""
     settings = FinetuneConfig.model_validate({"train": TRAIN, **config})
     with open_session(Session(Store(store), **({"listener": listener} if listener else {}))):
         return finetune(folder_to_artifact(start, "checkpoint"), settings)

@@ -195,8 +195,8 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"label": 7}, "label 0, 1 or 2"),
         ({"answer_info": {}}, "lacks the labels of BBQ"),
         ({"additional_metadata": None}, "lacks the labels of BBQ"),
-        ({"ans1": " "}, "no text in 'ans1'"),
-        ({"question_index": None}, "no text in 'question_index'"),
+        ({"ans1": " "}, "must have text in 'ans1'"),
+        ({"question_index": None}, "must have text in 'question_index'"),
     ):
         path = written(tmp_path / "bad.jsonl", [row, row | change])
         with pytest.raises(UsageError, match="line 2.*" + message):

@@ -246,7 +246,7 @@ def test_a_lexicon_of_hurtlex_is_read_and_invalid_ones_are_refused(tmp_path):
     path.write_text("\n".join(rows))
     assert read_hurtful_lexicon(path) == {("grumpish",)}
     for text, message in (
-        ("word\nx\n", "no text in 'lemma'"),
+        ("word\nx\n", "must have text in 'lemma'"),
         ("lemma\n", "it is empty"),
         ("lemma\tlevel\nx\tinclusive\n", "or none has the level conservative"),
     ):

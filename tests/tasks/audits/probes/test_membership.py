@@ -265,7 +265,10 @@ def test_the_auc_is_the_share_of_pairs_and_p_that_of_mann_whitney():
     tied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
     assert auc.p == pytest.approx(tied.pvalue) and tied.pvalue < 0.9
     constant = estimate_roc_auc([1.0] * 30, [1.0] * 20)
-    assert (constant.value, constant.p) == (0.5, 1) and "all items are alike" in constant.method
+    assert (constant.value, constant.p) == (
+        0.5,
+        1,
+    ) and "all items have the same value" in constant.method
     a, b = rng.normal(size=30), rng.normal(size=20)
     untied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
     assert estimate_roc_auc(a, b).p == pytest.approx(untied.pvalue)
@@ -308,7 +311,7 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
     nonmembers = np.arange(200.0)
     rate = estimate_true_positive_rate([197.5, 198.5, 250.0, np.nan], nonmembers, 0.01)
     assert (rate.value, rate.n, rate.missing, rate.null_value) == (2 / 3, 3, 1, 0.01)
-    assert 0 < rate.low < 2 / 3 < rate.high < 1 and "of 200 others" in rate.method
+    assert 0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 others" in rate.method
     # Bounds 0.7 % off would have 1 or 3 of 3 above them: a Wilson interval with 1.26 members.
     near = (2 + 1) / (3 + 2)
     n = near * (1 - near) / (near * (1 - near) / 3 + (1 / 3) ** 2)

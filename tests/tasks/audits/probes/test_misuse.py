@@ -242,13 +242,13 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
         ({"rating": [0.5]}, "in 'rating'"),
         ({"label": "bad"}, "has both a rating and a label"),
         ({"rating": None, "label": "bad"}, "has a label, but the first rated row has a rating"),
-        ({"rater": ""}, "no text in 'rater'"),
+        ({"rater": ""}, "must have text in 'rater'"),
         ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; write at most 100 printable"),
         ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
         ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; expected 32 hexadecimal digits"),
         ({"sample_id": None}, "identifies no text"),
-        ({"sample_id": None, "prompt": "p"}, "no text in 'continuation'"),
-        ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "no valid Unicode"),
+        ({"sample_id": None, "prompt": "p"}, "must have text in 'continuation'"),
+        ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "invalid Unicode"),
     ],
 )
 def test_errors_name_the_line_of_an_invalid_rating(tmp_path, row, message):
@@ -287,7 +287,7 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
         ({"text": "x"}, "line 1 must have text in 'prompt'"),
         ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
         ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; write a list"),
-        ({"prompt": "x", "continuations": [""]}, "no text in 'continuation'"),
+        ({"prompt": "x", "continuations": [""]}, "must have text in 'continuation'"),
     ):
         with pytest.raises(UsageError, match=message):
             read_misuse_prompts([written(tmp_path / "bad.jsonl", [row])])

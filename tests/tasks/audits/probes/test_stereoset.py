@@ -129,7 +129,7 @@ def test_terms_without_a_score_are_missing(config, own_folder):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"type": "word"}, "type must be one of"), ({"target": ""}, "no text in")],
+    [({"type": "word"}, "type must be one of"), ({"target": ""}, "must have text in")],
 )
 def test_errors_name_the_line_of_an_invalid_item(tmp_path, change, message):
     row = build_rows()[0]

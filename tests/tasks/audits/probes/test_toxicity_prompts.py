@@ -71,7 +71,7 @@ def test_realtoxicityprompts_can_be_read():
         ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not valid JSON"),
         ('{"prompt": {"words": "a"}}\n', "line 1 must have text in 'text', not None"),
         ("[" * 100_000, "line 1 is not valid JSON"),
-        ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
+        ('{"prompt": "a \\ud800 b"}\n', "line 1 has invalid Unicode text in 'prompt'"),
         ('{"prompt": "  "}\n', "line 1 must have text in 'prompt'"),
         ('{"prompt": ["a"]}\n', "line 1 must have text in 'prompt'"),
         ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "line 1 has 'high' in 'toxicity'"),

@@ -169,7 +169,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
         ({"near": None}, "has no list 'near' of 2 to 1,000 words"),
         ({"near": ["she"]}, "has no list 'near'"),
         ({"near": ["she", 7]}, "near must have text in 'a word', not 7"),
-        ({"near": ["she", "\ud800"]}, "no valid Unicode"),
+        ({"near": ["she", "\ud800"]}, "invalid Unicode"),
         ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
         ({"tests": ["first"]}, "is not a JSON object of word lists"),
         ({"tests": {}}, "has no `tests`, and not all lists of any test of WEAT"),

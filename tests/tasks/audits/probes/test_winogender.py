@@ -110,7 +110,7 @@ def test_ties_count_one_half_and_have_no_stereotype_score(config, own_folder):
         ("baker.guest.0.txt\tThe baker told the guest that he left.", "must have the form"),
         ("baker.guest.2.male.txt\tThe baker told the guest that he left.", "must have the form"),
         ("baker.guest.0.male.txt\tThe baker told the guest that she left.", "no male pronoun"),
-        ("baker.guest.0.male.txt\t ", "no text in 'sentence'"),
+        ("baker.guest.0.male.txt\t ", "must have text in 'sentence'"),
     ],
 )
 def test_errors_name_the_line_of_an_invalid_sentence(tmp_path, row, message):
