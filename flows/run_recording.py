@@ -373,10 +373,12 @@ def record_run(
     except LastStageReached:
         record["last_stage"] = last_stage
     except BaseException as error:
-        error_text = (
-            "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
-        )
-        record |= {"status": "failed", "ended": _format_current_time(), "error": error_text}
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        record |= {
+            "status": "interrupted" if is_interrupted else "failed",
+            "ended": _format_current_time(),
+            "error": "by Ctrl-C" if is_interrupted else str(error).split("\n")[0],
+        }
         with suppress(HallmarkError, OSError):  # on a full disk, report the first error
             run.save()
         raise

@@ -133,7 +133,7 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
     description += {"": "", "control": ", control", "documents": ", documents removed"}[
         row["training_arm"]
     ]
-    outcome = row["status"]
+    outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
     if row["failed_rules"]:
         outcome += f", policy failed: {', '.join(row['failed_rules'])}"
     if row["undecided_rules"]:

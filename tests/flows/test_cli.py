@@ -240,7 +240,10 @@ def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
     assert "Traceback" not in stderr
     (record,) = hallmark.store.glob("runs/*/run.json")
     record = json.loads(record.read_text())
-    assert (record["status"], record["error"]) == ("failed", "stopped")
+    assert (record["status"], record["error"]) == (
+        "interrupted",
+        "by Ctrl-C",
+    )
 
 
 @pytest.mark.slow

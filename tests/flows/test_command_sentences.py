@@ -69,6 +69,20 @@ def test_a_listed_run_separates_failed_from_undecided_rules(failed, undecided, o
 
 
 @pytest.mark.parametrize(
+    ("status", "error", "outcome"),
+    [
+        ("failed", "no space left", "failed: no space left"),
+        ("interrupted", "by Ctrl-C", "interrupted: by Ctrl-C"),
+        ("interrupted", None, "interrupted"),  # killed
+        ("running", None, "running"),
+    ],
+)
+def test_a_listed_run_shows_why_it_did_not_complete(status, error, outcome):
+    line = render_run_list([RUN | {"status": status, "error": error}]).splitlines()[1]
+    assert line.endswith(f"1 of 3           {outcome}")
+
+
+@pytest.mark.parametrize(
     ("checkpoint", "arm", "description"),
     [
         (None, "", "pipeline  "),
