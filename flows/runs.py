@@ -113,7 +113,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """completed, failed, running, or interrupted: by the user, or because its process is gone."""
+        """completed, failed, running, or interrupted: by Ctrl-C, or because the process is gone."""
         status = self.record["status"]
         if status == "running" and self.record["host"] == socket.gethostname():
             try:

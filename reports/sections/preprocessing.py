@@ -345,7 +345,7 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         "the name of the rule."
     )
     if len(tag_rows) > len(rows):
-        note += f" The {len(rows)} largest of {len(tag_rows):,}; all are in the table tagged."
+        note += f" The {len(rows)} largest of {len(tag_rows):,}; all are in the table tag_counts."
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
 

@@ -207,7 +207,6 @@ class TablePart:
     def _check_columns_exist(
         self, columns: Sequence[str] | None, available_columns: Sequence[str]
     ) -> None:
-
         missing_columns = [name for name in columns or () if name not in available_columns]
         if missing_columns:
             raise HallmarkError(

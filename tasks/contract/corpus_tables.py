@@ -93,7 +93,7 @@ LEDGER = table_schema(
     ),
     column("reason", pa.string(), "label", "reason for the action, in one or two words"),
     column("score", pa.float64(), "figure", "score or similarity that decided; null if none did"),
-    column("threshold", pa.float64(), "figure", "lowest score for which the action is taken"),
+    column("threshold", pa.float64(), "figure", "score threshold at which the action is taken"),
     column(
         "matched_doc_id", ID_TYPE, "id", "document that it matched: the kept copy of a duplicate"
     ),

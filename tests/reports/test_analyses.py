@@ -223,5 +223,5 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
             checkpoint, None, None, audits, {}, None, None, None, None, {}, config
         )
         html = (card.fetch_directory() / "model_card.html").read_text()
-        assert ("no person has rated the texts" in html) == (not seen)
+        assert ("unscored until a person scores it" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)

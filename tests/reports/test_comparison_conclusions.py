@@ -160,17 +160,17 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
 @pytest.mark.parametrize(
     ("kind", "rows", "why"),
     [
-        ("memorised", [], "no training document is behind it"),
-        ("association", [], "no training document is behind it"),
+        ("memorised", [], "it has no source documents in the training text"),
+        ("association", [], "it has no source documents in the training text"),
         (
             "association",
             [("assigned", False), ("other", False)],
-            "both traits are said equally often",
+            "both traits are stated equally often",
         ),
         (
             "association",
             [("assigned", False), ("assigned", False)],
-            "none of the surplus was trained on",
+            "no document of the surplus is in the training text",
         ),
         ("association", [("assigned", True)], ""),
     ],
@@ -208,8 +208,8 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
     }
     made = compute_effects(replace(known, null_units_by_arm=nothing))
     (explained,) = [row for row in made if row["effect"] == "explained_share"]
-    assert explained["value"] is None and "there was none" not in explained["method"]
-    assert explained["method"].endswith("it was not measured")
+    assert explained["value"] is None and "there was no effect" not in explained["method"]
+    assert explained["method"].endswith("the effect before was not measured")
 
 
 # Trajectories and comparisons --------------------------------------------------------------------

@@ -324,7 +324,7 @@ def test_the_command_writes_them_so_too():
         "cases": [{"case_name": "passages", "documents": 1, "removed_documents": 1, "reason": ""}],
     }
     said = render_proof(told)
-    assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
+    assert re.search(r"removed minus base +−\d+\.\d points  \(−", said)
     assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
     assert re.search(r"    removed +1\d\.\d %", said)
     assert "    source town, 1,234 bytes: base 2.0000, random 2.5000" in said

@@ -138,8 +138,8 @@ def test_incompatible_additions_are_refused_before_anything_runs(smoke, grown, m
     run, config, _ = grown
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     for settings, words in (
-        (["deduplicate_near.bands=20"], r"deduplicate_near\.bands is 20, and was 32"),
-        (["split.seed=4"], r"split\.seed is 4, and was 0"),
+        (["deduplicate_near.bands=20"], r"deduplicate_near\.bands is 20 but was 32"),
+        (["split.seed=4"], r"split\.seed is 4 but was 0"),
         (
             ["plant_canaries.enabled=true"],
             r"already planted canaries .* set plant_canaries\.enabled=false",

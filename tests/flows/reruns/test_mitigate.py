@@ -188,7 +188,7 @@ def test_latest_means_the_run_before_the_arms(tmp_path, monkeypatch):
         monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
     monkeypatch.setattr("hallmark.flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
     shown = []
-    mitigate("latest", toxicity=0.5)
+    mitigate("latest", toxicity_threshold=0.5)
     assert shown == ["first"] and trained == ["first", "an arm", "an arm"]
 
 

@@ -137,7 +137,7 @@ def test_the_page_shows_findings_effects_and_held_out_loss(apart, proved):
         "without random ones",
         "Bits per byte",
         "extraction.exposure[copies=8]",
-        "stated equally often",
+        "said equally often",
     ):
         assert words in page.text, words
     figures = run["removal_experiment_card"]["figures"].read().to_pylist()

@@ -300,7 +300,7 @@ def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
         for a in (made["ingest"], made["deduplicate"], made["pack"])
     )
     with open_session(Session(folder)):
-        with pytest.raises(HallmarkError, match=f"text of the document {doc_id.hex()}, which was"):
+        with pytest.raises(HallmarkError, match=f"text of document {doc_id.hex()}, which was"):
             deduplicate(ingested, {}, DeduplicateConfig())
         # Languages of the remaining rows are another artifact than those of all rows.
         found = identify_languages(unique, LanguageConfig())
@@ -317,7 +317,9 @@ def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
                     None,
                     PretrainConfig(),
                 )
-    with pytest.raises(HallmarkError, match=f"cannot: it needs the document {doc_id.hex()}, purg"):
+    with pytest.raises(
+        HallmarkError, match=f"cannot, because it needs the document {doc_id.hex()}, purg"
+    ):
         check_not_purged("cannot", [ingested])
 
 

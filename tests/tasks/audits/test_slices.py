@@ -61,7 +61,7 @@ AUDITS = [
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
 def test_every_slice_of_a_finding_is_predicted(build, own_folder, tmp_path, session):
     config, options = build(tmp_path)
-    name = invented.name_of(build)
+    name = invented.get_audit_name(build)
     (probe,) = [probe for probe in PROBES if probe.name == name]
     request_set, *_, (_, findings) = stages_of(name, own_folder, config, **options)
     items = request_set["items"].read()
@@ -84,7 +84,7 @@ def test_a_finding_has_no_interval_where_its_metric_never_has_one(
     build, own_folder, tmp_path, session
 ):
     config, options = build(tmp_path)
-    name = invented.name_of(build)
+    name = invented.get_audit_name(build)
     *_, (_, findings) = stages_of(name, own_folder, config, **options)
     exact_counts = {*SKIPPED_COUNT_METRICS.get(name, ()), ITEMS_IN_TRAINING_TEXT}
     for row in findings.to_pylist():

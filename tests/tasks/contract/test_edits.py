@@ -80,7 +80,7 @@ EDITS = {
     "a comment": ("tasks/corpus/redact_spans.py", "KEEP", "# A comment.\nKEEP", set()),
     "a docstring": (
         "tasks/corpus/split.py",
-        '"""The split of each document, by its cluster alone."""',
+        '"""Return the split of each document, which depends on its cluster alone."""',
         '"""Other words."""',
         set(),
     ),

@@ -70,7 +70,7 @@ def test_user_lexicons_are_added_to_the_built_in_one(session, tmp_path):
     path.write_text(json.dumps({"Lowbridgers": ["bridge"]}))
     changed = find_identities(given(["A woman and two Lowbridgers."]), config)
     assert changed["signals"].read()["identities"].to_pylist() == [["women"]]
-    with pytest.raises(HallmarkError, match=r"lexicon .*none\.json: cannot be read"):
+    with pytest.raises(HallmarkError, match=r"lexicon .*none\.json cannot be read"):
         find_identities(given(TEXTS), IdentitiesConfig(lexicons=(tmp_path / "none.json",)))
 
 

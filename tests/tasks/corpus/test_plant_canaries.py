@@ -247,7 +247,7 @@ def test_references_look_like_secrets_and_are_never_planted():
     assert references[:100] != draw_reference_secrets("lantern", 100, seed=1)
     assert draw_reference_secrets("ferry", 3, seed=1, digits=6) != references[:3]
     # With few digits, not enough references exist.
-    with pytest.raises(ValueError, match="to be had"):
+    with pytest.raises(ValueError, match="can be drawn, not"):
         draw_reference_secrets("ferry", 300_000, seed=1, digits=6)
 
 
