@@ -15,7 +15,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +45,7 @@ from hallmark.tasks.contract import (
     ManifestEntry,
     Store,
     Table,
+    format_current_time,
     parse_tombstones,
     read_purged_documents,
 )
@@ -314,7 +314,7 @@ def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bo
     """
     purged_documents = read_purged_documents(store)
     hex_ids = sorted(i.hex() for i in doc_ids)
-    purged_documents["documents"] = {i: _format_current_time() for i in hex_ids} | purged_documents[
+    purged_documents["documents"] = {i: format_current_time() for i in hex_ids} | purged_documents[
         "documents"
     ]
     unfinished_ids = set(purged_documents["unfinished"]) - set(hex_ids)
@@ -378,7 +378,7 @@ def _rewrite_artifact(
         tombstones_key = f"{artifact.folder}/{TOMBSTONES_FILE}"
         tombstones = parse_tombstones(store.get(tombstones_key), artifact.folder)
         tombstones["purged"] = {
-            i.hex(): _format_current_time() for i in purge.doc_ids.to_pylist()
+            i.hex(): format_current_time() for i in purge.doc_ids.to_pylist()
         } | tombstones["purged"]
         tombstones["entries"] |= written_entries
         store.put(tombstones_key, json.dumps(tombstones, indent=1, sort_keys=True).encode())
@@ -480,7 +480,3 @@ def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str]
             if not dry_run:
                 shutil.rmtree(folder_path)
     return cleared_places, external_folders
-
-
-def _format_current_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -24,7 +24,7 @@ from hallmark.tasks.audits.experiments.source_documents import RemovalCase, Sour
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.tags import format_slice_name, parse_tags
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError, format_count
 
 Row = dict[str, Any]
 
@@ -311,7 +311,8 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
-            f"these findings lead to {len(removed_ids):,} documents with {removed_share:.0%} of "
+            f"these findings lead to {format_count(len(removed_ids), 'document')} with "
+            f"{removed_share:.0%} of "
             "the training tokens; without them too little text remains for a comparison, so name "
             "fewer findings"
         )

@@ -33,7 +33,13 @@ from hallmark.flows.runs import (
 from hallmark.flows.site import try_build_site
 from hallmark.flows.tensorboard_listener import TensorBoardListener
 from hallmark.flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Store,
+    UsageError,
+    format_current_time,
+)
 
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
@@ -338,7 +344,7 @@ def record_run(
         "folder": os.getcwd(),  # relative paths start from it
         "checkpoint": None,
         "status": "running",
-        "started": _format_current_time(),
+        "started": format_current_time(),
         "ended": None,
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -376,13 +382,13 @@ def record_run(
         is_interrupted = isinstance(error, KeyboardInterrupt)
         record |= {
             "status": "interrupted" if is_interrupted else "failed",
-            "ended": _format_current_time(),
+            "ended": format_current_time(),
             "error": "by Ctrl-C" if is_interrupted else str(error).split("\n")[0],
         }
         with suppress(HallmarkError, OSError):  # on a full disk, report the first error
             run.save()
         raise
-    record |= {"status": "completed", "ended": _format_current_time()}
+    record |= {"status": "completed", "ended": format_current_time()}
     run.save()
 
 
@@ -425,7 +431,3 @@ def describe_machine() -> str:
     ]
     threads_text = f", threads: {min(thread_limits)}" if thread_limits else ""
     return f"{platform.platform()}, {processor}, {core_count} cores{threads_text}"
-
-
-def _format_current_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hallmark.flows.runs import Run
-from hallmark.tasks.contract import Store, UsageError
+from hallmark.tasks.contract import (
+    Store,
+    UsageError,
+    format_current_time,
+)
 
 #: The folder of unredacted pages in a local store, or in the cache of an object store.
 DEFAULT_FOLDER_NAME = "site-unredacted"
@@ -50,7 +53,7 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
     _check_output_folder(folder, run.store)
     create_private_folder(folder)
     site_record = {
-        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "written_at": format_current_time(),
         "written_by": getpass.getuser(),
         "folder": str(folder),
     }

@@ -181,7 +181,9 @@ def corrupt_spans(
         ValueError: There are more spans than sentinels.
     """
     if len(spans) > len(sentinels):
-        raise ValueError(f"{len(spans)} spans need {len(spans)} sentinels, not {len(sentinels)}.")
+        raise ValueError(
+            f"Spans and sentinels must be equally many, not {len(spans)} and {len(sentinels)}."
+        )
     source: list[int] = []
     target: list[int] = []
     copied_until = 0

@@ -67,8 +67,8 @@ from hallmark.reports.sections.training_coverage import (
     build_coverage_table,
     describe_excluded_documents,
     describe_training_coverage,
-    find_checkpoint_step,
 )
+from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
@@ -153,7 +153,7 @@ class ModelCardBuilder:
 
     def describe_training_text_read(self) -> InlineContent:
         """Return how much of the training text the model has seen, as far as it is known."""
-        step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
+        step = find_checkpoint_step(self.training_run, self.checkpoint)
         if step is not None:
             return describe_training_coverage(
                 self.book, step, get_start_checkpoint(self.training_run)
@@ -341,7 +341,7 @@ class ModelCardBuilder:
                 ]
             )
         )
-        step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
+        step = find_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
             section.add_blocks(
                 build_coverage_table(self.book, self.training_run, step, self.config.max_table_rows)
@@ -461,7 +461,7 @@ class ModelCardBuilder:
     name="model_card",
     tables={"figures": FIGURES},
     extra_code=TEMPLATE_FILES,
-    libraries=RENDERING_LIBRARIES,
+    libraries=(*RENDERING_LIBRARIES, "scipy"),
     reads={"corpus_artifacts": CARD_TABLES},
 )
 def build_model_card(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import RedactFunction
+from hallmark.tasks.audits.judging.policy import group_failed_rules
 from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
 #: Labels of the model card figures that the index shows, by the prefix of their ids.
@@ -48,29 +49,18 @@ def summarize_run(
 def _list_failed_rules(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
 ) -> dict[str, list[str]]:
-    """Return the redacted names of the policy rules that are broken or not shown to hold."""
+    """Return the redacted names of the policy rules that failed or are not shown to hold."""
     policy_verdicts = artifacts.get("policy")
     verdict_rows = (
         policy_verdicts["verdicts"].read(["rule", "verdict", "distance"]).to_pylist()
         if policy_verdicts is not None
         else []
     )
-    broken_rules, undecided_rules = group_failed_rules(verdict_rows)
+    failed_rules, undecided_rules = group_failed_rules(verdict_rows)
     return {
-        "failed_rules": [redact(rule) for rule in broken_rules],
+        "failed_rules": [redact(rule) for rule in failed_rules],
         "undecided_rules": [redact(rule) for rule in undecided_rules],
     }
-
-
-def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return the rules that are broken, and the other rules that are not shown to hold.
-
-    A rule is broken if a failed verdict has a distance from the bound.
-    """
-    failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
-    broken_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
-    failed_rules = dict.fromkeys(row["rule"] for row in failed_rows)
-    return [*broken_rules], [rule for rule in failed_rules if rule not in broken_rules]
 
 
 @dataclass(frozen=True)

@@ -301,15 +301,15 @@ class StudyCardBuilder:
             )
         columns = [
             "what",
-            "largest dose",
+            "largest amount",
             "found there",
             "smallest found in 80 %, as all above",
             "claimed without effect",
             "intervals cover",
         ]
-        note = "Candidates of a world share its model: intervals are over worlds. The largest dose "
-        note += (
-            "is that of all at which there is something to find. Intervals: those with two ends."
+        note = (
+            "Candidates of a world share its model: intervals are over worlds. The largest amount "
+            "is the largest at which there is something to find. Intervals: those with two ends."
         )
         return DataTable("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 

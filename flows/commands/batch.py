@@ -12,10 +12,9 @@ from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber
 from hallmark.flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
 from hallmark.flows.runs import Run, open_run
 from hallmark.model.training.packed_rows import select_batch_rows
-from hallmark.reports.page.figures import format_count
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError, format_count
 
 Report = dict[str, Any]
 
@@ -124,7 +123,8 @@ def _extract_span_text(document: Report, start: int, end: int, redactor: Redacto
         return span_text
     # The span may cut a match in two; the detectors see it only in the whole document.
     if redactor.find_sensitive_spans(document["text"]) != redactor.find_sensitive_spans(span_text):
-        return f"[not shown: contains or adjoins redacted text, {len(span_text):,} characters]"
+        length = format_count(len(span_text), "character")
+        return f"[not shown: contains or adjoins redacted text, {length}]"
     return redactor.redact_by_kind(
         span_text, "corpus text", document["toxicity"], max_characters=len(span_text) + 1
     )

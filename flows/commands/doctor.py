@@ -12,7 +12,7 @@ from typing import Any
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_store, resolve_store_uri
-from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.contract import HallmarkError, format_count
 
 CheckResult = dict[str, Any]
 
@@ -48,7 +48,8 @@ def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResul
 def _check_python() -> CheckResult:
     import platform
 
-    message = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"
+    core_count = format_count(os.cpu_count() or 1, "core")
+    message = f"{platform.python_version()} on {platform.platform()}, {core_count}"
     return {"check": "python", "is_ok": True, "message": message}
 
 
@@ -83,7 +84,9 @@ def _check_device() -> CheckResult:
         message += f"{properties.name}, {properties.total_memory >> 30} GiB"
     else:
         capability = torch.backends.cpu.get_cpu_capability()
-        message = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
+        message = (
+            f"CPU ({capability}, {format_count(torch.get_num_threads(), 'thread')}); no GPU found"
+        )
     return {"check": "device", "is_ok": True, "message": message}
 
 

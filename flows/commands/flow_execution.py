@@ -179,7 +179,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
-    from hallmark.reports.page.figures import format_count
+    from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.contract import format_count
 
 Report = dict[str, Any]
 
@@ -66,7 +67,7 @@ def _render_corpus(report: Report) -> str:
     lines = [f"sources: {_describe_estimate_basis(report)}"]
     for source in report["sources"]:
         document_count, byte_size = (
-            _format_documents(source["documents"]),
+            _format_count(source["documents"], "document"),
             _format_byte_estimate(source["bytes"]),
         )
         read_share = source["share_read"]
@@ -91,9 +92,9 @@ def _render_corpus(report: Report) -> str:
     if corpus["tokens"]["value"] is not None:
         lines.append(
             f"packed ({_format_exactness(corpus['tokens'])}): "
-            f"{_format_count(corpus['tokens'])} training tokens, "
-            f"{_format_count(corpus['train_rows'])} training rows, "
-            f"{_format_count(corpus['validation_rows'])} validation rows"
+            f"{_format_count(corpus['tokens'], 'training token')}, "
+            f"{_format_count(corpus['train_rows'], 'training row')}, "
+            f"{_format_count(corpus['validation_rows'], 'validation row')}"
         )
     return "\n".join(lines)
 
@@ -103,11 +104,11 @@ def _render_curated_corpus(corpus: Report) -> str:
         return "after curation: unknown"
     splits = {name: corpus[name] for name in ("train", "validation", "holdout")}
     canary_count = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
-    formatted_counts = [f"{name} {_format_count(split)}" for name, split in splits.items()]
+    formatted_counts = [f"{name} {_format_number(split)}" for name, split in splits.items()]
     formatted_counts += [f"canaries {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
         f"after curation ({_format_exactness(corpus['documents'])}): "
-        f"{_format_documents(corpus['documents'])}, "
+        f"{_format_count(corpus['documents'], 'document')}, "
         f"{_format_byte_estimate(corpus['bytes'])}\n  {', '.join(formatted_counts)}"
     )
 
@@ -141,9 +142,9 @@ def _render_training(report: Report) -> str:
     if epochs["value"] is not None:
         epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
     lines = [
-        f"model: {upper_bound_prefix}{parameters['value']:,} parameters "
+        f"model: {upper_bound_prefix}{format_count(parameters['value'], 'parameter')} "
         + ("(exact)" if parameters["is_exact"] else "(exact if the corpus fills the vocabulary)"),
-        f"training: {training['tokens_seen']:,} tokens in "
+        f"training: {format_count(training['tokens_seen'], 'token')} in "
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
         f"{_format_byte_count(memory['gradients'])}, "
@@ -152,7 +153,7 @@ def _render_training(report: Report) -> str:
     ]
     if step:
         lines.append(
-            f"  measured on {step['device']} in {step['step_count']} steps: "
+            f"  measured on {step['device']} in {format_count(step['step_count'], 'step')}: "
             f"{step['seconds_per_step']:.2f} s per step, so about "
             f"{_format_duration(step['training_seconds'])} for all; peak memory of the training "
             f"process {_format_byte_count(step['peak_bytes'])}, including libraries and activations"
@@ -173,13 +174,14 @@ def _format_exactness(estimate: Report) -> str:
     return "exact" if estimate["is_exact"] else "estimate"
 
 
-def _format_count(estimate: Report) -> str:
+def _format_number(estimate: Report) -> str:
     value = estimate["value"]
     return "unknown" if value is None else f"{_format_about_prefix(estimate)}{value:,.0f}"
 
 
-def _format_documents(estimate: Report) -> str:
-    return f"{_format_count(estimate)} document{'' if estimate['value'] == 1 else 's'}"
+def _format_count(estimate: Report, singular: str) -> str:
+    is_one = _format_number(estimate).removeprefix("about ") == "1"
+    return f"{_format_number(estimate)} {singular if is_one else f'{singular}s'}"
 
 
 def _format_byte_estimate(estimate: Report) -> str:

@@ -17,10 +17,9 @@ from hallmark.flows.checkpoint_resolution import (
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts
 from hallmark.flows.runs import open_store
-from hallmark.reports.page.figures import format_count
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
-from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.contract import HallmarkError, UsageError, format_count
 
 if TYPE_CHECKING:
     from hallmark.model.architecture import Transformer
@@ -222,7 +221,7 @@ def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRe
             preceding_text
             or any(span_start < 0 or span_end > len(text) for span_start, span_end in spans_in_text)
         ):
-            return f"{WITHHELD_PREFIX}, {len(text):,} characters]"
+            return f"{WITHHELD_PREFIX}, {format_count(len(text), 'character')}]"
         toxicity = float(scorer.score_toxicity([text])[0])
         # Replacements may be longer than the text that they replace.
         return redactor.redact_by_kind(text, "model text", toxicity, max_characters=16 * len(text))
@@ -273,10 +272,11 @@ def _decode_with_every_method(
         max(len(decoding_input.prompt_ids) + max_new_tokens, len(decoding_input.source_ids or ()))
         > context_length
     ):
+        prompt_length = len(decoding_input.source_ids or decoding_input.prompt_ids)
         raise UsageError(
-            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} tokens; "
-            f"with {max_new_tokens} new tokens it exceeds the context of {context_length}; shorten "
-            "it or lower --max-new-tokens"
+            f"the prompt has {format_count(prompt_length, 'token')}; with {max_new_tokens} new "
+            f"tokens it exceeds the context of {context_length}; shorten it or lower "
+            f"--max-new-tokens"
         )
     return decode_with_every_method(
         network,

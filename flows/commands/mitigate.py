@@ -28,9 +28,8 @@ from hallmark.flows.mitigation import (
     write_document_id_list,
 )
 from hallmark.flows.runs import open_store
-from hallmark.reports.page.figures import format_count
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError, format_count
 
 Report = dict[str, Any]
 

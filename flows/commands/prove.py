@@ -20,11 +20,11 @@ from hallmark.flows.removal_experiment import (
     write_removal_lists,
 )
 from hallmark.flows.runs import Run, open_store
-from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.removal_experiment import with_unit_of_difference
 from hallmark.tasks.audits.experiments.arm_comparison import BASE
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError, format_count
 
 Report = dict[str, Any]
 

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Any
 
 from hallmark.flows.runs import Run
-from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.contract import format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS
 

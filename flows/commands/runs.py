@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
-from hallmark.reports.run_summary import group_failed_rules
+from hallmark.tasks.audits.judging.policy import group_failed_rules
 from hallmark.tasks.contract import HallmarkError
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]

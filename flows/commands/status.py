@@ -11,6 +11,7 @@ from typing import Any
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.config import fill_missing_sections, load_config
 from hallmark.flows.config_files import find_override, read_config_tree
+from hallmark.flows.forecast.stage_plan import find_changed_keys
 from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
 from hallmark.reports.purge_notices import iter_artifact_names
 from hallmark.tasks.contract import (
@@ -167,21 +168,21 @@ def _find_stale_reasons(
         artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS
     )
     reasons = [
-        f"code: {name}" for name in _find_changed_keys(code_digests, stage.compute_code_digests())
+        f"code: {name}" for name in find_changed_keys(code_digests, stage.compute_code_digests())
     ]
     library_versions = stage.read_library_versions()
-    for name in _find_changed_keys(libraries, library_versions):
+    for name in find_changed_keys(libraries, library_versions):
         reasons.append(f"library: {name} {libraries.get(name)} → {library_versions.get(name)}")
     if config is not None:
         current_settings = config.model_dump(mode="json")
         reasons += [
-            f"config: {key}" for key in _find_changed_keys(recorded_settings, current_settings)
+            f"config: {key}" for key in find_changed_keys(recorded_settings, current_settings)
         ]
         try:
             current_digests = stage.compute_external_digests(config, run.store)
             reasons += [
                 f"external input: {name}"
-                for name in _find_changed_keys(recorded_digests, current_digests)
+                for name in find_changed_keys(recorded_digests, current_digests)
             ]
         except (HallmarkError, OSError) as error:
             reasons.append(f"external input: {error}")
@@ -190,14 +191,6 @@ def _find_stale_reasons(
             stale_label = stale_artifacts[input_name.partition("#")[0]]
             reasons.append(f"its input {stale_label} is stale")
     return reasons
-
-
-def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
-    return sorted(
-        key
-        for key in old_values.keys() | new_values.keys()
-        if old_values.get(key) != new_values.get(key)
-    )
 
 
 #: Flows that take a checkpoint; and the flow of a study with that of each of its worlds.

@@ -13,7 +13,8 @@ from hallmark.flows.commands.options import (
     WholeNumber,
     print_result,
 )
-from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_value
+from hallmark.tasks.contract import format_count
 
 if TYPE_CHECKING:
     from hallmark.flows.runs import Run

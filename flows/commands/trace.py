@@ -21,7 +21,6 @@ from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_co
 from hallmark.flows.finding_trace import parse_finding_audit, trace_finding
 from hallmark.flows.runs import Run, open_run
 from hallmark.model.training.packed_rows import select_batch_rows
-from hallmark.reports.page.figures import format_count
 from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
@@ -30,7 +29,7 @@ from hallmark.reports.page.redaction import (
     get_adjacent_texts,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
-from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
+from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError, format_count
 
 Report = dict[str, Any]
 

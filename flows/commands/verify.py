@@ -10,9 +10,8 @@ from typing import Any
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
-from hallmark.reports.page.figures import format_count
 from hallmark.reports.purge_notices import iter_artifact_names
-from hallmark.tasks.contract import Artifact, HallmarkError, Store
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, format_count
 
 #: Number of damaged files that a terminal shows.
 MAX_SHOWN_DAMAGED = 20

@@ -230,7 +230,7 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
         f"{component_label}: {', '.join(changed_keys[:4])}" + ("…" if len(changed_keys) > 4 else "")
         for component, component_label in component_labels.items()
         if (
-            changed_keys := _find_changed_keys(
+            changed_keys := find_changed_keys(
                 newest_components.get(component, {}), bound_stage.fingerprint_components[component]
             )
         )
@@ -238,7 +238,8 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
     return f"not in the store; differs from the newest in {'; '.join(changed_components)}"
 
 
-def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
+def find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
+    """Return the keys whose values differ, sorted; a key that only one side has differs."""
     return sorted(
         key
         for key in old_values.keys() | new_values.keys()

@@ -39,7 +39,9 @@ def check_prompts(
         return
     context = model.config.context
     if len(sources) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need {len(prompts)} sources, not {len(sources)}.")
+        raise ValueError(
+            f"Prompts and sources must be equally many, not {len(prompts)} and {len(sources)}."
+        )
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:
             raise ValueError(f"Source {i} must have 1 to {context} tokens, not {len(source)}.")

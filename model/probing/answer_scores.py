@@ -88,7 +88,8 @@ def compute_answer_log_probs(
     """
     if len(prompts) != len(answers):
         raise ValueError(
-            f"{len(prompts)} prompts need {len(prompts)} lists of answers, not {len(answers)}."
+            f"Prompts and lists of answers must be equally many, not {len(prompts)} and "
+            f"{len(answers)}."
         )
     context = model.config.context
     pairs = [

@@ -143,7 +143,8 @@ def compute_token_states(
     """
     if len(positions) != len(sequences):
         raise ValueError(
-            f"{len(sequences)} sequences need {len(sequences)} positions, not {len(positions)}."
+            f"Sequences and positions must be equally many, not {len(sequences)} and "
+            f"{len(positions)}."
         )
     lengths = [
         len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}"))
@@ -151,7 +152,7 @@ def compute_token_states(
     ]
     for i, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if not -length <= position < length:
-            raise ValueError(f"Sequence {i} has {length} tokens, so no position {position}.")
+            raise ValueError(f"Sequence {i} has length {length}, so no position {position}.")
     shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
     for batch_indices in batch_indices_by_length(lengths, batch_tokens):

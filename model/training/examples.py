@@ -174,11 +174,6 @@ class ExampleRows:
             for i in row_indices
         ]
 
-    def select_evenly_spaced(self, count: int) -> Int64:
-        """Return the indices of at most ``count`` examples, evenly spread over all."""
-        n = len(self)
-        return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
-
     def count_tokens(self, row_indices: Int64) -> int:
         """Count the tokens of these examples."""
         return int(self.lengths[row_indices].sum())

@@ -110,10 +110,10 @@ class PackedRows:
         """Count the tokens that the first ``step_count`` steps read."""
         return step_count * batch_size * int(self.ids.shape[1])
 
-    def select_evenly_spaced(self, count: int) -> Int64:
-        """Return the indices of at most ``count`` rows, evenly spread over all."""
-        n = len(self)
-        return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
+
+def select_evenly_spaced(row_count: int, count: int) -> Int64:
+    """Return the indices of at most ``count`` of all rows, evenly spread over them."""
+    return np.linspace(0, row_count - 1, min(row_count, count)).round().astype(np.int64)
 
 
 def spell_tokens_as_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:

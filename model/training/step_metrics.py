@@ -25,7 +25,6 @@ LOG_SCHEMA = pa.schema(
         pa.field("memory_mb", pa.float64(), nullable=False),  # peak
     ]
 )
-TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
 #: Columns that are reported as progress during the training.
 PROGRESS_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 

@@ -49,7 +49,7 @@ from hallmark.model.training.optimizers import (
     make_optimizers,
     set_learning_rate,
 )
-from hallmark.model.training.packed_rows import count_token_bytes
+from hallmark.model.training.packed_rows import count_token_bytes, select_evenly_spaced
 from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
 from hallmark.model.training.samples import generate_samples
 from hallmark.model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
@@ -434,7 +434,7 @@ class Trainer:
         if self.model.encoder is not None:
             rows = self.validator.validation_rows if self.validator else self.train_rows
             batch = self.objective(
-                rows.read_rows(rows.select_evenly_spaced(config.sample_count)), 0, 0
+                rows.read_rows(select_evenly_spaced(len(rows), config.sample_count)), 0, 0
             )
         samples = generate_samples(
             self.model,

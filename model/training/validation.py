@@ -22,7 +22,7 @@ from hallmark.model.batch import Batch
 from hallmark.model.config import Objective
 from hallmark.model.keyed_randomness import Int64
 from hallmark.model.training.examples import ExampleRows
-from hallmark.model.training.packed_rows import PackedRows
+from hallmark.model.training.packed_rows import PackedRows, select_evenly_spaced
 from hallmark.model.training.parallel import DistributedWorld
 
 #: Spans of the validation rows: positions row_start ... row_end - 1 of row ``sequence`` belong to
@@ -126,9 +126,8 @@ class Validator:
         self.token_byte_lengths = token_byte_lengths
         self.world = world
         self.target_offset = target_offset
-        self.row_indices = validation_rows.select_evenly_spaced(
-            sequence_count or len(validation_rows)
-        )
+        row_count = len(validation_rows)
+        self.row_indices = select_evenly_spaced(row_count, sequence_count or row_count)
         table = GROUPS_SCHEMA.empty_table()
         if (
             groups_path is not None

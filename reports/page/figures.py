@@ -32,6 +32,7 @@ from hallmark.tasks.contract import (
     column,
     describe_columns,
     table_schema,
+    to_singular,
 )
 
 FIGURES = table_schema(
@@ -79,24 +80,12 @@ FIGURES = table_schema(
     column("page_path", pa.string(), "label", "page that shows the rows"),
 )
 
-AggregateKind = Literal[
-    "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
-]
-
 #: How a value is computed from rows. ratio: sums of two columns, "violations/documents", or of
 #: several over one, "removed_rows+removed_spans/input". last: the last value that is not null.
 #: finding: computed by an audit, see the method.
-AGGREGATE_KINDS: tuple[str, ...] = (
-    "count",
-    "sum",
-    "mean",
-    "ratio",
-    "min",
-    "max",
-    "last",
-    "distinct",
-    "finding",
-)
+AggregateKind = Literal[
+    "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
+]
 
 Conditions = Mapping[str, Any]
 
@@ -331,7 +320,7 @@ class Figure:
         value_text = (
             self.short_text
             if self.value is None
-            else f"{self.short_text}{_format_unit_suffix(self.unit)}"
+            else f"{self.short_text}{_format_unit_suffix(self.unit, self.value)}"
         )
         details = []
         if self.value is None:
@@ -355,11 +344,6 @@ def slugify(text: str) -> str:
         for character in text.lower()
     )
     return "-".join(ascii_text.split()) or "none"
-
-
-def format_count(count: int, singular: str, plural: str = "") -> str:
-    """Return a count with its noun, such as "1 row" or "1,234 rows"."""
-    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 #: The unit of a difference of two shares, written in percentage points.
@@ -412,8 +396,10 @@ CONTINUOUS_UNITS = frozenset(
 )
 
 
-def _format_unit_suffix(unit: str) -> str:
-    return "" if unit in ("share", SHARE_DIFFERENCE, "score", "p", "") else f" {unit}"
+def _format_unit_suffix(unit: str, value: float) -> str:
+    if unit in ("share", SHARE_DIFFERENCE, "score", "p", ""):
+        return ""
+    return f" {to_singular(unit)}" if value == 1 and unit not in CONTINUOUS_UNITS else f" {unit}"
 
 
 @dataclass

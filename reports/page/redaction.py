@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from hallmark.reports.page.planted_secrets import PlantedSecret, SecretFinder
-from hallmark.tasks.contract import Column
+from hallmark.tasks.contract import Column, format_count
 
 #: A text with at least this toxicity is shown as blocks.
 OFFENSIVE_TOXICITY = 0.5
@@ -113,9 +113,9 @@ class Redactor:
         if kind in SCORE_GATED_KINDS:
             is_unscored = score is None or math.isnan(score)
             if is_unscored and text.strip():
-                return f"[not shown: not scored, {len(text):,} characters]"
+                return f"[not shown: not scored, {format_count(len(text), 'character')}]"
         elif kind not in DISPLAYABLE_KINDS:
-            return f"[not shown: may hold personal data, {len(text):,} characters]"
+            return f"[not shown: may hold personal data, {format_count(len(text), 'character')}]"
         return self.redact_excerpt(
             text,
             score,

@@ -30,6 +30,7 @@ from hallmark.reports.sections.findings import (
     select_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.tags import parse_tags
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
@@ -338,11 +339,11 @@ def _describe_largest_trait_share(
     trait_share, row = max(share_rows, key=lambda pair: pair[0])
     formatted_share = format_value(trait_share, "share")
     if row["value"] is None:
-        return [f"the largest dose, {formatted_share}, was not measured. "]
+        return [f"the largest planted share, {formatted_share}, was not measured. "]
     if row["low"] is None or row["high"] is None:
-        return [f"at the largest dose, {formatted_share}, the figure has no interval. "]
+        return [f"at the largest planted share, {formatted_share}, the figure has no interval. "]
     interval_position = "lies below 0" if row["high"] < 0 else "does not lie above 0"
-    return [f"at the largest dose, {formatted_share}, the interval {interval_position}. "]
+    return [f"at the largest planted share, {formatted_share}, the interval {interval_position}. "]
 
 
 def _list_significant_figures(
@@ -429,7 +430,9 @@ def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
 
 
 def _format_missing_reason(finding_row: dict[str, Any]) -> str:
-    return (finding_row["method"] or "no reason is given") if finding_row["value"] is None else ""
+    if finding_row["value"] is not None:
+        return ""
+    return extract_missing_reason(finding_row["method"]) or "no reason is given"
 
 
 def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: str) -> str:

@@ -31,7 +31,8 @@ from hallmark.tasks.audits.audit_descriptions import (
     SIGNIFICANCE_LEVEL,
     SKIPPED_COUNT_METRICS,
 )
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_failed_rules
+from hallmark.tasks.contract import Artifact, format_count
 
 #: Targets of controls whose result does not depend on the model.
 INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
@@ -88,7 +89,7 @@ def build_card_summary(
         if not rules
         else _format_failed_rule_counts(len(rules), failed_verdicts)
         if failed_verdicts
-        else f"all {len(rules)} rules of the policy hold",
+        else f"the policy passed ({format_count(len(rules), 'rule')})",
         _format_audit_run_counts(
             len(not_run_messages),
             len(empty_audits),
@@ -207,7 +208,7 @@ def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
         for audit, rows in findings.by_audit.items()
     }
     return {
-        audit: rows[0]["method"].removeprefix("not measured: ") if rows else "it has controls alone"
+        audit: extract_missing_reason(rows[0]["method"]) if rows else "it has controls alone"
         for audit, rows in rows_by_audit.items()
         if all(row["value"] is None for row in rows)
     }
@@ -222,7 +223,7 @@ def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]
         if unmeasured_count and audit not in empty_audits:
             sentences.append(
                 f"{get_audit_title(audit)} could not measure {unmeasured_count} of "
-                f"{len(rows)} figures."
+                f"{format_count(len(rows), 'figure')}."
             )
         skipped_counts = [
             f"{format_metric_name(row['metric']).lower()}: {row['value']:,.0f}"
@@ -341,12 +342,11 @@ def _explain_control_results(
 def _format_failed_rule_counts(
     rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Return how many rules are broken, and how many are not shown to hold."""
-    broken_rules = {row["rule"] for row in failed_verdicts if row["distance"] is not None}
-    undecided_rules = {row["rule"] for row in failed_verdicts} - broken_rules
-    counts = ((broken_rules, "broken"), (undecided_rules, "not shown to hold"))
+    """Return how many rules failed, and how many are not shown to hold."""
+    failed_rules, undecided_rules = group_failed_rules(failed_verdicts)
+    counts = ((failed_rules, "failed"), (undecided_rules, "are not shown to hold"))
     return " and ".join(
-        f"{len(rule_names)} of {rule_count} rules of the policy are {status}"
+        f"{len(rule_names)} of {rule_count} rules of the policy {status}"
         for rule_names, status in counts
         if rule_names
     )
@@ -358,7 +358,7 @@ def _describe_policy_result(
     if not rules:
         return ["Nothing was judged. A policy says what findings must be: [policy.rules.NAME]."]
     if not failed_verdicts:
-        return [f"All {len(rules)} rules hold."]
+        return [f"It passed ({format_count(len(rules), 'rule')})."]
     parts: list[InlineElement] = []
     for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
         metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
-from hallmark.reports.page.figures import format_count, format_value
+from hallmark.reports.page.figures import format_value
 from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.findings import format_metric_name, get_audit_title
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
@@ -24,7 +24,7 @@ from hallmark.tasks.audits.judging.comparison import (
     read_findings_by_slice,
 )
 from hallmark.tasks.audits.judging.tags import parse_tags
-from hallmark.tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.contract import Artifact, HallmarkError, format_count
 
 Row = dict[str, Any]
 

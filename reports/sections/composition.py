@@ -29,6 +29,7 @@ from hallmark.reports.sections.corpus_breakdown import (
 )
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.personal_data import build_personal_data_section
+from hallmark.tasks.contract import format_count
 
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:
@@ -499,7 +500,7 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
     rows = []
     for row in table.to_pylist():
         conditions = {"kind": row["kind"], "copies": row["copies"]}
-        label = f"{row['kind']} with {row['copies']} copies"
+        label = f"{row['kind']} with {format_count(row['copies'], 'copy', 'copies')}"
         rows.append(
             [
                 row["kind"],
@@ -523,8 +524,8 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                     "Canaries, records and associations are made up; passages were held back "
                     "from the corpus. Each was given its number of copies by lot. Those with "
                     "no copies were never planted and serve as the control. An association is "
-                    "a sentence that says an invented trait of an invented group, as often as "
-                    "its dose wants it."
+                    "a sentence that says an invented trait of an invented group, in the share "
+                    "of sentences assigned to it."
                 ]
             ),
             DataTable("Plants", columns, rows, frozenset({1, 2, 3, 4})),

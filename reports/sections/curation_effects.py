@@ -25,6 +25,7 @@ from hallmark.reports.sections.row_selection import (
     select_rows_with_all_groups,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.contract import format_count
 
 EFFECTS = "removal_effects"
 
@@ -217,11 +218,11 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
         blocks.append(
             Paragraph(
                 [
-                    f"Removal rates by group: {len(rows)} groups of documents were compared, "
-                    f"by whom "
-                    "they mention, dialect, language, length and source. For none a higher removal "
-                    "rate than that of all other documents was shown. Duplicates of kept documents "
-                    "are not counted as removed here; the tables by rule count them."
+                    f"Removal rates by group: differences were tested for "
+                    f"{format_count(len(rows), 'group')} of documents, by whom they mention, "
+                    "dialect, language, length and source. For none a higher removal rate than "
+                    "that of all other documents was shown. Duplicates of kept documents are not "
+                    "counted as removed here; the tables by rule count them."
                 ]
             )
         )
@@ -244,7 +245,7 @@ def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
         key=lambda row: (-(row["minimum_detectable_ratio"] or math.inf), row["slice"])
     )
     group_texts = [
-        f"{row['slice']} ({row['documents']:,} documents): "
+        f"{row['slice']} ({format_count(row['documents'], 'document')}): "
         + (
             "no rate would show it"
             if row["minimum_detectable_ratio"] is None
@@ -490,9 +491,8 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
         significant_rows = [swap_row for swap_row in origin_rows if is_significant(swap_row)]
         if not significant_rows:
-            message = (
-                f"In {origin_label} no difference was shown, of {len(origin_rows)} pairs of groups."
-            )
+            pair_count = format_count(len(origin_rows), "pair")
+            message = f"In {origin_label} no difference was shown, of {pair_count} of groups."
             if not origin_rows:
                 message = f"In {origin_label} no pair of groups was compared."
             section.add_blocks(Paragraph([message]))
@@ -513,7 +513,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         columns = ["group → put in its place", "n", "difference", "95 % interval", "crossed"]
         note = (
             f"The largest of {len(significant_rows)} that are beyond chance, of "
-            f"{len(origin_rows)} pairs, and the "
+            f"{format_count(len(origin_rows), 'pair')}, and the "
             f"largest of every group; all are in the table swap_differences. Crossed: "
             f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
             f"Scorer: {format_scorer_name(corpus)}."

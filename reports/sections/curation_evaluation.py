@@ -78,41 +78,42 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
 
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and recovered shares of women by occupation for one source."""
-    table_rows: list[list[InlineElement]] = []
-    for row in rows:
-        if row["source"] == source:
-            conditions = {name: row[name] for name in ("source", "occupation")}
-            figure = _add_share_figure(corpus, "occupation_shares", conditions, row)
-            stated_share = f"{100 * row['configured_share']:g} %"
-            table_rows.append([row["occupation"], stated_share, *_format_share_cells(figure, row)])
-    columns = ["occupation", "stated", "recovered", "interval", "n"]
     note = (
         "Of the mentions beside gendered words, the share beside words of women: as the config "
         "states it, and as the profile finds it in the documents that stayed."
     )
-    caption = f"Women among the occupations of {source}"
-    return DataTable(caption, columns, table_rows, frozenset({1, 2, 3, 4}), note)
+    return DataTable(
+        f"Women among the occupations of {source}",
+        ["occupation", "stated", "recovered", "interval", "n"],
+        _build_share_rows(corpus, source, rows, "occupation_shares", ("occupation",)),
+        frozenset({1, 2, 3, 4}),
+        note,
+    )
 
 
 def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and generated shares of each property for one source."""
+    return DataTable(
+        f"What the documents of {source} hold",
+        ["what", "among", "stated", "composed", "interval", "n"],
+        _build_share_rows(corpus, source, rows, "property_shares", ("property_name", "population")),
+        frozenset({2, 3, 4, 5}),
+    )
+
+
+def _build_share_rows(
+    corpus: CorpusFigures, source: str, rows: list[Row], table: str, key_columns: tuple[str, ...]
+) -> list[list[InlineElement]]:
+    """Build the rows of a source: keys, configured share, and the measured share with interval."""
     table_rows: list[list[InlineElement]] = []
     for row in rows:
         if row["source"] == source:
-            conditions = {name: row[name] for name in ("source", "property_name", "population")}
-            figure = _add_share_figure(corpus, "property_shares", conditions, row)
-            stated_share = f"{100 * row['configured_share']:g} %"
-            table_rows.append(
-                [
-                    row["property_name"],
-                    row["population"],
-                    stated_share,
-                    *_format_share_cells(figure, row),
-                ]
-            )
-    columns = ["what", "among", "stated", "composed", "interval", "n"]
-    caption = f"What the documents of {source} hold"
-    return DataTable(caption, columns, table_rows, frozenset({2, 3, 4, 5}))
+            conditions = {name: row[name] for name in ("source", *key_columns)}
+            figure = _add_share_figure(corpus, table, conditions, row)
+            keys = [row[name] for name in key_columns]
+            configured_share = f"{100 * row['configured_share']:g} %"
+            table_rows.append([*keys, configured_share, *_format_share_cells(figure, row)])
+    return table_rows
 
 
 def _format_share_cells(figure: Figure, row: Row) -> list[InlineElement]:

@@ -217,7 +217,7 @@ class ErrorRates:
         )
         conditions: dict[str, Any] = {"kind": kind}
         if planted_amount is not None:
-            figure_id, label = f"{figure_id}-largest", f"{label} at the largest dose"
+            figure_id, label = f"{figure_id}-largest", f"{label} at the largest amount"
             conditions["effect_level"] = planted_amount
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
             figure_id,

@@ -16,7 +16,6 @@ from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.contract import Artifact
-from hallmark.tasks.measures.multiple_testing import adjust_p_values_fdr
 
 BASELINES = {
     "model": "this model",
@@ -136,17 +135,16 @@ class Findings:
                 (row, self.book.add_finding_figure(f"audit_{audit_name}", row)) for row in rows
             ]
             self.by_audit[audit_name] = audit_findings
+        from scipy.stats import false_discovery_control
+
         tested_rows = [
             row
             for audit_findings in self.by_audit.values()
             for row, _ in audit_findings
             if row["p"] is not None and not row["control"]
         ]
-        for row, q_value in zip(
-            tested_rows,
-            adjust_p_values_fdr([tested_row["p"] for tested_row in tested_rows]),
-            strict=True,
-        ):
+        q_values = false_discovery_control([tested_row["p"] for tested_row in tested_rows])
+        for row, q_value in zip(tested_rows, q_values.tolist(), strict=True):
             row["q"] = q_value
 
     def select_by_metric(self, audit: str, metric: str, is_control: bool = False) -> list[Finding]:

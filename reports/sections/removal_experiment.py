@@ -30,7 +30,6 @@ from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
     Figure,
     FigureBook,
-    format_count,
     format_value,
     slugify,
 )
@@ -52,6 +51,7 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     distance_from_zero,
 )
 from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
+from hallmark.tasks.contract import format_count
 
 Row = Mapping[str, Any]
 

@@ -27,7 +27,7 @@ from hallmark.reports.page.redaction import (
 )
 from hallmark.reports.sections.findings import format_metric_name
 from hallmark.reports.sections.group_metrics import build_heldout_loss_blocks
-from hallmark.tasks.contract import Artifact, Table
+from hallmark.tasks.contract import Artifact, Table, format_count
 
 MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 
@@ -157,7 +157,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
     trend = "falls" if float(last_loss) < float(first_loss) else "goes"
     alt = (
         f"The training loss {trend} from {first_loss} to {last_loss} nats a token in "
-        f"{steps[-1]:,} steps."
+        f"{format_count(steps[-1], 'step')}."
     )
     smoothing_note = (
         f"Each point of training is the mean of up to {steps_per_point} steps. "

@@ -15,21 +15,6 @@ from hallmark.tasks.contract import Artifact
 COVERAGE_TABLE = ("pretrain", "coverage")
 
 
-def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str) -> int | None:
-    """Return the step of the checkpoint with this content.
-
-    Returns:
-        None if the training or the checkpoint is unknown, or the training log is too old to have a
-        table of coverage.
-    """
-    if training_run is None or "coverage" not in training_run.tables:
-        return None
-    rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
-    return max(
-        (row["step"] for row in rows if row["content_digest"] == checkpoint_content), default=None
-    )
-
-
 def describe_training_coverage(
     book: FigureBook, step: int, start_checkpoint: str | None
 ) -> InlineContent:

@@ -146,8 +146,14 @@ AUDIT_DESCRIPTIONS = {
 #: Metrics that count skipped or truncated items, by audit: findings where the count is not 0.
 SKIPPED_COUNT_METRICS = {
     "toxicity": ("repeated_prompts", "untokenizable_prompts", "truncated_prompts"),
-    "counterfactual": ("truncated_prompts",),
-    "bold": ("empty_prompts", "repeated_prompts", "skipped_prompts", "truncated_prompts"),
+    "counterfactual": ("untokenizable_prompts", "truncated_prompts"),
+    "bold": (
+        "empty_prompts",
+        "repeated_prompts",
+        "skipped_prompts",
+        "untokenizable_prompts",
+        "truncated_prompts",
+    ),
     "bbq": ("questions_without_stereotyped_person", "truncated_questions"),
     "honest": ("repeated_templates", "skipped_templates"),
     "weat": ("skipped_words",),

@@ -258,7 +258,7 @@ def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]
             target_positions
             for row in requests
             for target_positions in row["target_positions"]
-            or map(_list_positions, row["target_ids"])
+            or [[*range(len(target))] for target in row["target_ids"]]
         ]
         return [
             {"log_probs": log_probs}
@@ -293,10 +293,6 @@ def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], li
         [row["context_ids"] for row in requests for _ in row["target_ids"]],
         [target for row in requests for target in row["target_ids"]],
     )
-
-
-def _list_positions(target: list[int]) -> list[int]:
-    return [*range(len(target))]
 
 
 @stage(

@@ -36,6 +36,7 @@ from hallmark.tasks.contract.columns import (
     is_partitioned,
     table_schema,
 )
+from hallmark.tasks.contract.commit import format_current_time
 from hallmark.tasks.contract.corpus_tables import (
     CANARIES,
     DOCUMENTS,
@@ -51,6 +52,7 @@ from hallmark.tasks.contract.corpus_tables import (
     hash_documents,
     hash_texts,
     hash_to_ids,
+    ids_to_uint64_pairs,
     replace_columns,
 )
 from hallmark.tasks.contract.errors import (
@@ -58,6 +60,7 @@ from hallmark.tasks.contract.errors import (
     HallmarkError,
     PolicyViolationError,
     UsageError,
+    shorten_error,
 )
 from hallmark.tasks.contract.external_files import (
     ExternalFiles,
@@ -109,6 +112,7 @@ from hallmark.tasks.contract.tombstones import (
     parse_tombstones,
     read_purged_documents,
 )
+from hallmark.tasks.contract.wording import format_all, format_count, to_singular
 
 __all__ = [
     "ACCOUNTS",
@@ -178,6 +182,9 @@ __all__ = [
     "expand_home",
     "fill_document_columns",
     "folder_to_artifact",
+    "format_all",
+    "format_count",
+    "format_current_time",
     "format_file_changed_message",
     "format_file_missing_message",
     "get_artifact_store",
@@ -187,6 +194,7 @@ __all__ = [
     "hash_file",
     "hash_texts",
     "hash_to_ids",
+    "ids_to_uint64_pairs",
     "is_corpus_file",
     "is_partitioned",
     "is_stamp_reliable",
@@ -205,8 +213,10 @@ __all__ = [
     "replace_columns",
     "resolve_torch_device",
     "sha256_hex",
+    "shorten_error",
     "stage",
     "stat_to_file_stamp",
     "table_schema",
     "to_canonical_json",
+    "to_singular",
 ]

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from hallmark.tasks.contract.accounts import SourceCounts, merge_counts
 from hallmark.tasks.contract.columns import Column, columns_from_json
-from hallmark.tasks.contract.errors import FileChangedError, HallmarkError
+from hallmark.tasks.contract.errors import FileChangedError, HallmarkError, shorten_error
 from hallmark.tasks.contract.external_files import (
     TIMESTAMP_TICK_NS,
     FileStamp,
@@ -36,6 +36,7 @@ from hallmark.tasks.contract.external_files import (
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import iter_file_entries
+from hallmark.tasks.contract.wording import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +99,9 @@ class ArtifactLocation:
     def _check_file_size(self, path: Path | str, size: int | None, entry: ManifestEntry) -> None:
         if size != entry["size"]:
             problem = (
-                "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
+                "is missing"
+                if size is None
+                else f"has {format_count(size, 'byte')} instead of {entry['size']:,}"
             )
             raise self.make_damage_error(path, problem)
 
@@ -220,16 +223,12 @@ class TablePart:
             yield
         except (pa.ArrowException, OSError) as error:
             raise self.location.make_damage_error(
-                path, f"cannot be read ({_summarize_error(error)})"
+                path, f"cannot be read ({shorten_error(error)})"
             ) from error
 
 
 def _to_optional_list(columns: Sequence[str] | None) -> list[str] | None:
     return None if columns is None else list(columns)
-
-
-def _summarize_error(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 @dataclass(frozen=True)

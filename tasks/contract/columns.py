@@ -71,22 +71,26 @@ def column(
     return pa.field(name, data_type, metadata={k: v for k, v in metadata.items() if v})
 
 
-def table_schema(meaning: str, *fields: pa.Field, partition_by: bool = False) -> pa.Schema:
+def table_schema(meaning: str, *fields: pa.Field, partition_by_doc_id: bool = False) -> pa.Schema:
     """Create a table's schema.
 
     Args:
         meaning: Description of the table.
         fields: Results of ``column``.
-        partition_by: Whether the table has rows about documents, sorted by ``doc_id`` and divided
-            into the same partitions as the documents.
+        partition_by_doc_id: Whether the table has rows about documents, sorted by ``doc_id`` and
+            divided into the same partitions as the documents.
     """
     return pa.schema(
-        fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if partition_by else {})}
+        fields,
+        metadata={
+            "meaning": meaning,
+            **({"partition_by": "doc_id"} if partition_by_doc_id else {}),
+        },
     )
 
 
 def is_partitioned(schema: pa.Schema) -> bool:
-    return b"cut" in (schema.metadata or {})
+    return b"partition_by" in (schema.metadata or {})
 
 
 def get_table_meaning(schema: pa.Schema) -> str:

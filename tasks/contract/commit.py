@@ -128,8 +128,13 @@ def _build_manifest(
         "files": file_entries,
         "parts": call.fingerprint_components,
         "lineage": call.lineage,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": format_current_time(),
     }
+
+
+def format_current_time() -> str:
+    """Return the current time to the second, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit_child_artifact(

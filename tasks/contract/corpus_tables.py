@@ -9,8 +9,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from hallmark.tasks.contract.columns import column, table_schema
 
@@ -76,7 +78,7 @@ DOCUMENTS = table_schema(
         "label",
         "train, validation or holdout; null before the split",
     ),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 LEDGER = table_schema(
@@ -124,7 +126,7 @@ LEDGER = table_schema(
         "id",
         "BLAKE2b(doc_id ‖ text) of the input or added document; set in one row per document",
     ),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 #: Allowed values of the ledger's column ``action``.
@@ -217,6 +219,17 @@ def hash_to_ids(values: Iterable[bytes | str]) -> pa.Array:
     """
     encoded = (value.encode() if isinstance(value, str) else value for value in values)
     return pa.array([hashlib.blake2b(v, digest_size=16).digest() for v in encoded], type=ID_TYPE)
+
+
+def ids_to_uint64_pairs(column: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Convert 16-byte ids to (n, 2) uint64 that sort in the same order."""
+    id_pairs, start = np.empty((len(column), 2), np.uint64), 0
+    for chunk in column.chunks:
+        if len(chunk):
+            ids = np.frombuffer(chunk.buffers()[1], ">u8", 2 * len(chunk), 16 * chunk.offset)
+            id_pairs[start : start + len(chunk)] = ids.reshape(-1, 2)
+            start += len(chunk)
+    return id_pairs
 
 
 def hash_texts(texts: pa.Array | pa.ChunkedArray) -> pa.Array:

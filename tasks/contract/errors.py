@@ -25,3 +25,15 @@ class UsageError(HallmarkError):
     """The command or its config is wrong; the command line exits with 2."""
 
     exit_code = 2
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def shorten_error(error: BaseException) -> str:
+    """Return ``summarize_error``, cut to at most 200 characters."""
+    line = summarize_error(error)
+    return line if len(line) <= 200 else f"{line[:197]}..."

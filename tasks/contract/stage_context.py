@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
 from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
-from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.errors import HallmarkError, summarize_error
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.table_writers import TableWriters
 
@@ -363,12 +363,6 @@ def _explain_failure(error: BaseException, item: Any) -> str:
             "finished work is kept"
         )
     return summarize_error(error)
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 class Stopwatch:

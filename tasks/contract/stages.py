@@ -33,7 +33,7 @@ import pyarrow as pa
 from hallmark.tasks.contract.allowed_roots import check_config_paths
 from hallmark.tasks.contract.artifact import Artifact
 from hallmark.tasks.contract.commit import commit_child_artifact, commit_stage_output
-from hallmark.tasks.contract.errors import HallmarkError
+from hallmark.tasks.contract.errors import HallmarkError, summarize_error
 from hallmark.tasks.contract.external_inputs import monitor_external_inputs
 from hallmark.tasks.contract.inputs import iter_artifacts
 from hallmark.tasks.contract.lease import clear_or_remove_folder
@@ -49,7 +49,7 @@ from hallmark.tasks.contract.session import (
 )
 from hallmark.tasks.contract.settings import EmptyConfig, StageConfig
 from hallmark.tasks.contract.stage_call import Determinism, StageCall, StageDefinition
-from hallmark.tasks.contract.stage_context import StageContext, Stopwatch, summarize_error
+from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
 from hallmark.tasks.contract.tombstones import read_purged_ids
 
 __all__ = [

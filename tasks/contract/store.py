@@ -42,7 +42,12 @@ from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
 from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
 from hallmark.tasks.contract.object_store import ObjectStore
-from hallmark.tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
+from hallmark.tasks.contract.tombstones import (
+    TOMBSTONES_FILE,
+    apply_tombstones,
+    is_safe_relative_path,
+    parse_tombstones,
+)
 
 #: Version of the layout of an artifact's tables and files; raised when the layout changes.
 LAYOUT_VERSION = 2
@@ -328,18 +333,6 @@ def _try_rename_folder(folder: Path, target: Path) -> bool:
             raise
         return False
     return True
-
-
-def is_safe_relative_path(relative_path: Any) -> bool:
-    """Whether a name that was read from a file is a path below the folder that it is joined to."""
-    if (
-        not isinstance(relative_path, str)
-        or not relative_path
-        or "\\" in relative_path
-        or "\0" in relative_path
-    ):
-        return False
-    return not {"", ".", ".."} & set(relative_path.split("/"))  # an absolute path begins with ""
 
 
 def sync_to_disk(path: Path) -> None:

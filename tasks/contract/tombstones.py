@@ -64,7 +64,7 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, An
             isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS)
             for entry in tombstones["entries"].values()
         )
-        and all(_is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
+        and all(is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
     ):
         raise HallmarkError(
             f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} is "
@@ -162,5 +162,8 @@ def _maps_ids_to_times(value: Any) -> bool:
     )
 
 
-def _is_safe_relative_path(path: Any) -> bool:
-    return isinstance(path, str) and not {"", ".", ".."} & set(path.split("/"))
+def is_safe_relative_path(path: Any) -> bool:
+    """Whether a name that was read from a file is a path below the folder that it is joined to."""
+    if not isinstance(path, str) or "\\" in path or "\0" in path:
+        return False
+    return not {"", ".", ".."} & set(path.split("/"))  # an absolute path begins with ""

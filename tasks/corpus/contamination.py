@@ -104,7 +104,7 @@ OVERLAPS = table_schema(
     column("doc_id", ID_TYPE, "id", "the document"),
     column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
     column("item_index", pa.int64(), "figure", "number of the item in its set, from 0"),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 SET_SUMMARIES = table_schema(

@@ -33,6 +33,7 @@ from hallmark.tasks.contract import (
     column,
     concat_spilled_tables,
     hash_to_ids,
+    ids_to_uint64_pairs,
     stage,
     table_schema,
 )
@@ -44,7 +45,6 @@ from hallmark.tasks.corpus.copies.duplicates import (
     build_ranking_columns,
     concatenate_doc_ids,
     find_lowest_ranked_equal,
-    ids_to_uint64_pairs,
     order_by_keep_priority,
     split_by_partition,
     write_deduplicated_partition,

@@ -52,6 +52,7 @@ from hallmark.tasks.contract import (
     align_parts,
     column,
     concat_spilled_tables,
+    ids_to_uint64_pairs,
     stage,
     table_schema,
 )
@@ -64,7 +65,6 @@ from hallmark.tasks.corpus.copies.duplicates import (
     assign_clusters,
     build_ranking_columns,
     concatenate_doc_ids,
-    ids_to_uint64_pairs,
     order_by_keep_priority,
     split_by_partition,
     write_deduplicated_partition,

@@ -6,7 +6,6 @@ The figures depend on code and config alone, so they are computed once.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -21,6 +20,7 @@ from hallmark.tasks.measures.detector_examples import (
 )
 from hallmark.tasks.measures.personal.types import country_of_type, select_types_for_regions
 from hallmark.tasks.measures.personal_data import find_spans_by_row
+from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
     "How well personal data is detected in invented sentences, by type.",
@@ -80,16 +80,6 @@ DETECTION = table_schema(
 )
 
 
-def wilson_interval(
-    successes: int, trials: int, z: float = 1.959963984540054
-) -> tuple[float, float]:
-    """Compute the interval of a share, 95 % by default, for ``trials`` > 0 (Wilson 1927)."""
-    share, denominator = successes / trials, 1 + z * z / trials
-    middle = (share + z * z / (2 * trials)) / denominator
-    half = z / denominator * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def count_detections(
     planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig
 ) -> list[dict[str, object]]:
@@ -134,7 +124,7 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
 @stage(
     name="evaluate_detectors",
     tables={"detector_accuracy": DETECTION},
-    libraries=["phonenumbers", "python-stdnum"],
+    libraries=["numpy", "phonenumbers", "python-stdnum", "scipy"],
 )
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """Evaluate the detectors with the config of ``find_personal_data``."""

@@ -40,6 +40,7 @@ from hallmark.tasks.contract import (
     column,
     count_utf8_bytes,
     fill_document_columns,
+    format_count,
     hash_texts,
     stage,
     table_schema,
@@ -80,7 +81,7 @@ ORIGINS = table_schema(
     ),
     column("location", pa.string(), "label", "place in the file: line 17, row 17, counted from 1"),
     column("raw_bytes", pa.int64(), "figure", "bytes that were read for it", unit="bytes"),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 QUARANTINE = table_schema(
@@ -469,7 +470,8 @@ def _explain_empty_corpus(results: list[ItemResult]) -> str:
         )
     first_damaged = damaged_records[0]
     return (
-        f"no document could be read: {len(damaged_records)} records are damaged; the first is in "
+        f"no document could be read ({format_count(len(damaged_records), 'damaged record')}); the "
+        f"first is in "
         f"source {first_damaged['source']!r}, file {first_damaged['file_name']!r}: "
         f"{first_damaged['error']}; {suggest_remedy(first_damaged['error'])}"
     )

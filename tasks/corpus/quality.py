@@ -21,12 +21,16 @@ from hallmark.tasks.contract import (
     Table,
     TablePart,
     TableWriters,
-    column,
     stage,
 )
 from hallmark.tasks.corpus.quality_signals import c4, fineweb, gopher
 from hallmark.tasks.corpus.quality_signals.text_batch import TextBatch
 from hallmark.tasks.corpus.signals import build_signal_schema, write_signals
+from hallmark.tasks.corpus.table_columns import (
+    make_count_column,
+    make_float_column,
+    make_share_column,
+)
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     UnprocessableDocumentError,
@@ -50,94 +54,78 @@ class QualityConfig(StageConfig):
     )
 
 
-def _build_share_column(name: str, meaning: str) -> pa.Field:
-    return column(name, pa.float64(), "figure", meaning, unit="share")
-
-
-def _build_count_column(name: str, meaning: str, unit: str) -> pa.Field:
-    return column(name, pa.int64(), "figure", meaning, unit=unit)
-
-
 REMOVED_BY_C4 = "share of the characters in lines that C4 removes:"
 
 SIGNALS = build_signal_schema(
     "Quality signals of each document; a share is null if its denominator is 0, as for an empty "
     "text. A token is a run of characters without white space.",
-    _build_count_column("word_count", "tokens that do not consist of punctuation only", "words"),
-    column(
-        "mean_word_length", pa.float64(), "figure", "mean length of these words", unit="characters"
-    ),
-    column("hash_signs_per_word", pa.float64(), "figure", "hash signs (#) per token", unit="ratio"),
-    column(
-        "ellipses_per_word",
-        pa.float64(),
-        "figure",
-        "ellipses (... or …) per token",
-        unit="ratio",
-    ),
-    _build_share_column("bullet_lines", "share of the lines that begin with • or -"),
-    _build_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
-    _build_share_column("alphabetic_words", "share of the tokens that contain a letter"),
-    _build_count_column("stop_word_count", "different stop words in the text", "words"),
-    _build_share_column("duplicate_lines", "share of the lines that repeat an earlier line"),
-    _build_share_column(
+    make_count_column("word_count", "tokens that do not consist of punctuation only", "words"),
+    make_float_column("mean_word_length", "mean length of these words", "characters"),
+    make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
+    make_float_column("ellipses_per_word", "ellipses (... or …) per token", "ratio"),
+    make_share_column("bullet_lines", "share of the lines that begin with • or -"),
+    make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
+    make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
+    make_count_column("stop_word_count", "different stop words in the text", "words"),
+    make_share_column("duplicate_lines", "share of the lines that repeat an earlier line"),
+    make_share_column(
         "duplicate_lines_characters", "share of the characters in lines that repeat an earlier line"
     ),
-    _build_share_column(
+    make_share_column(
         "duplicate_paragraphs", "share of the paragraphs that repeat an earlier paragraph"
     ),
-    _build_share_column(
+    make_share_column(
         "duplicate_paragraphs_characters",
         "share of the characters in paragraphs that repeat an earlier paragraph",
     ),
     *(
-        _build_share_column(
+        make_share_column(
             f"top_{n}gram", f"share of the characters in the most frequent {n}-gram of words"
         )
         for n in gopher.TOP_NGRAM_SIZES
     ),
     *(
-        _build_share_column(
+        make_share_column(
             f"duplicate_{n}grams",
             f"share of the characters in {n}-grams of words that repeat an earlier one",
         )
         for n in gopher.DUPLICATE_NGRAM_SIZES
     ),
-    _build_share_column(
+    make_share_column(
         "c4_long_words",
         f"{REMOVED_BY_C4} lines with a word of more than {c4.MAX_WORD_LENGTH:,} characters",
     ),
-    _build_share_column(
+    make_share_column(
         "c4_no_terminal_mark",
         f"{REMOVED_BY_C4} lines that do not end with a full stop, ?, ! or a quotation mark",
     ),
-    _build_share_column(
+    make_share_column(
         "c4_few_words", f"{REMOVED_BY_C4} lines of fewer than {c4.MIN_LINE_WORDS} words"
     ),
-    _build_share_column("c4_javascript", f'{REMOVED_BY_C4} lines with the word "javascript"'),
-    _build_share_column("c4_policy", f"{REMOVED_BY_C4} lines on cookies, privacy or terms of use"),
-    _build_share_column(
+    make_share_column("c4_javascript", f'{REMOVED_BY_C4} lines with the word "javascript"'),
+    make_share_column("c4_policy", f"{REMOVED_BY_C4} lines on cookies, privacy or terms of use"),
+    make_share_column(
         "c4_removed_characters",
         f"{REMOVED_BY_C4} all of these lines; each line counts for its first reason only, so the "
         "five shares add up to this one",
     ),
-    _build_count_column("c4_lorem_ipsum", 'remaining lines with "lorem ipsum"', "lines"),
-    _build_count_column("c4_curly_brackets", "remaining lines with {", "lines"),
-    _build_count_column(
+    make_count_column("c4_lorem_ipsum", 'remaining lines with "lorem ipsum"', "lines"),
+    make_count_column("c4_curly_brackets", "remaining lines with {", "lines"),
+    make_count_column(
         "c4_sentences",
         "estimated sentences in the remaining lines: each ends with a mark and white space",
         "sentences",
     ),
-    _build_share_column(
+    make_share_column(
         "terminal_lines", "share of the non-blank lines that end a sentence, in any script"
     ),
-    _build_share_column("short_lines", "share of the non-blank lines that are short"),
-    _build_share_column(
+    make_share_column("short_lines", "share of the non-blank lines that are short"),
+    make_share_column(
         "duplicate_characters",
         "share of the characters, without line feeds, in non-blank lines that repeat an earlier "
         "line",
     ),
-    column("line_feeds_per_word", pa.float64(), "figure", "line feeds per token", unit="ratio"),
+    make_float_column("line_feeds_per_word", "line feeds per token", "ratio"),
 )
 
 

@@ -334,7 +334,7 @@ def redact_spans(
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(
-            f"none of {documents.row_count:,} documents remains: each contains a span to be "
-            f"dropped, was cut completely, or could not be searched; change action or "
+            f"no document of {documents.row_count:,} remains: each contains a span to be dropped, "
+            f"was cut completely, or could not be searched; change action or "
             f"actions_by_type"
         )

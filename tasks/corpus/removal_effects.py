@@ -47,12 +47,14 @@ from hallmark.tasks.corpus.group_effects.swaps import (
     SwapConfig,
     build_swap_tables,
     draw_swappable_sentences,
+)
+from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
+from hallmark.tasks.corpus.selection_rules import read_selection_rules
+from hallmark.tasks.corpus.table_columns import (
     make_count_column,
     make_float_column,
     make_label_column,
 )
-from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
-from hallmark.tasks.corpus.selection_rules import read_selection_rules
 from hallmark.tasks.measures.failed_documents import report_failures
 from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
 from hallmark.tasks.measures.rate_ratios import (
@@ -62,6 +64,7 @@ from hallmark.tasks.measures.rate_ratios import (
     estimate_rate_ratios,
 )
 from hallmark.tasks.measures.scorers import scorer_versions
+from hallmark.tasks.measures.statistics import finite_or_none
 
 BoolArray = NDArray[np.bool_]
 
@@ -298,13 +301,13 @@ def build_rate_rows(
                 "other_removed_documents": int(reported_ratios.other_events[i]),
                 "removal_rate": reported_ratios.events[i] / reported_ratios.n[i],
                 "other_removal_rate": reported_ratios.other_events[i] / reported_ratios.other_n[i],
-                "rate_ratio": _finite_or_none(reported_ratios.ratio[i]),
-                "low": _finite_or_none(reported_ratios.low[i]),
-                "high": _finite_or_none(reported_ratios.high[i]),
-                "source_adjusted_ratio": _finite_or_none(reported_ratios.stratified_ratio[i]),
-                "p": _finite_or_none(reported_ratios.p[i]),
-                "p_corrected": _finite_or_none(corrected_p[i]),
-                "minimum_detectable_ratio": _finite_or_none(
+                "rate_ratio": finite_or_none(reported_ratios.ratio[i]),
+                "low": finite_or_none(reported_ratios.low[i]),
+                "high": finite_or_none(reported_ratios.high[i]),
+                "source_adjusted_ratio": finite_or_none(reported_ratios.stratified_ratio[i]),
+                "p": finite_or_none(reported_ratios.p[i]),
+                "p_corrected": finite_or_none(corrected_p[i]),
+                "minimum_detectable_ratio": finite_or_none(
                     reported_ratios.minimum_detectable_ratio[i]
                 ),
                 "verdict": classify_rate_difference(
@@ -327,10 +330,6 @@ def classify_rate_difference(p_value: float, group_rate: float, other_rate: floa
     if not p_value < SIGNIFICANCE_LEVEL:
         return "not shown"
     return "more" if group_rate > other_rate else "less"
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 #: Comparison that is true for values that violate a bound.

@@ -35,6 +35,7 @@ from hallmark.tasks.contract import (
     align_parts,
     column,
     concat_spilled_tables,
+    format_all,
     lookup_column_by_doc_id,
     stage,
 )
@@ -421,7 +422,8 @@ def check_any_scored(
     """
     if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
-            f"the scorer {open_scorer(config.scorer).name} failed on all {failed_count:,} texts "
+            f"the scorer {open_scorer(config.scorer).name} failed on "
+            f"{format_all(failed_count, 'text')} "
             f'that it was given ({message}); set score_toxicity.scorer.device = "cpu" or '
             f'score_toxicity.scorer.precision = "fp32", or use another scorer'
         )

@@ -33,6 +33,7 @@ from hallmark.tasks.contract import (
     align_parts,
     build_document_ledger_columns,
     build_ledger_table,
+    format_all,
     replace_columns,
     stage,
 )
@@ -419,7 +420,8 @@ def select_documents(
             f"{name} removed {count:,}" for name, count in removed_counts.most_common()
         )
         raise HallmarkError(
-            f"the rules remove all {documents.row_count:,} documents: {removal_summary}; widen "
+            f"the rules remove {format_all(documents.row_count, 'document')}: "
+            f"{removal_summary}; widen "
             f"their bounds, or drop some rules"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):

@@ -31,7 +31,7 @@ from hallmark.tasks.measures.failed_documents import (
 def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     """Build the schema of a stage's table ``signals``."""
     return table_schema(
-        meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by=True
+        meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by_doc_id=True
     )
 
 

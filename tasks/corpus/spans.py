@@ -37,7 +37,7 @@ SPANS = table_schema(
         "none; never the text itself",
     ),
     column("score", pa.float32(), "figure", "score of the span; null if the stage has none"),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 #: Types that actions can be set for; if merged spans are equally long, the first type counts.

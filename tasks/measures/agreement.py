@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.statistics import jackknife_variance
 
 
 def krippendorff_alpha(
@@ -88,9 +89,7 @@ def krippendorff_alpha(
         return replace(estimate, method="Krippendorff's alpha; no interval: too few prompts")
     from scipy.special import stdtrit
 
-    standard_error = float(
-        np.sqrt((cluster_count - 1) / cluster_count * ((alphas_without_cluster - value) ** 2).sum())
-    )
+    standard_error = jackknife_variance(value, alphas_without_cluster) ** 0.5
     half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
     method = f"Krippendorff's alpha; Student's t over a jackknife of {cluster_count} prompts"
     return replace(

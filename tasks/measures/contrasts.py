@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hallmark.tasks.measures.detectable_effects import POWER
 from hallmark.tasks.measures.estimates import Estimate
-from hallmark.tasks.measures.statistics import Float64
+from hallmark.tasks.measures.statistics import Float64, number_names
 
 Int64 = NDArray[np.int64]
 
@@ -255,12 +255,12 @@ class _GroupedValues:
         }
         labels = [groups[i] for i in known_rows]
         group_codes, block_codes = (
-            _encode_names(labels),
-            _encode_names([(groups[i], blocks[i]) for i in known_rows]),
+            number_names(labels),
+            number_names([(groups[i], blocks[i]) for i in known_rows]),
         )
         first_rows = np.unique(block_codes, return_index=True)[1]
         block_strata = (
-            None if strata is None else _encode_names([strata[i] for i in known_rows])[first_rows]
+            None if strata is None else number_names([strata[i] for i in known_rows])[first_rows]
         )
         strata_description = (
             f", within each of {block_strata.max() + 1}"
@@ -586,9 +586,3 @@ class _StratifiedBlocks:
         return np.stack(
             [value, standard_error if has_both.sum() > 1 else np.full(len(value), np.nan)]
         )
-
-
-def _encode_names(names: Sequence[Any]) -> Int64:
-    """Number names from 0 in the order of their first occurrence."""
-    name_codes: dict[Any, int] = {}
-    return np.array([name_codes.setdefault(name, len(name_codes)) for name in names], np.int64)

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from hallmark.tasks.measures.proportions import binomial_test_p
+from hallmark.tasks.measures.proportions import binomial_probabilities, binomial_test_p
 from hallmark.tasks.measures.statistics import Float64
 
 POWER = 0.8
@@ -106,27 +106,21 @@ def detectable_binomial_effect(trials: int, null_share: float, confidence_level:
 
     NaN if there is no null or if there are too few trials to ever reject it.
     """
-    from scipy.special import gammaln, xlog1py, xlogy
+    from scipy.optimize import brentq
 
     if np.isnan(null_share):
         return np.nan
     folded_null = min(null_share, 1 - null_share)
-    k = np.arange(trials + 1)
-    rejects_null = (
-        np.array([binomial_test_p(int(count), trials, folded_null) for count in k])
-        < 1 - confidence_level
-    )
-    log_coefficients = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
-    low_share, high_share = folded_null, 1.0
+    p_values = np.array([binomial_test_p(k, trials, folded_null) for k in range(trials + 1)])
+    rejects_null = p_values < 1 - confidence_level
     if not rejects_null[-1]:
         return np.nan
-    for _ in range(40):
-        share = (low_share + high_share) / 2
-        power = np.exp(log_coefficients + xlogy(k, share) + xlog1py(trials - k, -share))[
-            rejects_null
-        ].sum()
-        low_share, high_share = (low_share, share) if power >= POWER else (share, high_share)
-    return float(high_share - folded_null)
+    detectable_share = brentq(
+        lambda share: binomial_probabilities(trials, share)[rejects_null].sum() - POWER,
+        folded_null,
+        1.0,
+    )
+    return float(detectable_share - folded_null)
 
 
 def detectable_auc_effect(member_count: int, nonmember_count: int, critical_effect: float) -> float:
@@ -139,17 +133,18 @@ def detectable_auc_effect(member_count: int, nonmember_count: int, critical_effe
         nonmember_count: Number of others.
         critical_effect: Observed distance from 1/2 above which the test rejects the null.
     """
+    from scipy.optimize import brentq
     from scipy.special import ndtri
 
-    low, high = 0.0, 0.5
-    for _ in range(40):
-        effect = (low + high) / 2
+    power_quantile = float(ndtri(POWER))
+
+    def excess_over_bound(effect: float) -> float:
         area = 0.5 + effect
         member_term = (member_count - 1) * (area / (2 - area) - area**2)
         nonmember_term = (nonmember_count - 1) * (2 * area**2 / (1 + area) - area**2)
         standard_error = (
             (area * (1 - area) + member_term + nonmember_term) / (member_count * nonmember_count)
         ) ** 0.5
-        is_detectable = effect >= critical_effect + float(ndtri(POWER)) * standard_error
-        low, high = (low, effect) if is_detectable else (effect, high)
-    return high
+        return effect - critical_effect - power_quantile * standard_error
+
+    return float(brentq(excess_over_bound, 0.0, 0.5)) if excess_over_bound(0.5) > 0 else 0.5

@@ -34,7 +34,13 @@ from hallmark.tasks.measures.proportions import (
     clopper_pearson_interval,
     score_test_p,
 )
-from hallmark.tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
+from hallmark.tasks.measures.statistics import (
+    Float64,
+    jackknife_variance,
+    sum_by_cluster,
+    t_half_width_and_p,
+    wilson_interval,
+)
 
 #: Below this number of independent units of 0 or 1, the interval is exact.
 MAX_EXACT_UNITS = 40
@@ -134,7 +140,10 @@ def estimate_mean_or_share(
         np.average((known_values - value) ** 2, weights=relative_weights[is_known])
     )
     variance, effective_clusters = _combine_two_way_clusters(
-        [_jackknife_variance(*clustering, value) for clustering in clusterings],
+        [
+            jackknife_variance(value, (sums.sum() - sums) / (counts.sum() - counts))
+            for sums, counts in clusterings
+        ],
         [
             _effective_cluster_count(*clustering, value, value_variance)
             for clustering in clusterings
@@ -277,12 +286,6 @@ def _with_share_interval(
     )
 
 
-def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
-    """Compute the jackknife variance of the mean (CR3; MacKinnon, Nielsen & Webb 2023)."""
-    means_without_cluster = (sums.sum() - sums) / (counts.sum() - counts)
-    return float(((means_without_cluster - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
-
-
 def _combine_two_way_clusters(
     variances: Sequence[float], effective_clusters: Sequence[float]
 ) -> tuple[float, float]:
@@ -348,16 +351,6 @@ def _hall_interval(
         3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1) for t in (t_bound, -t_bound)
     )
     return float(mean - high * standard_error), float(mean - low * standard_error)
-
-
-def t_half_width_and_p(
-    standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float
-) -> tuple[float, float]:
-    """Return half the width of the t interval, and the two-sided p of a distance from the null."""
-    from scipy.special import stdtr, stdtrit
-
-    half_width = float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)) * standard_error
-    return half_width, float(2 * stdtr(degrees_of_freedom, -abs(distance) / standard_error))
 
 
 def estimate_mean_difference(
@@ -484,13 +477,7 @@ def estimate_linear_slope(
     )  # (clusters,)
     if cluster_count < 3 or not np.isfinite(slopes_without_cluster).all():
         return replace(estimate, method=f"no interval: too few {unit}")
-    standard_error = float(
-        np.sqrt(
-            (cluster_count - 1)
-            / cluster_count
-            * ((slopes_without_cluster - estimate.value) ** 2).sum()
-        )
-    )
+    standard_error = jackknife_variance(estimate.value, slopes_without_cluster) ** 0.5
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
         return replace(estimate, method="no interval: all values lie on a line")
     half_width, p = t_half_width_and_p(
@@ -535,6 +522,7 @@ def estimate_roc_auc(
     1947).
     """
     from scipy.special import expit, logit, ndtr, ndtri
+    from scipy.stats import rankdata, tiecorrect
 
     samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
     known_samples = [sample[~np.isnan(sample)] for sample in samples]
@@ -547,9 +535,8 @@ def estimate_roc_auc(
         return estimate
     member_placements, nonmember_placements = roc_placement_values(*known_samples)
     value = float(member_placements.mean())
-    _, tie_counts = np.unique(np.concatenate(known_samples), return_counts=True)
-    tie_correction = float((tie_counts**3 - tie_counts).sum()) / ((m + n) * (m + n - 1))
-    null_variance = (m + n + 1 - tie_correction) / (12 * m * n)
+    tie_factor = float(tiecorrect(rankdata(np.concatenate(known_samples))))
+    null_variance = tie_factor * (m + n + 1) / (12 * m * n)
     if null_variance < 1e-12:
         return replace(
             estimate, value=value, p=1.0, method=f"no interval: all {unit} have the same value"

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import HallmarkError, StageContext
+from hallmark.tasks.contract import HallmarkError, StageContext, format_all
 
 log = logging.getLogger("hallmark")
 
@@ -130,7 +130,8 @@ def report_failures(
     count, (doc_id, reason) = len(failures), failures[0]
     if count == document_count:
         raise HallmarkError(
-            f"{activity} failed on all {count:,} documents, the first being {doc_id} ({reason}). "
+            f"{activity} failed on {format_all(count, 'document')}, the first being {doc_id} "
+            f"({reason}). "
             f"The documents are probably not the cause; run `hallmark doctor` to check this machine"
         )
     log.warning(

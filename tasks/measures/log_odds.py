@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hallmark.tasks.measures.estimates import Estimate
-
-Float64 = NDArray[np.float64]
+from hallmark.tasks.measures.statistics import Float64, jackknife_variance, t_half_width_and_p
 
 #: Maximum number and size of Newton's steps.
 MAX_STEPS, MAX_STEP_SIZE = 100, 2.0
@@ -97,17 +96,12 @@ def estimate_log_odds_slope(
     estimate = replace(estimate, value=float(slopes[0]))
     if cluster_count < 3 or np.isnan(slopes).any():
         return replace(estimate, method=f"no interval: too few {unit}")
-    from scipy.special import stdtr, stdtrit
-
-    standard_error = float(
-        np.sqrt((cluster_count - 1) / cluster_count * ((slopes[1:] - slopes[0]) ** 2).sum())
-    )
-    half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
-    p = (
-        float(2 * stdtr(cluster_count - 1, -abs(estimate.value - null_value) / standard_error))
-        if standard_error
-        else np.nan
-    )
+    standard_error = jackknife_variance(estimate.value, slopes[1:]) ** 0.5
+    half_width, p = 0.0, np.nan
+    if standard_error:
+        half_width, p = t_half_width_and_p(
+            standard_error, cluster_count - 1, estimate.value - null_value, confidence_level
+        )
     method = (
         f"logistic regression after Firth (1993), with an intercept for each of "
         f"{len(design[0]) - 1} strata; Student's t over a jackknife of {cluster_count} {unit}"
@@ -137,10 +131,12 @@ def fit_firth_regressions(successes: Float64, trials: Float64, design: Float64) 
     Returns:
         (regressions, columns) coefficients; NaN for a regression that does not converge.
     """
+    from scipy.special import expit
+
     coefficients = np.zeros((len(trials), design.shape[1]))
     ridge = 1e-9 * np.eye(design.shape[1])
     for _ in range(MAX_STEPS):
-        probability = 1 / (1 + np.exp(-(coefficients @ design.T)))
+        probability = expit(coefficients @ design.T)
         weight = trials * probability * (1 - probability)
         inverse = np.linalg.inv(np.swapaxes(weight[..., None] * design, 1, 2) @ design + ridge)
         leverage = weight * ((design @ inverse) * design).sum(-1)

@@ -1,11 +1,9 @@
-"""Correct p-values for multiple comparisons."""
+"""Correct p-values for multiple comparisons by Holm's method, which scipy does not have."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
 
 
 def adjust_p_values_holm(p_values: Sequence[float]) -> list[float]:
@@ -17,13 +15,3 @@ def adjust_p_values_holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, p * (len(sorted_p_values) - rank)))
         adjusted[index] = highest
     return adjusted
-
-
-def adjust_p_values_fdr(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values to false discovery rates (Benjamini & Hochberg 1995)."""
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p)[::-1]
-    ranks = np.arange(len(p), 0, -1)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum.accumulate(np.minimum(1.0, p[order] * len(p) / ranks))
-    return [float(value) for value in adjusted]

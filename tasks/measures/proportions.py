@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def clopper_pearson_interval(
@@ -21,20 +22,26 @@ def clopper_pearson_interval(
     return low, high
 
 
+def binomial_probabilities(trials: int, share: float) -> NDArray[np.float64]:
+    """Compute the probabilities of 0 to `trials` successes, (trials + 1,)."""
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    k = np.arange(trials + 1)
+    log_coefficients = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
+    probabilities: NDArray[np.float64] = np.exp(
+        log_coefficients + xlogy(k, share) + xlog1py(trials - k, -share)
+    )
+    return probabilities
+
+
 def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
     """Compute the two-sided exact p: the probability of all counts that are at most as likely.
 
     NaN if there is no null.
     """
-    from scipy.special import gammaln, xlog1py, xlogy
-
     if np.isnan(null_share):
         return np.nan
-    k = np.arange(trials + 1)
-    log_coefficients = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
-    probabilities = np.exp(
-        log_coefficients + xlogy(k, null_share) + xlog1py(trials - k, -null_share)
-    )
+    probabilities = binomial_probabilities(trials, null_share)
     return float(
         min(1.0, probabilities[probabilities <= probabilities[successes] * (1 + 1e-7)].sum())
     )

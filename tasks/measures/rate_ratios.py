@@ -171,7 +171,7 @@ def estimate_rate_ratios(
     """
     is_event = is_event & at_risk
     all_counts = (_sum_by_bin(cluster_ids, is_event), _sum_by_bin(cluster_ids, at_risk))
-    overall_rates = _rates_from_clusters(*all_counts)
+    overall_rates = _rates_from_sums([_rate_sums(*all_counts)])
     group_sums: list[Float64] = []
     rest_sums: list[Float64] = []
     for group in groups:
@@ -288,10 +288,6 @@ def _rates_from_sums(sums: Iterable[Float64]) -> _GroupRates:
     events, n, clusters, ee, en, nn = np.array(list(sums), np.float64).reshape(-1, 6).T
     rate = _divide_or_nan(events, n)
     return _GroupRates(n, events, clusters, np.maximum(ee - 2 * rate * en + rate**2 * nn, 0))
-
-
-def _rates_from_clusters(cluster_events: Float64, cluster_n: Float64) -> _GroupRates:
-    return _rates_from_sums([_rate_sums(cluster_events, cluster_n)])
 
 
 def _conditional_ratio_interval_and_p(

@@ -7,7 +7,7 @@ resampling: it is drawn as a whole. Missing values (NaN) are dropped first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,6 @@ class ClusteredMean:
 
 def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> ClusteredMean:
     """Estimate the mean of (n,) values, n > 0, with a cluster-robust interval."""
-    from scipy.special import stdtr, stdtrit
-
     mean = float(values.mean())
     _, cluster_codes = np.unique(np.array(clusters, object).astype("S16"), return_inverse=True)
     deviation_sums = np.bincount(cluster_codes, values - mean)
@@ -49,16 +47,54 @@ def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> Cluster
     standard_error = float(
         np.sqrt((deviation_sums**2).sum() * cluster_count / (cluster_count - 1)) / len(values)
     )
-    half_width = float(stdtrit(cluster_count - 1, 0.975)) * standard_error
     if standard_error == 0:
         return ClusteredMean(mean, mean, mean, 1.0 if mean == 0 else 0.0, cluster_count)
-    p = 2 * float(stdtr(cluster_count - 1, -abs(mean) / standard_error))
+    half_width, p = t_half_width_and_p(standard_error, cluster_count - 1, mean, 0.95)
     return ClusteredMean(mean, mean - half_width, mean + half_width, p, cluster_count)
+
+
+def t_half_width_and_p(
+    standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float
+) -> tuple[float, float]:
+    """Return half the width of the t interval, and the two-sided p of a distance from the null."""
+    from scipy.special import stdtr, stdtrit
+
+    half_width = float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)) * standard_error
+    return half_width, float(2 * stdtr(degrees_of_freedom, -abs(distance) / standard_error))
+
+
+def jackknife_variance(value: float, values_without_cluster: Float64) -> float:
+    """Compute the jackknife variance of an estimate (CR3; MacKinnon, Nielsen & Webb 2023).
+
+    Args:
+        value: The estimate from all clusters.
+        values_without_cluster: (clusters,) the estimate without each cluster.
+    """
+    cluster_count = len(values_without_cluster)
+    squares = float(((values_without_cluster - value) ** 2).sum())
+    return squares * (cluster_count - 1) / cluster_count
+
+
+def number_names(names: Iterable[Any]) -> NDArray[np.int64]:
+    """Number names from 0 in the order of their first occurrence, (n,)."""
+    name_numbers: dict[Any, int] = {}
+    return np.array([name_numbers.setdefault(name, len(name_numbers)) for name in names], np.int64)
 
 
 def _drop_missing(values: ArrayLike) -> Float64:
     array = np.asarray(values, dtype=np.float64)
     return array[~np.isnan(array)]
+
+
+def average_known_values(values: ArrayLike) -> float:
+    """Average the values that are not NaN; NaN if there is none."""
+    known_values = _drop_missing(values)
+    return float(known_values.mean()) if len(known_values) else math.nan
+
+
+def finite_or_none(value: float) -> float | None:
+    """Convert a figure for a table, in which NaN and infinity are null."""
+    return float(value) if math.isfinite(value) else None
 
 
 def sum_by_cluster(
@@ -81,16 +117,13 @@ def sum_by_cluster(
     )
     if clusters is None:
         return (array * value_weights)[is_known], value_weights[is_known]
-    known_clusters = [name for name, keep in zip(clusters, is_known, strict=True) if keep]
-    cluster_codes: dict[Any, int] = {}
-    value_clusters = np.array(
-        [cluster_codes.setdefault(name, len(cluster_codes)) for name in known_clusters],
-        dtype=np.int64,
+    value_clusters = number_names(
+        name for name, keep in zip(clusters, is_known, strict=True) if keep
     )
-    sums, counts = np.zeros(len(cluster_codes)), np.zeros(len(cluster_codes))
-    np.add.at(sums, value_clusters, (array * value_weights)[is_known])
-    np.add.at(counts, value_clusters, value_weights[is_known])
-    return sums, counts
+    return (
+        np.bincount(value_clusters, (array * value_weights)[is_known]).astype(np.float64),
+        np.bincount(value_clusters, value_weights[is_known]).astype(np.float64),
+    )
 
 
 def bootstrap_cluster_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:

@@ -36,6 +36,7 @@ from hallmark.tasks.contract import (
     TablePart,
     TableWriters,
     accounts,
+    format_count,
     hash_documents,
     stage,
 )
@@ -266,7 +267,8 @@ def pad_removed_documents(
     )
     if len(unpacked_ids):
         raise HallmarkError(
-            f"{len(unpacked_ids):,} documents to remove are not in {packed_corpus.name}, among "
+            f"{packed_corpus.name} lacks {format_count(len(unpacked_ids), 'document')} to remove, "
+            f"among "
             f"them {unpacked_ids[0].as_py().hex()}; remove only documents that were packed for "
             f"training"
         )

@@ -67,7 +67,7 @@ DOCUMENT_READS = table_schema(
         "figure",
         "how often the whole document was read in all steps up to this checkpoint",
     ),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 COVERAGE = table_schema(

@@ -27,6 +27,7 @@ from hallmark.tasks.contract import (
     StageContext,
     UsageError,
     column,
+    format_count,
     hash_file,
     resolve_torch_device,
     stage,
@@ -241,15 +242,15 @@ def load_task_rows(config: FinetuneConfig) -> TaskRows:
             path_setting = "test_path" if split == "test" else "path"
             raise HallmarkError(
                 f"the split {split!r} of {config.data.path} is empty "
-                f"({len(rows.usable_rows):,} rows can be used, "
+                f"({format_count(len(rows.usable_rows), 'row')} can be used, "
                 f"{len(rows.rejected_rows):,} cannot{first_rejection}); add rows, or set "
                 f"finetune.data.{path_setting} to another file"
             )
     if rows.rejected_rows:
         file, row_number, reason = rows.rejected_rows[0]
         log.warning(
-            "finetune: %s rows are quarantined; the first is row %s of %s: %s",
-            f"{len(rows.rejected_rows):,}",
+            "finetune: quarantined: %s; the first is row %s of %s: %s",
+            format_count(len(rows.rejected_rows), "row"),
             row_number,
             file,
             reason,
@@ -351,7 +352,7 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
     outcome_counts = count_rows_by_outcome(rows, encoded, labels)
     for split, outcome, row_count in outcome_counts:
         if row_count and outcome != "used" and split:
-            log.warning("finetune: %s, %s: %s rows", split, outcome, f"{row_count:,}")
+            log.warning("finetune: %s, %s: %s", split, outcome, format_count(row_count, "row"))
     job_path = write_trainer_job(base, model_config, encoded, config, context.work_area)
     with closing(
         iter_trainer_events(job_path, context.work_area / "trainer.stderr")

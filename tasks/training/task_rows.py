@@ -20,6 +20,7 @@ from hallmark.tasks.contract import (
     Seed,
     StageConfig,
     expand_home,
+    format_count,
     hash_to_ids,
 )
 from hallmark.tasks.training.pack import compute_shuffle_keys
@@ -223,7 +224,9 @@ def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list
         return texts, [parse_label(values[len(texts)])]
     words, labels = parse_list(values[0], "words"), parse_list(values[1], "labels")
     if len(words) != len(labels):
-        raise UnusableRowError(f"{len(words)} words and {len(labels)} labels")
+        raise UnusableRowError(
+            f"{format_count(len(words), 'word')} and {format_count(len(labels), 'label')}"
+        )
     return [parse_text(word, "word") for word in words], [parse_label(label) for label in labels]
 
 

@@ -263,15 +263,20 @@ def read_python_blocks(page):
 def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
-    notebook_pages = ["docs/audit-sets.md", "docs/store.md"]
+    notebook_pages = ["docs/audit-sets.md", "docs/probing.md", "docs/store.md"]
     pages = [
         path.relative_to(PROJECT_ROOT).as_posix()
         for path in [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").glob("*.md"))]
         if "```python" in path.read_text()
     ]
     assert pages == notebook_pages
-    (rating_block,), notebook_blocks = map(read_python_blocks, notebook_pages)
+    (rating_block,), (probing_block,), notebook_blocks = map(read_python_blocks, notebook_pages)
     assert len(notebook_blocks) == 2
+    probing: dict[str, object] = {}
+    exec(probing_block.replace("latest", smoke.first), probing)
+    scores = probing["scores"]
+    assert [score.layer for score in scores] == [*range(len(scores))]
+    assert len(scores) > 1 and {score.n for score in scores} == {48}
     notebook: dict[str, object] = {}
     for block in notebook_blocks:
         exec(block.replace("latest", smoke.first), notebook)

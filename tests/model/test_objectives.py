@@ -330,7 +330,7 @@ def test_too_few_sentinels_are_refused_with_the_context_that_they_suffice_for():
         make_objective_function(
             "span_corruption", find_token_id={}.get, **options | {"context": 20}
         )
-    with pytest.raises(ValueError, match="2 spans need 2 sentinels, not 1"):
+    with pytest.raises(ValueError, match="must be equally many, not 2 and 1"):
         corrupt_spans(range(2, 12), [(1, 3), (5, 7)], [50])
 
 

@@ -69,8 +69,8 @@ class Seen(StageConfig):
     seen: bool
 
 
-@stage(name="planted_doses", tables={"values": PARTS, "findings": FINDINGS})
-def planted_doses(config: Seen, context: StageContext) -> None:
+@stage(name="planted_amounts", tables={"values": PARTS, "findings": FINDINGS})
+def planted_amounts(config: Seen, context: StageContext) -> None:
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     found = {0.5: -0.1, 0.9: 1.0, 0.75: 0.5, 1.0: 2.0}
     rows = [
@@ -83,9 +83,9 @@ def planted_doses(config: Seen, context: StageContext) -> None:
             n=9,
             unit="nats",
             method="by hand",
-            tags={"assigned_trait_share": dose},
+            tags={"assigned_trait_share": amount},
         )
-        for dose, value in found.items()
+        for amount, value in found.items()
     ]
     smallest = 0.75 if config.seen else None
     if not config.seen:
@@ -104,13 +104,13 @@ def planted_doses(config: Seen, context: StageContext) -> None:
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
-def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereotypes(
+def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereotypes(
     session, tmp_path
 ):
     checkpoint = artifacts.checkpoint(tmp_path / "y")
     for seen in (True, False):
         audits = {
-            "associations": planted_doses(Seen(seen=seen)),
+            "associations": planted_amounts(Seen(seen=seen)),
             "bias": findings_with_p(EmptyConfig()),
         }
         config = ModelCardConfig(title=f"Tested {seen}")

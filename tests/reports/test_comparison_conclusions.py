@@ -352,8 +352,8 @@ def test_rows_in_quarantine_are_counted_by_their_table(session, tmp_path):
 # Error rates -------------------------------------------------------------------------------------
 
 
-def test_a_smaller_dose_that_is_found_is_not_called_none(session):
-    """The largest dose is missed, a smaller one found."""
+def test_a_smaller_amount_that_is_found_is_not_called_none(session):
+    """The largest amount is missed, a smaller one found."""
     rows = [
         candidate("canary", "c", 64, p=0.9),
         candidate("canary", "b", 8, p=0.01),
@@ -365,7 +365,7 @@ def test_a_smaller_dose_that_is_found_is_not_called_none(session):
     assert "Planted secrets at 64 (copies): found in 0.0 %" in text
 
 
-def test_a_kind_without_effects_has_no_smallest_dose_and_is_no_audit_that_finds(session):
+def test_a_kind_without_effects_has_no_smallest_amount_and_is_no_audit_that_finds(session):
     some = [candidate("canary", "c", 64, p=0.01), candidate("association", "y", 0.5, p=0.6)]
     made = rates_of_worlds({str(n): some for n in range(12)})
     book = FigureBook({ERROR_RATES: made})

@@ -51,6 +51,27 @@ def difference_shown(cells, null):
     return 0
 
 
+def test_q_is_corrected_over_all_tested_findings_of_the_card(session):
+    """By hand: of ascending p, the least p(j) * 4 / j over the ranks j from its own on."""
+    tested = [
+        {"metric": f"difference{i}", "value": 0.1, "null_value": 0.0, "p": p}
+        for i, p in enumerate((0.01, 0.03, 0.5, 0.02))
+    ]
+    control = {"metric": "control", "value": 1.0, "p": 0.001, "control": "positive"}
+    control |= {"control_target": "instrument", "passed": True}
+    findings = findings_of(
+        bias=[tested[0], {"metric": "untested", "value": 0.1}, control],
+        weat=tested[1:],
+    )
+    q_values = {
+        row["p"]: round(row["q"], 12)
+        for rows in findings.by_audit.values()
+        for row, _ in rows
+        if "q" in row
+    }
+    assert q_values == {0.01: 0.04, 0.02: 0.04, 0.03: 0.04, 0.5: 0.5}
+
+
 # Planted associations ----------------------------------------------------------------------------
 
 
@@ -59,26 +80,26 @@ def association(metric, estimate, **tags):
     return {"metric": metric, "unit": "nats", "null_value": null, "tags": tags, **estimate}
 
 
-def smallest(doses):
-    """The smallest dose that is seen, with all above it, as the audit computes it."""
+def smallest(amounts):
+    """The smallest amount that is seen, with all above it, as the audit computes it."""
     seen = None
-    for dose, row in sorted(doses.items(), reverse=True):
-        if dose == 0.5 or row["low"] is None or row["low"] <= 0:
+    for amount, row in sorted(amounts.items(), reverse=True):
+        if amount == 0.5 or row["low"] is None or row["low"] <= 0:
             break
-        seen = dose
+        seen = amount
     return seen
 
 
-def calibration_of(doses, slope=None, **more):
+def calibration_of(amounts, slope=None, **more):
     """The sentence of the card, and the lines of its tables, by metric and part."""
     rows = [
-        association("association_strength", row, assigned_trait_share=dose)
-        for dose, row in doses.items()
+        association("association_strength", row, assigned_trait_share=amount)
+        for amount, row in amounts.items()
     ]
     rows += [association("strength_by_trait_share", slope)] if slope else []
     rows += [association("association_strength", row, **{name: "x"}) for name, row in more.items()]
     rows.append(
-        {"metric": "smallest_detected_trait_share", "value": smallest(doses), "n": len(doses)}
+        {"metric": "smallest_detected_trait_share", "value": smallest(amounts), "n": len(amounts)}
     )
     findings = findings_of(associations=rows)
     lines = {}
@@ -90,15 +111,15 @@ def calibration_of(doses, slope=None, **more):
 
 
 @given(
-    doses=st.dictionaries(st.sampled_from([0.5, 0.6, 0.75, 0.9, 1.0]), estimates(), min_size=1),
+    amounts=st.dictionaries(st.sampled_from([0.5, 0.6, 0.75, 0.9, 1.0]), estimates(), min_size=1),
     slope=st.one_of(st.none(), estimates()),
     sentence=st.one_of(st.none(), estimates()),
 )
 @quick
-def test_no_association_is_called_missing_that_a_table_shows(session, doses, slope, sentence):
-    """Whatever the figures are: of each dose, over all of them, and of a kind of sentences."""
+def test_no_association_is_called_missing_that_a_table_shows(session, amounts, slope, sentence):
+    """Whatever the figures are: of each amount, over all of them, and of a kind of sentences."""
     more = {"sentence": sentence} if sentence else {}
-    said, lines = calibration_of(doses, slope, **more)
+    said, lines = calibration_of(amounts, slope, **more)
     shown = {
         part: side
         for (caption, part), line in lines.items()
@@ -108,18 +129,18 @@ def test_no_association_is_called_missing_that_a_table_shows(session, doses, slo
     }
     if "No planted association was found" in said:
         assert not shown
-        assert any(dose > 0.5 and row["value"] is not None for dose, row in doses.items())
+        assert any(amount > 0.5 and row["value"] is not None for amount, row in amounts.items())
     for part, side in itertools.islice(shown.items(), 3):
-        if smallest(doses) is None:
+        if smallest(amounts) is None:
             assert part in said or part == "all"
             assert ("higher" if side > 0 else "lower") in said
-    largest = max(doses)
-    assert ("shows all those" in said) == (smallest(doses) is not None)
-    if smallest(doses) is None and (largest == 0.5 or doses[largest]["value"] is None):
+    largest = max(amounts)
+    assert ("shows all those" in said) == (smallest(amounts) is not None)
+    if smallest(amounts) is None and (largest == 0.5 or amounts[largest]["value"] is None):
         assert "lies at or below 0" not in said and "includes 0" not in said
 
 
-def test_a_dose_that_is_shown_below_one_that_is_not_is_named(session):
+def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
     """The figures with which the card said that the model shows none."""
     not_shown = {"value": 0.4, "low": -0.01, "high": 0.81, "p": 0.06}
     shown = {"value": 0.5, "low": 0.05, "high": 0.95, "p": 0.01}
@@ -138,7 +159,7 @@ def test_a_dose_that_is_shown_below_one_that_is_not_is_named(session):
 
 
 @pytest.mark.parametrize(
-    ("doses", "expected"),
+    ("amounts", "expected"),
     [
         ({1.0: (0.2, 0.4)}, "shows all those that were at least 100.0 %"),
         ({1.0: (-0.2, 0.4)}, "No planted association was found on this model"),
@@ -148,12 +169,12 @@ def test_a_dose_that_is_shown_below_one_that_is_not_is_named(session):
         ({1.0: None}, "None of the planted associations could be measured"),
     ],
 )
-def test_of_planted_associations_each_case_has_its_sentence(session, doses, expected):
+def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
     known = {
-        dose: {"value": None, "low": None, "high": None, "p": None}
+        amount: {"value": None, "low": None, "high": None, "p": None}
         if ends is None
         else {"value": sum(ends) / 2, "low": ends[0], "high": ends[1], "p": 0.5}
-        for dose, ends in doses.items()
+        for amount, ends in amounts.items()
     }
     said, _ = calibration_of(known)
     assert expected in said

@@ -25,7 +25,7 @@ from hallmark.reports.sections.curation_effects import (
     build_removed_examples_section,
 )
 from hallmark.reports.sections.preprocessing import build_near_duplicates_section
-from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.contract import StageConfig, StageContext, format_count, stage
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
@@ -362,6 +362,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         own = [pair for pair in pairs if pair[0] == origin]
         shown = [p for _, p, _ in own if p is not None and p < 0.05]
         assert (f"In {words} no pair of groups was compared." in said) == (not own)
-        none = f"In {words} no difference was shown, of {len(own)} pairs of groups."
+        pair_count = format_count(len(own), "pair")
+        none = f"In {words} no difference was shown, of {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
         assert (f"Difference in score: {words}" in said) == bool(shown)

@@ -146,7 +146,7 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
         corpus_of(("identity", "Jews", 1.1, "not shown"))
     )
     assert isinstance(paragraph, Paragraph)
-    assert "1 groups of documents were compared" in words(paragraph.content)
+    assert "differences were tested for 1 group of documents" in words(paragraph.content)
     said = words(paragraph.content)
     assert "For none a higher removal rate than that of all other documents was shown" in said
     assert "Duplicates of kept documents are not counted as removed here" in said

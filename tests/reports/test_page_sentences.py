@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html import unescape
 from types import SimpleNamespace
+from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -15,11 +16,10 @@ from hallmark.reports.page.evidence_pages import (
     value_to_cell,
 )
 from hallmark.reports.page.figures import (
-    AGGREGATE_KINDS,
+    AggregateKind,
     Evidence,
     Figure,
     FigureBook,
-    format_count,
 )
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.analyses import build_capability_charts
@@ -37,7 +37,16 @@ from hallmark.reports.sections.checkpoint_comparison import (
 from hallmark.reports.sections.training import build_loss_chart
 from hallmark.reports.trajectory import describe_trajectory_chart, explain_missing_change
 from hallmark.tasks.audits.judging.comparison import FindingComparison
-from hallmark.tasks.contract import Column, EmptyConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.contract import (
+    Column,
+    EmptyConfig,
+    StageContext,
+    column,
+    format_all,
+    format_count,
+    stage,
+    table_schema,
+)
 from tests.reports import pages
 from tests.reports.conclusions import findings_of
 from tests.reports.test_course import row as finding_row
@@ -55,6 +64,12 @@ def figure(value=0.5, unit="share", **more):
     [
         (figure(), "50.0 %"),
         (figure(3.0, "documents"), "3 documents"),
+        (figure(1.0, "documents"), "1 document"),
+        (figure(1.0, "copies"), "1 copy"),
+        (figure(1.0, "people named"), "1 person named"),
+        (figure(1.0, "tokens a second"), "1 token a second"),
+        (figure(1.0, "s"), "1 s"),
+        (figure(1.0, "bits"), "1.000 bits"),
         (figure(0.25, "bits"), "0.2500 bits"),
         (figure(0.25, "score"), "0.2500"),
         (figure(0.25, "difference of shares"), "25.0 points"),
@@ -98,6 +113,7 @@ def test_a_cell_has_the_value_and_another_the_interval(made, value, interval):
 def test_a_noun_agrees_with_its_count(count, said):
     assert format_count(count, "row") == said
     assert format_count(count, "copy", "copies").endswith("copy" if count == 1 else "copies")
+    assert format_all(count, "row") == ("the only row" if count == 1 else f"all {said}")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +132,7 @@ def test_a_noun_agrees_with_its_count(count, said):
     ],
 )
 def test_how_rows_make_a_figure_is_said_of_each_way(aggregate, value_column, said):
-    assert aggregate in AGGREGATE_KINDS
+    assert aggregate in get_args(AggregateKind)
     made = replace(figure(), aggregate=aggregate, value_column=value_column)
     assert describe_computation(made) == said
     explained = describe_computation(replace(made, method="95 % CI: t"))

@@ -14,7 +14,7 @@ from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_
 
 
 def rates(session, found=True, alarm=0.5, whole=0.5):
-    """Of a world with a secret and an association of the largest dose, and one without any."""
+    """Of a world with a secret and an association of the largest amount, and one without any."""
     some = [
         candidate("canary", "c", 64, p=0.01 if found else 0.9, whole=whole),
         candidate("canary", "a", 0, p=alarm),
@@ -22,7 +22,7 @@ def rates(session, found=True, alarm=0.5, whole=0.5):
         candidate("association", "y", 0.5, p=0.6),
     ]
     none = [candidate("canary", "a", 0, p=alarm), candidate("association", "y", 0.5, p=0.7)]
-    return rates_of_worlds({"one": some, "two": none}, {"three": "its envelope was changed"})
+    return rates_of_worlds({"one": some, "two": none}, {"three": "its answer key was changed"})
 
 
 def card_of(made, **settings):
@@ -65,7 +65,7 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
     assert "Planted secrets: they cover too little, 0.0 % of 270" in " ".join(wide.text.split())
     assert re.search(r"the most is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
-    assert "three" in page.text and "its envelope was changed" in page.text
+    assert "three" in page.text and "its answer key was changed" in page.text
     page = pages.read(card_of(rates(session, found=False)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few" in text
@@ -118,7 +118,7 @@ def callouts(*worlds):
 
 @pytest.mark.parametrize("kind", ["canary", "passage"])
 def test_what_was_not_judged_is_not_found(session, kind):
-    """Neither where all of its kind at the largest dose is silent, nor where some are."""
+    """Neither where all of its kind at the largest amount is silent, nor where some are."""
     judged = [candidate("canary", "c", 64, p=0.01), candidate("canary", "n", 0, p=0.5)]
     assert callouts(*[judged] * 12)["Detection"][0] == "good"
     silent = [
@@ -132,19 +132,19 @@ def test_what_was_not_judged_is_not_found(session, kind):
     smaller = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 4})
     assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
     larger = [
-        (None, {"kind": "canary", "candidate_id": f"s{n}", "effect_level": dose})
-        for n, dose in enumerate((64, 128, 128))
+        (None, {"kind": "canary", "candidate_id": f"s{n}", "effect_level": amount})
+        for n, amount in enumerate((64, 128, 128))
     ]
     how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
     assert how == "note" and "the largest effect that it judged" in said
     assert "24 at 128 (copies) had no verdict" in said
 
 
-@pytest.mark.parametrize(("kind", "dose"), [("passage", 0.0), ("association", 0.5)])
-def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, dose):
+@pytest.mark.parametrize(("kind", "amount"), [("passage", 0.0), ("association", 0.5)])
+def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, amount):
     nothing = [
         candidate("canary", "n", 0, p=0.5),
-        (None, {"kind": kind, "candidate_id": "s", "effect_level": dose}),
+        (None, {"kind": kind, "candidate_id": "s", "effect_level": amount}),
     ]
     how, said = callouts(*[nothing] * 12)["Detection"]
     assert (how, said) == ("note", "Detection: no world that counts has anything to find.")
@@ -226,6 +226,6 @@ def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_pa
     assert "copies 64, while 1 at 64 (copies) had no verdict, planted secrets" in text
 
 
-def test_doses_are_copies_or_shares():
-    said = [format_planted_amount(dose) for dose in (0.0, 29 / 48, 1.0, 64.0, 1000.0, 1024.0)]
+def test_amounts_are_copies_or_shares():
+    said = [format_planted_amount(amount) for amount in (0.0, 29 / 48, 1.0, 64.0, 1000.0, 1024.0)]
     assert said == ["0", "0.604", "1", "64", "1,000", "1,024"]

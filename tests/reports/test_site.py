@@ -176,9 +176,9 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     site = build_site(session.store, [broken], tmp_path / "site").parent
     head, line = pages.read(site / "index.html").tables[0]
     status = dict(zip(head, line, strict=True))["status"]
-    assert status.startswith("completedpolicy brokentoldmade")
+    assert status.startswith("completedpolicy failedtoldmade")
     run = (site / "runs" / broken["run"] / "index.html").read_text()
-    assert "policy broken</span> told</dd>" in run
+    assert "policy failed</span> told</dd>" in run
 
 
 def test_names_that_climb_are_not_followed(session, records, tmp_path):

@@ -12,9 +12,9 @@ from hallmark.reports.run_summary import (
     KeyFigure,
     ModelSummary,
     _summarize_controls,
-    group_failed_rules,
 )
 from hallmark.reports.trajectory import _compute_pair_change, _sort_key_by_harm
+from hallmark.tasks.audits.judging.policy import group_failed_rules
 
 # Template helpers --------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ def run_page_of(record=None, stages=(), **changes):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "broken", "undecided"),
+    ("verdicts", "failed", "undecided"),
     [
         ([], [], []),
         ([("a", "pass", -1.0)], [], []),
@@ -86,20 +86,20 @@ def run_page_of(record=None, stages=(), **changes):
         ([("b", "fail", 2.0), ("a", "fail", None), ("b", "fail", 1.0)], ["b"], ["a"]),
     ],
 )
-def test_a_rule_is_broken_only_where_a_finding_is_beyond_its_bound(verdicts, broken, undecided):
+def test_a_rule_failed_only_where_a_finding_is_beyond_its_bound(verdicts, failed, undecided):
     rows = [dict(zip(("rule", "verdict", "distance"), row, strict=True)) for row in verdicts]
-    assert group_failed_rules(rows) == (broken, undecided)
+    assert group_failed_rules(rows) == (failed, undecided)
 
 
-@pytest.mark.parametrize("broken", [[], ["polite"]])
+@pytest.mark.parametrize("failed", [[], ["polite"]])
 @pytest.mark.parametrize("undecided", [[], ["fair", "safe"]])
-def test_the_policy_is_said_to_be_broken_or_not_shown_to_hold(broken, undecided):
+def test_the_policy_is_said_to_have_failed_or_not_shown_to_pass(failed, undecided):
     for text in (
-        index_of(failed_rules=broken, undecided_rules=undecided),
-        run_page_of(failed_rules=broken, undecided_rules=undecided),
+        index_of(failed_rules=failed, undecided_rules=undecided),
+        run_page_of(failed_rules=failed, undecided_rules=undecided),
     ):
-        assert ("policy broken polite" in text) == bool(broken)
-        assert ("policy not shown to hold fair, safe" in text) == bool(undecided)
+        assert ("policy failed polite" in text) == bool(failed)
+        assert ("policy not shown to pass fair, safe" in text) == bool(undecided)
 
 
 class Findings:

@@ -91,7 +91,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
 def test_it_is_green_only_where_all_three_hold(session):
     kind, headline, said, rest = screen(limit=0.7)
     assert kind == "good"
-    assert headline == "The instruments work; all 1 rules of the policy hold; every audit ran."
+    assert headline == "The instruments work; the policy passed (1 rule); every audit ran."
     assert said["Not audited"].startswith("Nothing that can be") and not rest
     kind, headline, said, _ = screen()
     assert kind == "note" and "nothing was judged: there is no policy" in headline
@@ -100,7 +100,7 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "note" and f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run" in headline
     assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
     kind, headline, said, _ = screen(limit=0.55)
-    assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
+    assert kind == "bad" and "1 of 1 rules of the policy failed" in headline
     assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
     assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
 

@@ -29,7 +29,10 @@ class Rates(ErrorRates):
         self.coverage_rates, self.smallest_detected = dict(coverage), more.get("smallest", {})
         self.counted_worlds = figure(float(worlds), unit="worlds")
         self.unjudged_counts = unjudged or {}
-        rows = [{"kind": kind, "effect_level": dose} for kind, dose in self.unjudged_counts]
+        rows = [
+            {"kind": kind, "effect_level": known_amount}
+            for kind, known_amount in self.unjudged_counts
+        ]
         self.rows_by_table = {"unjudged_candidates": rows} | more.get("tables", {})
         self.study = SimpleNamespace(manifest={"lineage": more.get("lineage", {})})
         self.incomparable = more.get("incomparable")
@@ -37,8 +40,8 @@ class Rates(ErrorRates):
     def count_unjudged_candidates(self, kind, planted_amount=None):
         found = [
             n
-            for (each, dose), n in self.unjudged_counts.items()
-            if each == kind and planted_amount in (None, dose)
+            for (each, known_amount), n in self.unjudged_counts.items()
+            if each == kind and planted_amount in (None, known_amount)
         ]
         return figure(float(sum(found)), unit="candidates") if found else None
 
@@ -259,7 +262,7 @@ def test_a_rate_that_is_not_known_is_not_drawn_as_none(rate, alt, bars):
 
 
 @pytest.mark.parametrize(("effect", "cell"), [(True, "yes"), (False, "no"), (None, "less than")])
-def test_whether_there_is_something_to_find_is_said_of_each_dose(effect, cell):
+def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell):
     _, table = card_of(detection=detection(0.5, effect=effect)).build_detection_blocks("canary")
     assert table.rows[0][1].startswith(cell)
 

@@ -56,10 +56,12 @@ from hallmark.tasks.contract import (
     StageContext,
     Table,
     column,
+    format_count,
     stage,
     table_schema,
 )
-from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share, t_half_width_and_p
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 Float64 = NDArray[np.float64]
 
@@ -396,7 +398,7 @@ def audit_capability(
             "capability_baselines for this corpus and these settings"
         )
     (document_count,) = {row["documents"] for row in baselines["training_sizes"].read().to_pylist()}
-    ngram_description = f"trained on {document_count:,} documents of the train split"
+    ngram_description = f"trained on {format_count(document_count, 'document')} of the train split"
     recurrent_description = (
         f"LSTM over the tokens of the audited model, trained on {config.recurrent_tokens:,} of the "
         "train split"

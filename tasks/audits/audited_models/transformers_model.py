@@ -55,7 +55,7 @@ from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     load_transformers_tokenizer,
     summarize_error,
 )
-from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.tasks.contract import HallmarkError, UsageError, format_count
 from hallmark.tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
@@ -94,8 +94,8 @@ def open_transformers_model(
     missing_tensors = sorted(loading_info["missing_keys"])
     if missing_tensors:
         raise UsageError(
-            f"the weights in {folder} lack {len(missing_tensors)} tensors of the model, the first "
-            f"is {missing_tensors[0]!r}; give a complete checkpoint"
+            f"the weights in {folder} lack {format_count(len(missing_tensors), 'tensor')} of the "
+            f"model, among them {missing_tensors[0]!r}; give a complete checkpoint"
         )
     model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
     return model_class(model.eval().to(device), tokenizer, name, model_kind)

@@ -26,6 +26,7 @@ from hallmark.tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
     simulate_null_exposure_interval,
 )
+from hallmark.tasks.contract import format_count
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,
@@ -156,7 +157,12 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, 
             case_units.reference_count, len(arm_means), case_units.seed, NULL_REGION_LEVEL
         )
         expected = compute_expected_null_exposure(case_units.reference_count)
-        return low, high, expected, f"{len(arm_means)} secrets of random rank among the references"
+        return (
+            low,
+            high,
+            expected,
+            f"{format_count(len(arm_means), 'secret')} of random rank among the references",
+        )
     pooled_means = np.concatenate([arm_means, null_means])
     rng = np.random.default_rng(case_units.seed)
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)

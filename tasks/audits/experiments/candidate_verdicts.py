@@ -1,4 +1,4 @@
-"""Judge each candidate of a sealed world by the audits, before its envelope is opened.
+"""Judge each candidate of a sealed world by the audits, before its answer key is opened.
 
 A candidate may have been planted in the training text: a secret, a passage, a record, an
 association between a group and a trait, or toxic text about a group. A verdict says whether it was
@@ -21,7 +21,8 @@ from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
 from hallmark.tasks.audits.judging.measures import read_float_column
 from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.contract import Artifact, EmptyConfig, StageContext, column, stage, table_schema
-from hallmark.tasks.measures.estimates import estimate_mean_or_share, t_half_width_and_p
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
+from hallmark.tasks.measures.statistics import average_known_values, t_half_width_and_p
 
 #: Prefix of the domain of groups that come from the corpus instead of the project.
 LEXICON_PREFIX = "lexicon "
@@ -161,14 +162,8 @@ def judge_planted_texts(
             value=mean_estimate.value,
             low=mean_estimate.low,
             high=mean_estimate.high,
-            full_value=_mean_ignoring_nan(all_leading_by_text[candidate_id]),
+            full_value=average_known_values(all_leading_by_text[candidate_id]),
         )
-
-
-def _mean_ignoring_nan(values: np.ndarray) -> float:
-    """Average the values that are not NaN; NaN if there is none."""
-    known_values = values[~np.isnan(values)]
-    return float(known_values.mean()) if len(known_values) else np.nan
 
 
 def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[str, np.ndarray]:
@@ -218,7 +213,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
             low=mean_estimate.low,
             high=mean_estimate.high,
             p=p,
-            full_value=_mean_ignoring_nan(strengths["full"][association]),
+            full_value=average_known_values(strengths["full"][association]),
         )
 
 
@@ -335,8 +330,8 @@ def judge_candidates(
     Args:
         sample_audits: Audits of the sample, by audit.
         full_audits: Audits of all items, by audit.
-        pretrained: The training of the world's model.
-        packed: Its packed corpus.
+        training_run: The training of the world's model.
+        packed_corpus: Its packed corpus.
         config: No settings.
         context: Context of the stage.
     """

@@ -1,11 +1,11 @@
-"""Compute the error rates of the audits from verdicts on sealed worlds and their opened envelopes.
+"""Compute the error rates of the audits from verdicts on sealed worlds and their answer keys.
 
 Detection: the share of candidates with an effect that was detected, by effect level. False alarms:
 the share of candidates without an effect that has p below 0.05, or, where there is no p, was
 detected.
 Coverage: how often the 95 % intervals cover the figure of the same model over all items. Candidates
 of one world share its model, so intervals are over worlds. A world is excluded if its model learned
-nothing, or if its envelope is missing or not the one that was sealed.
+nothing, or if its answer key is missing or not the one that was sealed.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ ARMS = ("removed", "random")
 
 
 def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
-    """Read the effect level of each candidate in an envelope, by kind and id."""
+    """Read the effect level of each candidate in an answer key, by kind and id."""
     return {
         (row["kind"], row["candidate_id"]): row["effect_level"] for row in answer_key.to_pylist()
     }
@@ -178,7 +178,7 @@ def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
 def join_verdicts_with_answer_key(
     world: str, verdicts: Artifact, answer_key: pa.Table
 ) -> list[dict[str, Any]]:
-    """Build rows of CANDIDATES from the verdicts of a world and its opened envelope."""
+    """Build rows of CANDIDATES from the verdicts of a world and its opened answer key."""
     (model,) = verdicts["model_learning"].read().to_pylist()
     effect_levels = read_effect_levels(answer_key)
     speech_levels = [
@@ -442,7 +442,7 @@ def compute_error_rates(
 
     Args:
         verdicts: Verdicts of each world.
-        envelopes: Opened envelope of each world.
+        answer_keys: Opened answer key of each world.
         attributions: Attributions of each world.
         retrained_verdicts: Verdicts on retrained models, by "world arm".
         config: Settings.

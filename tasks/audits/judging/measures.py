@@ -26,7 +26,7 @@ from hallmark.tasks.audits.judging.findings import (
 )
 from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.judging.training_exposure import describe_times_read
-from hallmark.tasks.contract import Seed, StageConfig, column, table_schema
+from hallmark.tasks.contract import Seed, StageConfig, column, format_count, table_schema
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_linear_slope,
@@ -488,7 +488,8 @@ def _build_control_finding(
     else:
         low, high, expected = measure.null_interval(max(1, slice_estimate.n), config)
         null_description = (
-            f"the mean of {slice_estimate.n} values with nothing to find (expected {expected:.4f})"
+            f"the mean of {format_count(slice_estimate.n, 'value')} with nothing to find "
+            f"(expected {expected:.4f})"
         )
         rule = (
             f"if the value is above {high:.4f}, which {null_description} exceeds in "
@@ -548,8 +549,8 @@ def estimate_measure(
     ):
         return measure_estimate
     reason = (
-        f"not measured: all {len(known_values)} values are {measure.uninformative:g}, which "
-        "carries no information"
+        f"not measured: no value other than {measure.uninformative:g} "
+        f"(n = {len(known_values):,}), which carries no information"
     )
     return replace(
         measure_estimate,

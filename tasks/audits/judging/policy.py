@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -121,13 +121,17 @@ def evaluate_rule(
     }
     value = None if finding is None else finding["value"]
     if finding is None or _is_missing(value):
-        reason = "the audit did not run" if finding is None else finding["method"]
+        reason = (
+            "the audit did not run"
+            if finding is None
+            else extract_missing_reason(finding["method"])
+        )
         return verdict_row | {
             "value": None,
             "interval_end": None,
             "distance": None,
             "verdict": "fail",
-            "reason": f"not measured: {reason.removeprefix('not measured: ')}",
+            "reason": f"not measured: {reason}",
         }
     is_upper = sign in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
@@ -239,3 +243,19 @@ def explain_unmatched_rule(
         )
     slices = [repr(row["slice"]) for row in findings if row["metric"] == rule.metric]
     return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has {', '.join(slices[:20])}"
+
+
+def extract_missing_reason(method: str) -> str:
+    """Return why a finding has no value: what its method says after "not measured: ", or all."""
+    return method.rpartition("not measured: ")[2]
+
+
+def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return the rules that failed, and the other rules that are not shown to hold.
+
+    A rule failed if a failed verdict has a distance from the bound.
+    """
+    failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
+    failed_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
+    all_rules = dict.fromkeys(row["rule"] for row in failed_rows)
+    return [*failed_rules], [rule for rule in all_rules if rule not in failed_rules]

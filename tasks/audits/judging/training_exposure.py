@@ -71,8 +71,10 @@ class TrainingExposure:
         return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
 
 
-def find_checkpoint_step(training_run: Artifact, checkpoint: Artifact) -> int | None:
-    """Return the last step at which a training wrote a checkpoint; None if it did not."""
+def find_checkpoint_step(training_run: Artifact | None, checkpoint: Artifact) -> int | None:
+    """Return the last step at which a training wrote a checkpoint; None if that is not known."""
+    if training_run is None:
+        return None
     checkpoint_rows = training_run["checkpoints"].read(["step", "content_digest"]).to_pylist()
     steps = [
         row["step"] for row in checkpoint_rows if row["content_digest"] == checkpoint.content_digest

@@ -35,10 +35,9 @@ from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,
     estimate_mean_or_share,
-    t_half_width_and_p,
 )
 from hallmark.tasks.measures.identities import find_groups_in_texts
-from hallmark.tasks.measures.statistics import Float64
+from hallmark.tasks.measures.statistics import Float64, t_half_width_and_p
 
 #: Origin of a text: the model, one of the two baselines, or a fixed text.
 MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (

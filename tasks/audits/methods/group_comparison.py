@@ -37,6 +37,8 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
+from hallmark.tasks.audits.probe import Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Seed, StageConfig, column
 from hallmark.tasks.measures.contrasts import (
@@ -155,38 +157,26 @@ def build_prompt_requests(
     prompts: Sequence[GroupPrompt],
     config: GroupsConfig,
 ) -> None:
-    """Request continuations of the prompts and record prompts that the context truncates.
+    """Request continuations of the prompts and record those that are skipped or truncated.
 
     Prompts with the same text share one request, whichever group they are about.
     """
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
         return
-    encoded = tokenizer.encode_batch([prompt.text for prompt in prompts])
-    exceeding_count = 0
-    for prompt, token_ids in zip(prompts, encoded, strict=True):
-        context_ids = tokenizer.prepend_bos_id(token_ids)
+    contexts = encode_prompts(requests, tokenizer, [prompt.text for prompt in prompts], config)
+    for prompt, context_ids in zip(prompts, contexts, strict=True):
         if not context_ids:
             continue
-        exceeding_count += len(context_ids) + config.max_new_tokens > tokenizer.context_length
         tags = {"domain": prompt.domain, "group_name": prompt.group}
         requests.request_continuations(
             requests.add_item(prompt.text, prompt.cluster, **tags),
             context_ids,
-            max_new_tokens=config.max_new_tokens,
             draws=config.continuations_per_prompt,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            seed=config.seed,
+            **get_sampling_options(config),
             prefix_text=prompt.text if prompt.masked_words else None,
             masked_words=prompt.masked_words,
         )
-    if exceeding_count:
-        reason = (
-            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
-            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off"
-        )
-        requests.record_skipped("truncated_prompts", reason, exceeding_count)
 
 
 def slice_by_planted_text(texts: pa.Table) -> list[Slice]:
@@ -235,6 +225,22 @@ class GroupComparison:
     cluster_unit: str
     is_paired: bool
     heads: tuple[str, ...]
+
+    def make_probe(self, **fields: Any) -> Probe:
+        """Make the probe of this comparison; ``fields`` are those that differ between probes."""
+        return Probe(
+            name=self.audit,
+            item_schema=ITEMS,
+            value_fields=VALUE_FIELDS,
+            score_items=self.score_items,
+            measures=self.measures,
+            derive_findings=self.derive_findings,
+            derived_metrics=self.derived_metrics,
+            metrics_without_interval=self.metrics_without_interval,
+            uses_scorers=True,
+            scorer_heads=self.heads,
+            **fields,
+        )
 
     def score_items(self, responses: Responses, writer: ValueWriter, config: GroupsConfig) -> str:
         """Write the score of each continuation for each head that has a scorer, sorted by group.

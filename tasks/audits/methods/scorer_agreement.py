@@ -110,7 +110,7 @@ def bootstrap_statistic(
         resamples: Number of bootstrap resamples.
         seed: Random seed.
         level: Confidence level.
-        unit: What a cluster is.
+        unit: Plural name of the clusters, for the description of the method.
     """
     first_known, second_known = (
         np.asarray(scores, np.float64) for scores in (first_scores, second_scores)
@@ -140,9 +140,7 @@ def bootstrap_statistic(
             bootstrap_estimate, method="not measured: a scorer gives all texts the same score"
         )
     if cluster_count == 1:
-        return replace(
-            bootstrap_estimate, method=f"no interval: it needs at least two {unit}, there is one"
-        )
+        return replace(bootstrap_estimate, method=f"no interval: fewer than two {unit}")
     rng = np.random.default_rng(seed)
     draws = np.empty(resamples)
     batch_size = max(1, WEIGHTS_PER_BATCH // len(first_known))

@@ -42,7 +42,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
-from hallmark.tasks.contract import Table, column
+from hallmark.tasks.contract import Table, column, format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
 from hallmark.tasks.measures.log_odds import (
@@ -205,7 +205,7 @@ def estimate_representation(
         n,
         n,
         0,
-        f"Clopper-Pearson interval over {n} texts",
+        f"Clopper-Pearson interval over {format_count(n, 'text')}",
         1.0,
         binomial_test_p(mention_count, n, text_share),
     )

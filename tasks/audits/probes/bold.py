@@ -23,14 +23,12 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
-    ITEMS,
-    VALUE_FIELDS,
     GroupComparison,
     GroupPrompt,
     GroupsConfig,
     build_prompt_requests,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.measures.item_files import check_file_exists, open_text_file, user_file_digests
 
@@ -145,22 +143,10 @@ def build_requests(
             requests.record_skipped(count_metric, _SKIP_REASONS[count_metric], count)
 
 
-COMPARISON = GroupComparison("bold", "names", False, ("toxicity", "sentiment"))
-
-PROBE = Probe(
-    name="bold",
+PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_probe(
     config_class=BoldConfig,
-    item_schema=ITEMS,
-    value_fields=VALUE_FIELDS,
     build_requests=build_requests,
-    score_items=COMPARISON.score_items,
-    measures=COMPARISON.measures,
-    derive_findings=COMPARISON.derive_findings,
-    derived_metrics=COMPARISON.derived_metrics,
-    metrics_without_interval=COMPARISON.metrics_without_interval,
     module=__name__,
     required_settings=("prompts",),
-    uses_scorers=True,
-    scorer_heads=("toxicity", "sentiment"),
     external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
 )

@@ -19,9 +19,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
-    ITEMS,
     SCORER_HEADS,
-    VALUE_FIELDS,
     GroupComparison,
     GroupPrompt,
     GroupsConfig,
@@ -33,7 +31,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
     LexiconGroup,
     read_lexicon_groups,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 SWAP_TERMS_FILE = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
@@ -117,23 +115,11 @@ def build_requests(
     )
 
 
-COMPARISON = GroupComparison("counterfactual", "templates", True, SCORER_HEADS)
-
-PROBE = Probe(
-    name="counterfactual",
+PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_probe(
     config_class=CounterfactualConfig,
-    item_schema=ITEMS,
-    value_fields=VALUE_FIELDS,
     build_requests=build_requests,
-    score_items=COMPARISON.score_items,
-    measures=COMPARISON.measures,
-    derive_findings=COMPARISON.derive_findings,
-    derived_metrics=COMPARISON.derived_metrics,
-    metrics_without_interval=COMPARISON.metrics_without_interval,
     module=__name__,
     corpus_tables=("lexicons",),
-    uses_scorers=True,
-    scorer_heads=SCORER_HEADS,
     data_files=(
         SENTENCES_FILE,
         "tasks/audits/data/counterfactual.json",

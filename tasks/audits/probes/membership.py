@@ -42,7 +42,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import Table, column
+from hallmark.tasks.contract import Table, column, format_count
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_roc_auc,
@@ -326,7 +326,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     token_counts = {len(token_log_p) for token_log_p in read_texts["log_probs"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
     exclusion_note = (
-        f"; without {unread_count} members that training had not read by this step"
+        f"; without {format_count(unread_count, 'member')} that training had not read by this step"
         if unread_count
         else ""
     )

@@ -36,9 +36,10 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
+from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.contract import UsageError, column, format_count
 from hallmark.tasks.measures.agreement import krippendorff_alpha
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.item_files import (
@@ -179,24 +180,14 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
         return
-    sampling: dict[str, Any] = {
-        "max_new_tokens": config.max_new_tokens,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "seed": config.seed,
-    }
-    encodings = tokenizer.encode_batch([prompt for prompt, _ in prompts])
+    contexts = encode_prompts(requests, tokenizer, [prompt for prompt, _ in prompts], config)
     encoded_continuations = tokenizer.tokenize_continuations(
         [prompt for prompt, _ in prompts], list(prompts.values())
     )
-    empty_count = overlong_count = 0
     prompt_numbers: dict[str, int] = {}
-    for ((prompt, category), continuations), prompt_ids, (shared_ids, continuation_ids) in zip(
-        prompts.items(), encodings, encoded_continuations, strict=True
+    for ((prompt, category), continuations), context_ids, (shared_ids, continuation_ids) in zip(
+        prompts.items(), contexts, encoded_continuations, strict=True
     ):
-        context_ids = tokenizer.prepend_bos_id(prompt_ids)
-        empty_count += not context_ids
-        overlong_count += len(context_ids) + config.max_new_tokens > tokenizer.context_length
         if context_ids:
             prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
             item_id = requests.add_item(
@@ -206,27 +197,15 @@ def build_requests(
                 user_continuations=continuations,
             )
             requests.request_continuations(
-                item_id, context_ids, draws=config.continuations_per_prompt, **sampling
+                item_id,
+                context_ids,
+                draws=config.continuations_per_prompt,
+                **get_sampling_options(config),
             )
             if continuations:
                 requests.request_log_probs(
                     item_id, shared_ids, continuation_ids, part=USER_PROVIDED
                 )
-    for count_metric, reason, count in (
-        (
-            "untokenizable_prompts",
-            "the tokenizer gives no tokens for them; not asked",
-            empty_count,
-        ),
-        (
-            "truncated_prompts",
-            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
-            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off",
-            overlong_count,
-        ),
-    ):
-        if count:
-            requests.record_skipped(count_metric, reason, count)
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig) -> str:
@@ -490,7 +469,8 @@ def derive_findings(
         reason = (
             UNRATED_REASON
             if not rating_count
-            else f"not measured: none of {rating_count} ratings is of a text of this checkpoint; "
+            else f"not measured: none of {format_count(rating_count, 'rating')} is of a text of "
+            f"this checkpoint; "
             f"rate its texts"
         )
         new_findings.append(

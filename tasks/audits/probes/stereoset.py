@@ -40,6 +40,7 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.measures.statistics import average_known_values
 
 KINDS = ("intrasentence", "intersentence")
 TEXT_FIELDS = ("stereotype", "anti-stereotype", "unrelated")
@@ -197,7 +198,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: StereosetConf
                 * compute_preferences(uniform_log_likelihoods[:, 0], uniform_log_likelihoods[:, 1]),
             ),
         ):
-            term_means = [_mean_ignoring_nan(item_scores[rows]) for rows in term_rows]
+            term_means = [average_known_values(item_scores[rows]) for rows in term_rows]
             writer.add_values(
                 f"{metric}_{kind}",
                 [rows[0] for rows in term_rows],
@@ -205,11 +206,6 @@ def score_items(responses: Responses, writer: ValueWriter, config: StereosetConf
                 in_training_text=seen_flags,
             )
     return responses.opening_description
-
-
-def _mean_ignoring_nan(values: np.ndarray) -> float:
-    known_values = values[~np.isnan(values)]
-    return float(known_values.mean()) if len(known_values) else np.nan
 
 
 def derive_findings(

@@ -66,6 +66,7 @@ from hallmark.tasks.audits.methods.labelled_texts import (
     add_labelled_items,
     add_toxic_shares,
 )
+from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
 from hallmark.tasks.audits.methods.scorer_controls import (
     MUST_FLAG,
@@ -314,14 +315,10 @@ def build_requests(
         for topic in build_group_prompts(read_lexicon_groups(corpus.lexicons))
     ]
     build_shuffled_baseline(requests, tokenizer, corpus.documents, config)
-    sampling: dict[str, Any] = {
-        "max_new_tokens": config.max_new_tokens,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "seed": config.seed,
-    }
-    encodings = tokenizer.encode_batch([prompt for _, _, prompt, _ in prompt_rows])
-    contexts = [tokenizer.prepend_bos_id(token_ids) for token_ids in encodings]
+    sampling = get_sampling_options(config)
+    contexts = encode_prompts(
+        requests, tokenizer, [prompt for _, _, prompt, _ in prompt_rows], config
+    )
     for item_number, ((kind, topic, prompt, score), context) in enumerate(
         zip(prompt_rows, contexts, strict=True)
     ):
@@ -332,24 +329,6 @@ def build_requests(
             requests.request_continuations(
                 item_id, context, draws=config.continuations_per_prompt, **sampling
             )
-    for count_metric, reason, count in (
-        (
-            "untokenizable_prompts",
-            "the tokenizer gives no tokens for them; not asked",
-            sum(not context for context in contexts),
-        ),
-        (
-            "truncated_prompts",
-            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
-            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off",
-            sum(
-                len(context) + config.max_new_tokens > tokenizer.context_length
-                for context in contexts
-            ),
-        ),
-    ):
-        if count:
-            requests.record_skipped(count_metric, reason, count)
     if config.unprompted_groups and tokenizer.bos_id is None:
         reason = "the model has no begin-of-text token from which to write without a prompt"
         requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=UNPROMPTED)

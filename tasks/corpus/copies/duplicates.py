@@ -25,6 +25,7 @@ from hallmark.tasks.contract import (
     build_ledger_table,
     build_removal_columns,
     count_utf8_bytes,
+    ids_to_uint64_pairs,
     replace_columns,
 )
 
@@ -95,17 +96,6 @@ def order_by_keep_priority(documents: pa.Table) -> Int64Array:
     doc_ids = ids_to_uint64_pairs(documents["doc_id"])
     sizes, preference = documents["bytes"].to_numpy(), documents["preference"].to_numpy()
     return np.lexsort((doc_ids[:, 1], doc_ids[:, 0], -sizes, preference))
-
-
-def ids_to_uint64_pairs(column: pa.ChunkedArray) -> UInt64Array:
-    """Convert 16-byte ids to (n, 2) uint64 that sort in the same order."""
-    id_pairs, start = np.empty((len(column), 2), np.uint64), 0
-    for chunk in column.chunks:
-        if len(chunk):
-            ids = np.frombuffer(chunk.buffers()[1], ">u8", 2 * len(chunk), 16 * chunk.offset)
-            id_pairs[start : start + len(chunk)] = ids.reshape(-1, 2)
-            start += len(chunk)
-    return id_pairs
 
 
 def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array:

@@ -57,7 +57,7 @@ def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
         column("incoming_cluster", ID_TYPE, "id", "its cluster before the stage"),
         column("cluster", ID_TYPE, "id", "its cluster after the stage"),
         *comparison_columns,
-        partition_by=True,
+        partition_by_doc_id=True,
     )
 
 

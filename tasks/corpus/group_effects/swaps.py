@@ -33,6 +33,11 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.identities import UserLexicons, combine_lexicons
 from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.table_columns import (
+    make_count_column,
+    make_float_column,
+    make_label_column,
+)
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
@@ -46,7 +51,7 @@ from hallmark.tasks.measures.identities import (
 )
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
-from hallmark.tasks.measures.statistics import estimate_clustered_mean
+from hallmark.tasks.measures.statistics import estimate_clustered_mean, finite_or_none
 
 #: Limits on the characters of a sampled sentence.
 MIN_SENTENCE_LENGTH, MAX_SENTENCE_LENGTH = 20, 300
@@ -72,18 +77,6 @@ class SwapConfig(StageConfig):
     max_sentences_per_group: int = Field(
         100, ge=0, le=10_000, description="most sentences to swap for each group and axis"
     )
-
-
-def make_label_column(name: str, meaning: str) -> pa.Field:
-    return column(name, pa.string(), "label", meaning)
-
-
-def make_count_column(name: str, meaning: str, unit: str = "documents") -> pa.Field:
-    return column(name, pa.int64(), "figure", meaning, unit=unit)
-
-
-def make_float_column(name: str, meaning: str, unit: str = "") -> pa.Field:
-    return column(name, pa.float64(), "figure", meaning, unit=unit)
 
 
 SWAP_TABLES = {
@@ -469,7 +462,7 @@ def compute_swap_differences(
         ):
             row["p_corrected"] = p
     return [
-        {k: _finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()}
+        {k: finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()}
         for row in rows
     ]
 
@@ -562,13 +555,9 @@ def build_swap_tables(
             "term": p.term,
             "other_term": p.other_term,
             "doc_id": p.cluster,
-            "score": _finite_or_none(original_scores[i]),
-            "other_score": _finite_or_none(counterpart_scores[i]),
+            "score": finite_or_none(original_scores[i]),
+            "other_score": finite_or_none(counterpart_scores[i]),
         }
         for i, p in enumerate(pairs)
     ]
     return compute_swap_differences(pairs, original_scores, counterpart_scores, threshold), rows
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -5,19 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from hallmark.tasks.contract import ACCOUNTS, column, table_schema
-
-
-def make_label_column(name: str, meaning: str) -> pa.Field:
-    return column(name, pa.string(), "label", meaning)
-
-
-def make_count_column(name: str, meaning: str, unit: str) -> pa.Field:
-    return column(name, pa.int64(), "figure", meaning, unit=unit)
-
-
-def make_float_column(name: str, meaning: str, unit: str) -> pa.Field:
-    return column(name, pa.float64(), "figure", meaning, unit=unit)
-
+from hallmark.tasks.corpus.table_columns import (
+    make_count_column,
+    make_float_column,
+    make_label_column,
+)
 
 _SOURCE_COLUMN = make_label_column("source", "name of the source")
 _SOURCE_OR_ALL_COLUMN = make_label_column("source", "name of the source; empty: all sources")

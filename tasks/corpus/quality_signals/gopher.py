@@ -19,8 +19,8 @@ from hallmark.tasks.corpus.quality_signals.text_batch import (
     TextSpans,
     divide_or_null,
     find_true_runs,
-    fold_hashes,
 )
+from hallmark.tasks.measures.normalised_words import mix_hashes
 
 BULLET_SIGNS = ("•", "-")
 
@@ -116,7 +116,7 @@ def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
 
 def mark_later_copies(texts: TextBatch, spans: TextSpans) -> np.ndarray:
     """Return whether each span is a later copy of another span of its text, (m,)."""
-    span_hashes = fold_hashes(texts.hash_spans(spans), spans.text_numbers.astype(np.uint64))
+    span_hashes = mix_hashes(texts.hash_spans(spans), spans.text_numbers.astype(np.uint64))
     repeated_spans, group_starts = group_repeated_keys(span_hashes)
     is_copy = np.zeros(len(spans), bool)
     is_copy[repeated_spans] = True
@@ -155,12 +155,12 @@ def count_repeated_ngram_characters(texts: TextBatch) -> Mapping[int, np.ndarray
     cumulative_lengths = np.concatenate([[0], np.cumsum(words.lengths)])
     text_end_words = words.offsets[1:][text_numbers]  # end of the words of each word's text
     start_words = np.arange(len(words))
-    ngram_hashes = fold_hashes(word_hashes, text_numbers.astype(np.uint64))
+    ngram_hashes = mix_hashes(word_hashes, text_numbers.astype(np.uint64))
     characters_by_n = {}
     for n in range(2, max(DUPLICATE_NGRAM_SIZES) + 1):
         is_in_text = start_words + n <= text_end_words[start_words]
         start_words = start_words[is_in_text]
-        ngram_hashes = fold_hashes(ngram_hashes[is_in_text], word_hashes[start_words + n - 1])
+        ngram_hashes = mix_hashes(ngram_hashes[is_in_text], word_hashes[start_words + n - 1])
         positions, group_starts = group_repeated_keys(ngram_hashes)
         if n in TOP_NGRAM_SIZES:
             characters_by_n[n] = _count_top_ngram_characters(

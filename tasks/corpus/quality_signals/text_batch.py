@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hallmark.tasks.measures.normalised_words import mix_hashes
+
 #: Classes of characters, as bits. WORD_CHARACTER: neither white space nor punctuation.
 #: SENTENCE_END: ends a sentence in any script; ENGLISH_END_MARK: in English. CLOSING_MARK: may
 #: follow such a mark.
@@ -97,12 +99,6 @@ def find_true_runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(mask) and mask[0]:
         edges = np.concatenate([[0], edges])
     return edges[::2], edges[1::2]
-
-
-def fold_hashes(hashes: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Combine two arrays of uint64 hashes; the order of the arguments matters."""
-    folded = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)  # overflow is intended
-    return folded ^ (folded >> np.uint64(32))
 
 
 @dataclass(frozen=True)
@@ -300,7 +296,7 @@ class TextBatch:
         span_sums = (prefix_sums[spans.ends] - prefix_sums[spans.starts]) * powers[
             len(self.code_points) - spans.starts
         ]
-        return fold_hashes(span_sums, spans.lengths.astype(np.uint64))
+        return mix_hashes(span_sums, spans.lengths.astype(np.uint64))
 
     @cached_property
     def word_hashes(self) -> np.ndarray:
@@ -312,7 +308,7 @@ class TextBatch:
         for position, character in enumerate(word):
             polynomial += ord(character) * pow(base, len(self.code_points) + position, 1 << 64)
         polynomial_hash = np.array([polynomial % (1 << 64)], np.uint64)
-        return fold_hashes(polynomial_hash, np.array([len(word)], np.uint64))[0]
+        return mix_hashes(polynomial_hash, np.array([len(word)], np.uint64))[0]
 
 
 def divide_or_null(numerator: np.ndarray, denominator: np.ndarray) -> pa.Array:

@@ -25,6 +25,7 @@ from hallmark.tasks.contract import (
     check_external_path,
     expand_home,
     read_declared_roots,
+    shorten_error,
 )
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table_to_records
@@ -71,8 +72,8 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
     except Exception as error:  # network errors have many types
         raise UsageError(
             f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, "
-            f"and the hub gave no answer ({_shorten_error(error)}); correct the path, try again "
-            f"with a network, or name a folder that holds the data"
+            f"and the hub gave no answer ({shorten_error(error)}); correct the path, "
+            f"try again with a network, or name a folder that holds the data"
         ) from error
     assert sha is not None
     return sha
@@ -232,12 +233,7 @@ def _build_read_error(
     )
     return HallmarkError(
         f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
-        f"split {shorten_repr(source.split)}, after row {row} ({_shorten_error(error)}); "
+        f"split {shorten_repr(source.split)}, after row {row} ({shorten_error(error)}); "
         f"{advice}, or read its files with kind jsonl, parquet, csv or text, which quarantine "
         f"bad records"
     )
-
-
-def _shorten_error(error: Exception) -> str:
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return first_line if len(first_line) <= 200 else f"{first_line[:197]}..."

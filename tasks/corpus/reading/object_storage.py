@@ -14,7 +14,12 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import from_url
 
-from hallmark.tasks.contract import FileChangedError, HallmarkError, UsageError
+from hallmark.tasks.contract import (
+    FileChangedError,
+    HallmarkError,
+    UsageError,
+    shorten_error,
+)
 
 _URI_PATTERN = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
 
@@ -75,7 +80,7 @@ def list_remote_files(
         files_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be listed ({_shorten_error(error)}); "
+            f"source {source_name!r}: {path!r} cannot be listed ({shorten_error(error)}); "
             f"correct the source's path, or check permissions, credentials and the network"
         ) from error
     if wildcard:
@@ -157,15 +162,11 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, credentials "
-                f"and the network, then run again: files read so far are not read again"
+                f"{uri} cannot be read ({shorten_error(error)}); check permissions, "
+                f"credentials and the network, then run again: files read so far are not read again"
             ) from error
         yield path
 
 
 def _format_changed_message(uri: str) -> str:
     return f"{uri} changed while it was read (its version tag changed); run again"
-
-
-def _shorten_error(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hallmark.tasks.contract import ids_to_uint64_pairs
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from hallmark.tasks.corpus.reading.records import SortedRun, ids_to_uint64_pairs
+from hallmark.tasks.corpus.reading.records import SortedRun
 from hallmark.tasks.corpus.reading.sources import Source
 
 BLOCKED_DOCUMENT = "blocked document"

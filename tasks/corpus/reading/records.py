@@ -19,7 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import ID_TYPE, ItemResult, TableWriters
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    ItemResult,
+    TableWriters,
+    ids_to_uint64_pairs,
+)
 
 RECORDS_SCHEMA = pa.schema(
     [
@@ -96,11 +101,6 @@ class SortedRun:
 
     def read_id_pairs(self, column_name: str) -> np.ndarray:
         return ids_to_uint64_pairs(self.read_columns([column_name])[column_name])
-
-
-def ids_to_uint64_pairs(ids: pa.ChunkedArray) -> np.ndarray:
-    """Convert 16-byte ids to (n, 2) uint64 that sort in the same order."""
-    return np.frombuffer(b"".join(ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def list_sorted_runs(results: list[ItemResult]) -> list[SortedRun]:

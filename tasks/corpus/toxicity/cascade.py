@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.contract import ID_TYPE, HallmarkError, Seed, StageConfig, column, table_schema
+from hallmark.tasks.measures.proportions import clopper_pearson_interval
 from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
 
 
@@ -153,21 +154,9 @@ class CascadeRecall:
     lowest_missed_score: float  # lowest cheap score of a missed document; NaN if none is missed
 
     def lower_bound(self, confidence: float) -> float:
-        """Compute the lower confidence bound of the recall."""
-        return clopper_pearson_lower_bound(
-            self.toxic_count - self.missed_count, self.toxic_count, confidence
-        )
-
-
-def clopper_pearson_lower_bound(hits: int, n: int, confidence: float) -> float:
-    """Compute the one-sided lower confidence bound of a share (Clopper & Pearson 1934).
-
-    It is the share for which ``hits`` or more of ``n`` have probability 1 - confidence; 0 for no
-    hits.
-    """
-    from scipy.special import betaincinv
-
-    return float(betaincinv(hits, n - hits + 1, 1 - confidence)) if hits else 0.0
+        """Compute the one-sided lower confidence bound of the recall (Clopper & Pearson 1934)."""
+        found_count = self.toxic_count - self.missed_count
+        return clopper_pearson_interval(found_count, self.toxic_count, 2 * confidence - 1)[0]
 
 
 def find_sample_cutoff(draws: np.ndarray, sample_size: int) -> float:

@@ -42,7 +42,7 @@ WINDOW_SCORES = table_schema(
     ),
     column("char_end", pa.int64(), "figure", "end of the window", unit="characters"),
     *build_head_columns("score of the window; null if the scorer failed"),
-    partition_by=True,
+    partition_by_doc_id=True,
 )
 
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")

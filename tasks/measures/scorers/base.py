@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from hallmark.tasks.contract import DeviceName, HallmarkError, StageConfig
+from hallmark.tasks.contract import DeviceName, HallmarkError, StageConfig, format_all
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 log = logging.getLogger("hallmark")
@@ -160,7 +160,7 @@ def check_any_text_scored(
     """
     if text_count and not scored_count:
         raise HallmarkError(
-            f"the scorer {scorer_name} failed on all {text_count:,} texts "
+            f"the scorer {scorer_name} failed on {format_all(text_count, 'text')} "
             f"({failure_reason or 'it returned NaN'}); use another scorer, device or precision"
         )
 

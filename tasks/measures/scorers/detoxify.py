@@ -11,6 +11,7 @@ import numpy as np
 from hallmark.tasks.contract import (
     HallmarkError,
     UsageError,
+    format_count,
     hash_file,
     read_library_versions,
     sha256_hex,
@@ -221,8 +222,9 @@ def _build_model_and_tokenizer(
     ]
     if mismatched_names:
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its model, "
-            f"among them {mismatched_names[0]!r}; it is damaged or belongs to another base model"
+            f"the checkpoint {str(path)!r} lacks {format_count(len(mismatched_names), 'weight')} "
+            f"of its model, among them {mismatched_names[0]!r}; it is damaged or belongs to "
+            f"another base model"
         )
     return model, tokenizer
 

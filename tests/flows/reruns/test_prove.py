@@ -50,8 +50,8 @@ def test_default_findings_have_the_most_copies_and_middle_shares(proved):
         f"extraction.extractable[passage, copies={n}, prefix_tokens=8]" for n in (8, 1)
     ]
     assert cases["associations: association strength"] == [
-        f"associations.association_strength[assigned_trait_share={dose}]"
-        for dose in (0.625, 0.75, 0.875)
+        f"associations.association_strength[assigned_trait_share={amount}]"
+        for amount in (0.625, 0.75, 0.875)
     ]
     assert len(cases) == 4
 
@@ -70,12 +70,12 @@ def test_arms_differ_only_in_the_removed_documents(apart, proved):
         for i in p["doc_ids"]
     }
     left = documents_in(runs["removed"])
-    for dose in (0.625, 0.75, 0.875):
+    for amount in (0.625, 0.75, 0.875):
         sides = [
             {
                 i
                 for (_, _, i), p in plants.items()
-                if (p["assigned_trait_share"], p["is_assigned_trait"]) == (dose, own)
+                if (p["assigned_trait_share"], p["is_assigned_trait"]) == (amount, own)
             }
             for own in (True, False)
         ]

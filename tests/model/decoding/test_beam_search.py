@@ -153,7 +153,7 @@ def test_an_encoder_decoder_searches_with_its_source():
             {"architecture": "encoder_decoder"},
             [[0]],
             {"sources": []},
-            "1 prompts need 1 sources, not 0",
+            "Prompts and sources must be equally many, not 1 and 0",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_samples_of_a_source_equal_those_of_it_alone(model):
         ([[0]], None, "an encoder-decoder with one source for each prompt"),
         ([[0]], [[]], "Source 0 must have 1 to 16 tokens, not 0"),
         ([[0], [0]], [[3], [3] * 17], "Source 1 must have 1 to 16 tokens, not 17"),
-        ([[0], [0]], [[3]], "2 prompts need 2 sources, not 1"),
+        ([[0], [0]], [[3]], "Prompts and sources must be equally many, not 2 and 1"),
         ([[0], [0] * 12], [[3], [3]], "Prompt 1 and 5 new tokens make 17"),
         ([[0]], [[61]], "Token id 61"),
         ([[]], [[3]], "Prompt 0 is empty"),

@@ -66,7 +66,7 @@ def test_probabilities_of_all_answers_of_a_length_sum_to_one(kind):
 @pytest.mark.parametrize(
     ("prompts", "answers", "words"),
     [
-        ([[0]], [], "1 prompts need 1 lists of answers, not 0"),
+        ([[0]], [], "must be equally many, not 1 and 0"),
         ([[0], []], [[], [[5]]], "Prompt 1 or one of its answers is empty"),
         ([[0]], [[[5], []]], "Prompt 0 or one of its answers is empty"),
         ([[0] * 15], [[[5], [5, 6]]], "Prompt 0 and an answer have 17 tokens"),

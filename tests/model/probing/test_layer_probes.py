@@ -120,9 +120,14 @@ def test_probes_find_what_each_layer_represents():
 @pytest.mark.parametrize(
     ("sequences", "positions", "held_out", "words"),
     [
-        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has 1 tokens, so no position 1"),
-        ([[2], []], [0, 0], [True, False], "Sequence 1 has 0 tokens, so no position 0"),
-        ([[2], [3]], [0], [True, False], "2 sequences need 2 positions, not 1"),
+        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has length 1, so no position 1"),
+        ([[2], []], [0, 0], [True, False], "Sequence 1 has length 0, so no position 0"),
+        (
+            [[2], [3]],
+            [0],
+            [True, False],
+            "Sequences and positions must be equally many, not 2 and 1",
+        ),
         ([[2], [61]], [0, 0], [True, False], "Token id 61"),
         ([[2], [3] * 17], [0, 0], [True, False], "exceeds the context"),
         ([[2], [3]], [0, 0], [True, True], "must be held out, and some must not"),

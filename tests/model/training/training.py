@@ -16,7 +16,7 @@ from hallmark.model.training import parallel
 from hallmark.model.training import run as trainer
 from hallmark.model.training import trainer as steps
 from hallmark.model.training.job import WATCH_STDIN_OPTION
-from hallmark.model.training.step_metrics import LOG_SCHEMA, TIMING_COLUMNS
+from hallmark.model.training.step_metrics import LOG_SCHEMA
 from hallmark.tasks.contract.mappers import FORK_CONTEXT
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
@@ -183,6 +183,7 @@ def log(work, columns=None):
     return ds.dataset(files).to_table(columns=columns)
 
 
+TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
 CONTENT = [name for name in LOG_SCHEMA.names if name not in TIMING_COLUMNS]
 
 

@@ -194,8 +194,8 @@ def test_a_file_that_is_gone_or_cut_is_named_with_its_size(session):
     [part] = made["documents"].parts
     path, whole = part.path, part.path.read_bytes()
     path.write_bytes(whole[:-1])
-    sentence = rf"has {len(whole) - 1} bytes instead of {len(whole)}; remove the artifact's folder"
-    with pytest.raises(HallmarkError, match=sentence):
+    sizes = rf"{len(whole) - 1:,} bytes instead of {len(whole):,}"
+    with pytest.raises(HallmarkError, match=f"has {sizes}; remove the artifact's folder"):
         part.read()
     path.unlink()
     with pytest.raises(HallmarkError, match=r"is missing; remove the artifact's folder"):

@@ -132,6 +132,7 @@ EDITS = {
             "removal_effects",
             "profile",
             "evaluate_curation",
+            "evaluate_detectors",
             "finetune",
         },
     ),
@@ -187,6 +188,8 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
                 "removal_effects",
                 "profile",
                 "evaluate_curation",
+                "evaluate_detectors",
+                "model_card",
             }
             | {"finetune", "attribute_texts"}
             | ESTIMATING

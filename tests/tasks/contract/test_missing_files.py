@@ -89,7 +89,7 @@ def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_p
     ):
         make(config)
     bucket.put_object(Bucket="hallmark", Key=key, Body=b"x")
-    with open_session(Session(store)), pytest.raises(HallmarkError, match="has 1 bytes instead of"):
+    with open_session(Session(store)), pytest.raises(HallmarkError, match="has 1 byte instead of"):
         make(config)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hallmark.tasks.contract import HallmarkError, Store
-from hallmark.tasks.contract.store import is_safe_relative_path
+from hallmark.tasks.contract.tombstones import is_safe_relative_path
 from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
 
 OUTSIDE = [

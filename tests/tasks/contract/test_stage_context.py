@@ -15,7 +15,7 @@ from tests.tasks.contract.stages import COUNT
 
 NOTES = pa.schema([("note", pa.string())])
 CUT = table_schema(
-    "Cut alike.", column("doc_id", pa.binary(16), "id", "a document"), partition_by=True
+    "Cut alike.", column("doc_id", pa.binary(16), "id", "a document"), partition_by_doc_id=True
 )
 
 

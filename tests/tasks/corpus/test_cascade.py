@@ -25,7 +25,6 @@ from hallmark.tasks.corpus.toxicity.cascade import (
     CascadeConfig,
     CascadeRecall,
     check_cascade_recall,
-    clopper_pearson_lower_bound,
     find_sample_cutoff,
     measure_cascade_recall,
 )
@@ -285,6 +284,11 @@ def test_the_cheap_scorer_clears_only_texts_in_its_languages(session, tmp_path):
 # Confidence bound ------------------------------------------------------------------------------
 
 
+def compute_lower_bound(hits, n, level):
+    """Compute the lower bound of a recall of ``hits`` of ``n`` toxic documents."""
+    return CascadeRecall(n, n, n, n - hits, math.nan).lower_bound(level)
+
+
 def compute_tail_probability(share, hits, n):
     """Compute the probability of at least ``hits`` of n, term by term."""
     return math.fsum(
@@ -296,7 +300,7 @@ def compute_tail_probability(share, hits, n):
 @given_values(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
 def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
     n = hits + misses
-    bound = clopper_pearson_lower_bound(hits, n, level)
+    bound = compute_lower_bound(hits, n, level)
     if hits == 0:
         assert bound == 0
         return
@@ -316,9 +320,7 @@ def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
 def test_the_bound_covers_at_its_confidence_level():
     """With a true recall of 0.9, at most a twentieth of the samples give a higher bound."""
     rng = np.random.default_rng(0)
-    bounds = [
-        clopper_pearson_lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)
-    ]
+    bounds = [compute_lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)]
     assert np.mean(np.array(bounds) > 0.9) <= 0.055
 
 
@@ -356,7 +358,7 @@ def test_a_score_at_a_bound_counts_as_reaching_it():
 def test_the_error_names_the_number_of_toxic_documents_needed(level, recall):
     """Count up to the fewest that reach the recall if none is missed."""
     config = CascadeConfig(confidence_level=level, min_recall=recall)
-    enough = next(n for n in range(1, 999) if clopper_pearson_lower_bound(n, n, level) >= recall)
+    enough = next(n for n in range(1, 999) if compute_lower_bound(n, n, level) >= recall)
     check_cascade_recall(CascadeRecall(9999, 1000, enough, 0, math.nan), config)
     with pytest.raises(
         HallmarkError, match=f"at least {enough} toxic documents are needed to show it"

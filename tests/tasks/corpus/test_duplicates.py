@@ -6,12 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.tasks.contract import ID_TYPE
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    ids_to_uint64_pairs,
+)
 from hallmark.tasks.corpus.copies.duplicates import (
     assign_clusters,
     build_ranking_columns,
     find_lowest_ranked_equal,
-    ids_to_uint64_pairs,
 )
 from hallmark.tasks.corpus.copies.earlier_corpora import is_in_sorted
 

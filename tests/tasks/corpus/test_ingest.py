@@ -314,7 +314,7 @@ def test_missing_sources_are_rejected_before_the_stage_starts(tmp_path):
 def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, session):
     path = write_jsonl(tmp_path / "a.jsonl", [{"body": "x"}] * 3)
     with pytest.raises(
-        HallmarkError, match=r"3 records are damaged; .*'s', file 'a\.jsonl': field 'text'"
+        HallmarkError, match=r"\(3 damaged records\); .*'s', file 'a\.jsonl': field 'text'"
     ):
         ingest(make_config(source("jsonl", path)))
     (tmp_path / "long.txt").write_text("x" * 11)

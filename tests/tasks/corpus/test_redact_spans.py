@@ -265,7 +265,7 @@ def test_an_unreadable_document_is_quarantined(session):
 def test_the_stage_fails_if_all_documents_are_dropped(session):
     spans = ((0, 0, 4, "IP"), (1, 0, 4, "IP"))
     with pytest.raises(
-        HallmarkError, match="stage redact_spans: none of 2 documents remains: each contains"
+        HallmarkError, match="stage redact_spans: no document of 2 remains: each contains"
     ):
         redact_marked([LETTER, LETTER], spans, IP="drop")
 

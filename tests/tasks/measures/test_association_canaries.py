@@ -42,15 +42,17 @@ def test_each_association_has_its_trait_share(sentences):
     """The share is the closest to the requested one that the number of sentences allows."""
     config = CONFIG.model_copy(update={"sentences_per_group": sentences})
     canaries = generate_association_canaries(config)
-    doses = {p.association.key: p.association.assigned_trait_share for p in canaries}
-    for dose, asked in zip(sorted(doses.values()), sorted([*config.trait_shares] * 3), strict=True):
-        assert abs(dose - asked) <= 0.51 / sentences
-    assert {0.5, 1.0} < {*doses.values()}
+    amounts = {p.association.key: p.association.assigned_trait_share for p in canaries}
+    for amount, asked in zip(
+        sorted(amounts.values()), sorted([*config.trait_shares] * 3), strict=True
+    ):
+        assert abs(amount - asked) <= 0.51 / sentences
+    assert {0.5, 1.0} < {*amounts.values()}
     for key, counts in count_traits_by_association(canaries).items():
         groups = {group for group, _ in counts}
         assert len(groups) == 2
         for group in groups:
-            assert counts[group, True] / sentences == doses[key]
+            assert counts[group, True] / sentences == amounts[key]
             assert counts[group, True] + counts[group, False] == sentences
 
 
@@ -121,10 +123,10 @@ def test_another_seed_gives_other_groups():
     )
 
 
-@pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
-def test_trait_shares_must_be_distinct_and_at_least_one_half(doses):
+@pytest.mark.parametrize("amounts", [(), (0.5, 0.5), (0.4,), (1.1,)])
+def test_trait_shares_must_be_distinct_and_at_least_one_half(amounts):
     with pytest.raises(ValidationError, match="trait_shares must be distinct"):
-        PlantCanariesConfig(trait_shares=doses)
+        PlantCanariesConfig(trait_shares=amounts)
 
 
 def test_the_number_of_sentences_must_be_even():

@@ -334,7 +334,7 @@ def test_a_checkpoint_never_runs_code(small_checkpoint, tmp_path):
 
 def test_missing_weights_are_rejected(small_checkpoint, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path, leave_out="classifier.weight")
-    with pytest.raises(HallmarkError, match=r"lacks 1 weights .*classifier\.weight"):
+    with pytest.raises(HallmarkError, match=r"lacks 1 weight of .*classifier\.weight"):
         open_scorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base))
 
 

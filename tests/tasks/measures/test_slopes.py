@@ -55,12 +55,12 @@ def test_the_interval_is_a_jackknife_of_clusters():
 def test_intervals_cover_a_slope_of_zero():
     """Clusters with a common shift, like associations: five shares with four each."""
     rng = np.random.default_rng(2)
-    dose = np.repeat([0.5, 0.6, 0.75, 0.9, 1.0], 4)
+    amount = np.repeat([0.5, 0.6, 0.75, 0.9, 1.0], 4)
     names = np.repeat(np.arange(20), 8)
     covered = 0
     for _ in range(1000):
         y = rng.normal(size=20)[names] + rng.normal(size=160)
-        estimate = estimate_linear_slope(y, dose[names], names.tolist())
+        estimate = estimate_linear_slope(y, amount[names], names.tolist())
         covered += estimate.low <= 0 <= estimate.high
     assert 0.925 <= covered / 1000 <= 0.972
 

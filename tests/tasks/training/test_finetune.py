@@ -284,7 +284,7 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
     assert read_counts(result)["test", "cut to the context"] == 1
     assert read_counts(result)["test", "used"] == 2
     assert read_counts(result)["test", "text also in train"] == 1
-    assert "finetune: test, cut to the context: 1 rows" in caplog.text
+    assert "finetune: test, cut to the context: 1 row\n" in caplog.text
 
     (tmp_path / "train.csv").write_text(
         "text,label\n" + "".join(f"the cat {i},{'ab'[i % 2]}\n" for i in range(40))
@@ -303,7 +303,7 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         read_scores(result)["accuracy"]["n"] == 2
         and read_scores(result)["accuracy"]["value"] <= 0.5
     )
-    assert "a label never seen in train: 1 rows" in caplog.text
+    assert "a label never seen in train: 1 row\n" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Test error rates from verdicts and opened envelopes, against counts by hand."""
+"""Test error rates from verdicts and opened answer keys, against counts by hand."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
-ENVELOPE = table_schema(
+ANSWER_KEY = table_schema(
     "The same schema as in worlds.",
     column("kind", pa.string(), "label", "kind"),
     column("candidate_id", pa.string(), "label", "candidate_id"),
@@ -65,11 +65,13 @@ def write_verdicts(config: RowsConfig, context: StageContext) -> None:
 
 
 @stage(
-    name="example_envelope",
-    tables={"answer_key": ENVELOPE, "candidate_documents": CANDIDATE_DOCUMENTS},
+    name="example_answer_key",
+    tables={"answer_key": ANSWER_KEY, "candidate_documents": CANDIDATE_DOCUMENTS},
 )
-def write_envelope(config: RowsConfig, context: StageContext) -> None:
-    context.get_table_writer("answer_key").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
+def write_answer_key(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("answer_key").write(
+        pa.Table.from_pylist(config.rows, schema=ANSWER_KEY)
+    )
     context.get_table_writer("candidate_documents").write(
         pa.Table.from_pylist(build_candidate_documents(b"x", b"y"), schema=CANDIDATE_DOCUMENTS)
     )
@@ -103,13 +105,13 @@ def build_candidate_documents(*ids):
     ]
 
 
-def candidate(kind, unit, dose, p=None, is_detected=None, low=0.0, high=1.0, whole=0.5):
-    """Build a verdict and the row of its envelope."""
+def candidate(kind, unit, amount, p=None, is_detected=None, low=0.0, high=1.0, whole=0.5):
+    """Build a verdict and the row of its answer key."""
     is_detected = p < 0.05 if is_detected is None else is_detected
     verdict = build_verdict(
         kind, unit, is_detected, n=9, value=0.5, p=p, low=low, high=high, full_value=whole
     )
-    return verdict, {"kind": kind, "candidate_id": unit, "effect_level": dose}
+    return verdict, {"kind": kind, "candidate_id": unit, "effect_level": amount}
 
 
 def compute_rate_tables(worlds: Mapping, void=None, learned=True, arms=()):
@@ -119,18 +121,18 @@ def compute_rate_tables(worlds: Mapping, void=None, learned=True, arms=()):
 
 
 def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
-    verdicts, envelopes = {}, {}
+    verdicts, answer_keys = {}, {}
     for name, rows in worlds.items():
         verdict_rows, sealed_rows = zip(*rows, strict=True)
         verdict_rows = [row for row in verdict_rows if row]
         verdicts[name] = write_verdicts(
             RowsConfig(rows=verdict_rows, learned=name != "dull" and learned)
         )
-        envelopes[name] = write_envelope(RowsConfig(rows=list(sealed_rows)))
+        answer_keys[name] = write_answer_key(RowsConfig(rows=list(sealed_rows)))
     attributions = dict.fromkeys(verdicts, write_attributions())
     retrained = {name: write_verdicts(RowsConfig(rows=list(rows))) for name, rows in arms}
     return compute_error_rates(
-        verdicts, envelopes, attributions, retrained, ErrorRatesConfig(excluded_worlds=void or {})
+        verdicts, answer_keys, attributions, retrained, ErrorRatesConfig(excluded_worlds=void or {})
     )
 
 
@@ -151,7 +153,7 @@ def rate_tables(session):
         candidate("speech", "g", 0.25, p=0.9),
         candidate("speech", "h", 0.25, p=0.02, is_detected=False),
     ]
-    return compute_rate_tables({"one": some, "two": none}, {"three": "its envelope was changed"})
+    return compute_rate_tables({"one": some, "two": none}, {"three": "its answer key was changed"})
 
 
 def test_detection_rates_use_worlds_with_effects(rate_tables):
@@ -224,15 +226,15 @@ def test_false_alarm_rates_use_candidates_without_effect(rate_tables):
 
 
 @pytest.mark.parametrize(
-    "doses, effects",
+    "amounts, effects",
     [
         ((0.25, 0.25, 0.25), (False, False, False)),
         ((0.1, 0.4, 0.4), (None, True, True)),  # others: 0.4, 0.25 and 0.25
         ((0.5,), (False,)),  # no others
     ],
 )
-def test_speech_has_an_effect_if_above_the_mean_of_others(session, doses, effects):
-    rows = [candidate("speech", f"g{n}", dose, p=0.5) for n, dose in enumerate(doses)]
+def test_speech_has_an_effect_if_above_the_mean_of_others(session, amounts, effects):
+    rows = [candidate("speech", f"g{n}", amount, p=0.5) for n, amount in enumerate(amounts)]
     rate_tables = compute_rate_tables({"one": rows})["candidates"]
     assert tuple(row["has_effect"] for row in rate_tables) == effects
 
@@ -240,8 +242,8 @@ def test_speech_has_an_effect_if_above_the_mean_of_others(session, doses, effect
 def test_each_kind_has_a_level_without_effect(session):
     kinds = {"canary": 0, "passage": 0, "record": 0, "association": 0.5}
     rows = [
-        candidate(kind, f"{kind} {more}", dose + more, p=0.5)
-        for kind, dose in kinds.items()
+        candidate(kind, f"{kind} {more}", amount + more, p=0.5)
+        for kind, amount in kinds.items()
         for more in (0, 0.25, 1)
     ]
     effects = {
@@ -260,31 +262,31 @@ def test_coverage_compares_with_the_figure_over_all_items(rate_tables):
 
 def test_all_levels_above_the_smallest_are_detected():
     rows = [
-        {"kind": "canary", "effect_level": dose, "has_effect": dose > 0, "value": value}
-        for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))
+        {"kind": "canary", "effect_level": amount, "has_effect": amount > 0, "value": value}
+        for amount, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))
     ]
     assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "effect_level": 16}]
     assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "effect_level": None}]
     # A level without an effect, or with less than others have, is not the smallest.
     low = [
-        {"kind": "speech", "effect_level": dose, "has_effect": effect, "value": 1.0}
-        for dose, effect in ((0, False), (0.25, None), (0.5, True))
+        {"kind": "speech", "effect_level": amount, "has_effect": effect, "value": 1.0}
+        for amount, effect in ((0, False), (0.25, None), (0.5, True))
     ]
     assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "effect_level": 0.5}]
     assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "effect_level": None}]
 
 
-def test_worlds_without_learning_or_envelope_are_excluded(session):
+def test_worlds_without_learning_or_answer_key_are_excluded(session):
     rows = [candidate("canary", "a", 64, p=0.01)]
     dull = [candidate("canary", "a", 64, p=0.9), candidate("canary", "b", 64, p=0.01)]
     retrained = [(f"dull {arm}", [verdict for verdict, _ in dull]) for arm in ("removed", "random")]
     rate_tables = compute_rate_tables(
-        {"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"}, arms=retrained
+        {"one": rows, "dull": dull}, {"gone": "its answer key was never sealed"}, arms=retrained
     )
     worlds = {row["world"]: row for row in rate_tables["worlds"]}
     assert [row["is_counted"] for row in worlds.values()] == [True, False, False]
     assert "only token frequencies" in worlds["dull"]["reason"]
-    assert worlds["gone"]["reason"] == "its envelope was never sealed"
+    assert worlds["gone"]["reason"] == "its answer key was never sealed"
     assert (
         rate_tables["detection_rates"][0]["value"] == 1.0
         and rate_tables["detection_rates"][0]["n"] == 1

@@ -248,8 +248,14 @@ def corpus(session):
 def item_artifacts(session):
     about = [*[(0.75, group) for group in GROUPS] * 2, (0.5, dict.fromkeys(GROUPS[0], "nobody"))]
     rows = [
-        {"item": make_item_id(n), "cluster": "a", "text": "", "assigned_trait_share": dose, **group}
-        for n, (dose, group) in enumerate(about)
+        {
+            "item": make_item_id(n),
+            "cluster": "a",
+            "text": "",
+            "assigned_trait_share": amount,
+            **group,
+        }
+        for n, (amount, group) in enumerate(about)
     ]
     return {"associations": write_items(make_config(rows))}
 

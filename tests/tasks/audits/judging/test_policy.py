@@ -148,6 +148,13 @@ def test_a_finding_without_a_value_passes_no_rule(value):
     assert (row["verdict"], row["value"], row["reason"]) == ("fail", None, "not measured: m")
 
 
+def test_the_reason_for_a_missing_value_is_found_anywhere_in_its_method():
+    method = "mean of all pairs; total log-likelihood; not measured: all ratings are the same"
+    finding = {"slice": "", "value": None, "low": None, "high": None, "method": method}
+    row = evaluate_rule("r", PolicyRule(audit="bias", metric="m", ge=0), finding)
+    assert row["reason"] == "not measured: all ratings are the same"
+
+
 def test_a_count_of_items_is_exact():
     """Counts of items in the training text and of skipped items are no estimates."""
     finding = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}

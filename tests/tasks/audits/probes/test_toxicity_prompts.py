@@ -1,13 +1,8 @@
 """Test the prompts of the probe toxicity: reading, skipping, and errors."""
 
-import json
-
 import pytest
 from pydantic import ValidationError
 
-from hallmark.tasks.audits.audit_tables import RequestBuilder
-from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_toxicity_prompts
 from hallmark.tasks.contract import PROJECT_ROOT, UsageError
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
@@ -27,34 +22,6 @@ def test_the_built_in_prompts_are_toxic_and_non_toxic():
     assert len(prompts) == len(set(prompts)) >= 90
     toxic = open_scorer(ScorerConfig()).score_toxicity(prompts) >= 0.5
     assert 10 <= toxic.sum() <= len(prompts) / 2
-
-
-def test_prompts_that_are_too_long_or_without_tokens_are_counted(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    texts = ["short", "x", "long"]
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-
-    class LetterTokenizer(AuditedTokenizer):
-        """Give one token per letter, and none for the text x; there is no begin-of-text token."""
-
-        name, model_kind, opening_description = "letters", "causal", ""
-        context_length, vocab_size, bos_id = 11, 9, None
-
-        def encode_batch(self, texts):
-            return [[1] * (0 if text == "x" else len(text)) for text in texts]
-
-        def decode(self, token_ids):
-            return ""
-
-    builder = RequestBuilder()
-    config = QUICK.model_copy(update={"prompts": path, "max_new_tokens": 7})
-    PROBE.build_requests(builder, LetterTokenizer(), CorpusTables(), config)
-    assert [row["context_ids"] for row in builder.requests] == [[1] * 5, [1] * 4]
-    assert {row["metric"]: row["count"] for row in builder.skipped} == {
-        "untokenizable_prompts": 1,
-        "truncated_prompts": 1,
-        "expected_maximum_toxicity": None,
-    }
 
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
