@@ -7,7 +7,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 # each command would wait for them again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run proof test check clean
+.PHONY: run proof test check types golden clean
 
 run: $(VENV)/installed
 	$(VENV)/bin/hallmark run
@@ -33,6 +33,13 @@ QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.
 
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 $(QUICK)
+
+types: $(VENV)/installed-dev
+	$(VENV)/bin/mypy
+
+# After a change of CONTRACT_VERSION in tasks/contract/fingerprint.py.
+golden: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest --quiet --update-golden tests/tasks/contract/test_golden.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo 'installing into $(VENV), some minutes'

@@ -55,7 +55,7 @@ def by_stage(part: Part, subject: AuditedModel, scorer: DetoxifyScorer) -> tuple
     marks.append(time.perf_counter())
     said = audits.respond(subject, asked.requests)
     marks.append(time.perf_counter())
-    if part.probe.uses_scorers:
+    if part.probe.steps.uses_scorers:
         audits.score(scorer, audits.texts_of(asked.items, said))
     marks.append(time.perf_counter())
     audits.judge(part.probe, part.config, asked, said)

@@ -105,23 +105,23 @@ def judge(
     untrained: pa.Table | None = None,
 ) -> list[Mapping[str, Any]]:
     """The findings; ``untrained``: what the model answered before any training."""
-    scores, name, asking = None, "", None
+    scores = asking = None
     if scorer is not None:
         tables = [table for table in (asked.items, responses, untrained) if table is not None]
-        scores, name = score(scorer, texts_of(*tables)), format_scorer_name(scorer)
-        asking = pa.table({"scorer": [name], "heads": [[*scorer.heads]]}, schema=SCORERS)
+        scores = score(scorer, texts_of(*tables))
+        scorer_columns = {"scorer": [format_scorer_name(scorer)], "heads": [[*scorer.heads]]}
+        asking = pa.table(scorer_columns, schema=SCORERS)
 
     def answers(given: pa.Table, floor: Responses | None) -> Responses:
         return Responses(
             asked.items,
             asked.requests,
             given,
-            scores,
-            asked.reader,
-            asked.skipped,
-            name,
-            untrained_baseline=floor,
+            scores=scores,
             scorers=asking,
+            tokenizer=asked.reader,
+            skipped=asked.skipped,
+            untrained_baseline=floor,
         )
 
     floor = None if untrained is None else answers(untrained, None)

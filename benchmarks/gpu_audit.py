@@ -82,7 +82,9 @@ def ask(options: argparse.Namespace) -> None:
         asked = audits.ask(part.probe, reader, part.config, part.corpus)
         write(asked.requests, folder / f"{part.title}.requests.parquet")
         texts = (
-            audits.texts_of(asked.items) if part.probe.uses_scorers else pa.array([], pa.string())
+            audits.texts_of(asked.items)
+            if part.probe.steps.uses_scorers
+            else pa.array([], pa.string())
         )
         write(pa.table({"text": texts}), folder / f"{part.title}.texts.parquet")
         print(f"{part.title:<16}{len(asked.items):>8,} items {len(asked.requests):>8,} requests")

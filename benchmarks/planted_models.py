@@ -293,10 +293,10 @@ class Audit:
         subject = open_audited_model(checkpoint, "cpu")
         asked = audits.ask(self.probe, subject, self.config, self.corpus)
         said, untrained, scorer = audits.respond(subject, asked.requests), None, None
-        if self.probe.needs_untrained_baseline(self.config):
+        if self.probe.steps.needs_untrained_baseline(self.config):
             fresh = open_audited_model(checkpoint, "cpu", untrained_seed=0)
             untrained = audits.respond(fresh, asked.requests)
-        if self.probe.uses_scorers:
+        if self.probe.steps.uses_scorers:
             scorer = open_scorer(ScorerConfig())
         found = audits.judge(self.probe, self.config, asked, said, scorer, untrained)
         named = {(row["metric"], row["slice"]): row for row in found if not row["control"]}

@@ -164,7 +164,7 @@ class ProbeAudits:
         )
 
     def _collect_untrained_responses(self, probe: Probe) -> Artifact | None:
-        if not probe.needs_untrained_baseline(get_step_settings(self.config, probe)):
+        if not probe.steps.needs_untrained_baseline(get_step_settings(self.config, probe)):
             return None
         return self._label_stage(respond_untrained, probe, "respond_untrained")(
             checkpoint=self.checkpoint,
@@ -173,7 +173,7 @@ class ProbeAudits:
         )
 
     def _score_responses(self, probe: Probe) -> Artifact | None:
-        if not probe.uses_scorers:
+        if not probe.steps.uses_scorers:
             return None
         return self._label_stage(score_texts, probe, "score")(
             request_set=self._find_artifact(probe, "build_requests"),
@@ -193,7 +193,9 @@ class ProbeAudits:
 
     def _trace_responses(self, probe: Probe) -> Artifact | None:
         settings = get_step_settings(self.config, probe, "trace")
-        if not (probe.searches_training_text and settings.enabled and self.training.is_complete):
+        if not (
+            probe.steps.searches_training_text and settings.enabled and self.training.is_complete
+        ):
             return None
         return self._label_stage(trace_training_text, probe, "trace")(
             request_set=self._find_artifact(probe, "build_requests"),
@@ -258,7 +260,7 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
     """
     probes = list_probes_with_user_files(config, audit_names)
     sections = [f"audit_{probe.name}" for probe in probes]
-    if any(probe.uses_scorers for probe in PROBES if probe.name in audit_names):
+    if any(probe.steps.uses_scorers for probe in PROBES if probe.name in audit_names):
         sections.append("score")
     for section in sections:
         for config_path in iter_config_paths(getattr(config, section), section):
@@ -334,7 +336,7 @@ def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
     Raises:
         UsageError: If the settings name a folder that does not exist.
     """
-    reference_folder = probe.reference_folder(settings)
+    reference_folder = probe.steps.reference_folder(settings)
     resolved = find_checkpoint_in_folder(str(reference_folder)) if reference_folder else None
     if reference_folder and resolved is None:
         raise UsageError(
@@ -346,7 +348,7 @@ def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
 def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings") -> Any:
     """Return the settings of a step of a probe: its own, or those that all probes share."""
     if step in ("score", "score_untrained"):
-        return config.score.restrict_to_heads(probe.scorer_heads)
+        return config.score.restrict_to_heads(probe.steps.scorer_heads)
     if step in ("respond", "respond_untrained", "score_with_reference"):
         return config.respond
     return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")

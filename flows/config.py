@@ -189,7 +189,7 @@ _audit_sections: Any = {
 ConfigWithProbes = create_model("Probing", __base__=PreAuditConfig, **_audit_sections)
 
 
-class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
+class Config(ConfigWithProbes):
     """The complete config of a run."""
 
     policy: PolicyConfig = PolicyConfig()

@@ -210,7 +210,8 @@ class DocumentPurge:
         if artifact.stage != "plant_canaries":
             return False
         row_filter = pc.field("doc_id").isin(self.doc_ids) & (pc.field("split") == "train")
-        return artifact["documents"].filter_rows(row_filter, ["doc_id"]).num_rows > 0
+        matching_rows = artifact["documents"].filter_rows(row_filter, ["doc_id"])
+        return len(matching_rows) > 0
 
     def find_related_documents(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
         """Return whether any table names the documents, and which others share a row with them."""

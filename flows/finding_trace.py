@@ -84,7 +84,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
     if not metric_findings:
         known_names = ", ".join(dict.fromkeys(row["metric"] for row in rows))
         raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known_names}")
-    slice_findings = [row for row in metric_findings if row["slice"] == slice_name]
+    slice_findings: list[Report] = [row for row in metric_findings if row["slice"] == slice_name]
     if not slice_findings:
         known_names = ", ".join(map(format_finding_name, metric_findings))
         raise UsageError(f"{audit} has no finding {finding_name!r:.120}; it has {known_names}")

@@ -238,7 +238,8 @@ def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str,
 
     source_run = resolve_checkpoint(store, checkpoint_name).source_run
     if source_run is not None:
-        return source_run.record["config"]
+        config_record: dict[str, Any] = source_run.record["config"]
+        return config_record
     config = load_config("demo").model_dump(mode="json")
     title = f"Audit of {Path(checkpoint_name).name or checkpoint_name}"
     return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}

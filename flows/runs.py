@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
 
@@ -105,7 +105,8 @@ class Run:
 
     @property
     def id(self) -> str:
-        return self.record["run"]
+        run_id: str = self.record["run"]
+        return run_id
 
     @property
     def flow(self) -> str:
@@ -114,7 +115,7 @@ class Run:
     @property
     def status(self) -> str:
         """completed, failed, running, or interrupted: by Ctrl-C, or because the process is gone."""
-        status = self.record["status"]
+        status: str = self.record["status"]
         if status == "running" and self.record["host"] == socket.gethostname():
             try:
                 os.kill(self.record["pid"], 0)
@@ -379,7 +380,7 @@ def open_artifact(artifact_name: str, store: Store | str | None = None) -> Artif
 
 def _read_run_record(store: Store, run_id: str) -> Record:
     try:
-        record = json.loads(store.get(f"runs/{run_id}/run.json") or b"")
+        record: Record | None = json.loads(store.get(f"runs/{run_id}/run.json") or b"")
     except (ValueError, RecursionError):
         record = None
     if not _is_valid_record(record) or record["run"] != run_id:
@@ -398,7 +399,7 @@ def _is_study_world(store: Store, run_id: str) -> bool:
         return False
 
 
-def _is_valid_record(record: Any) -> bool:
+def _is_valid_record(record: Any) -> TypeGuard[Record]:
     """Return whether a record has all keys of a run.json with the types that readers expect."""
     if not isinstance(record, dict) or not record.keys() >= REQUIRED_RECORD_KEYS:
         return False

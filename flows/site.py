@@ -136,7 +136,7 @@ def exchange_folders(first: Path, second: Path) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     encoded_paths = os.fsencode(first), os.fsencode(second)
     if hasattr(libc, "renameat2"):  # Linux: from the current folder, RENAME_EXCHANGE
-        return libc.renameat2(-100, encoded_paths[0], -100, encoded_paths[1], 2) == 0
+        return bool(libc.renameat2(-100, encoded_paths[0], -100, encoded_paths[1], 2) == 0)
     if hasattr(libc, "renamex_np"):  # macOS: RENAME_SWAP
-        return libc.renamex_np(*encoded_paths, 2) == 0
+        return bool(libc.renamex_np(*encoded_paths, 2) == 0)
     return False

@@ -11,10 +11,11 @@ Read the core in this order:
     objectives    from rows of tokens to a batch
     loss          cross-entropy of the output layer
 
-then ``training/optimizers``. ``kernels`` and ``loss`` are written for speed; ``reference`` has the
-same formulas in plain code. ``keyed_randomness`` holds all randomness except torch's own,
-``precision`` decides where bf16 is used, ``special_tokens`` names the ids that every vocabulary
-has, and ``padding`` turns sequences into padded rows. ``decoding`` generates and scores text,
+then ``training/training_step``, one step from the learning rate to the update. ``kernels`` and
+``loss`` are written for speed; ``reference`` has the same formulas in plain code.
+``keyed_randomness`` holds all randomness except torch's own, ``precision`` decides where bf16 is
+used, ``special_tokens`` names the ids that every vocabulary has, and ``padding`` turns sequences
+into padded rows. ``decoding`` generates and scores text,
 ``probing`` tests what a model has learned, and ``interchange`` reads and writes checkpoints; the
 core imports none of these subpackages. ``python -m hallmark.model.training.run JOB.json`` starts a
 training process. The package imports torch, numpy, pyarrow, safetensors and tokenizers, and no

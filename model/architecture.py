@@ -51,8 +51,11 @@ class FeedForward(nn.Module):
         h = self.up(x)  # (B, T, d_ff), twice as wide for SwiGLU: gate, then value
         if self.activate is None:
             gate, value = h.chunk(2, dim=-1)
-            return self.down(F.silu(gate) * value)
-        return self.down(self.activate(h))
+            activated = F.silu(gate) * value
+        else:
+            activated = self.activate(h)
+        output: Tensor = self.down(activated)
+        return output
 
 
 def make_norm_layer(config: ModelConfig) -> nn.Module:
@@ -108,9 +111,12 @@ class Block(nn.Module):
         self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Add the sublayer's output to x, with the norm before the sublayer or after the sum."""
+        total: Tensor
         if self.is_pre_norm:
-            return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
+            total = x + self.dropout(sublayer(norm(x)))
+        else:
+            total = norm(x + self.dropout(sublayer(x)))
+        return total
 
 
 class Stack(nn.Module):
@@ -211,8 +217,10 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Compute the output layer's input, (B, T, d), from the last states."""
-        hidden = self.transform(self.compute_hidden_states(batch))
-        return self.dropout(hidden) if self.config.labels else hidden  # like BERT's classifiers
+        hidden: Tensor = self.transform(self.compute_hidden_states(batch))
+        if self.config.labels:  # like BERT's classifiers
+            hidden = self.dropout(hidden)
+        return hidden
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Score the next tokens, or the labels: logits (..., V) from ``hidden`` (..., d)."""

@@ -28,7 +28,10 @@ def dispatch_attention(
     """Compute the same as ``reference.compute_attention``, with the fastest kernel."""
     is_grouped = q.shape[1] != k.shape[1]
     if mask is not None and not isinstance(mask, Tensor | str):
-        return _get_flex_attention(q.device.type)(q, k, v, block_mask=mask, enable_gqa=is_grouped)
+        output: Tensor = _get_flex_attention(q.device.type)(
+            q, k, v, block_mask=mask, enable_gqa=is_grouped
+        )
+        return output
     is_short_bf16 = q.dtype == torch.bfloat16 and k.shape[2] <= CPU_PLAIN_ATTENTION
     if q.device.type == "cpu" and (is_short_bf16 or q.shape[2] == 1):
         # Compiled, halves take 0.96 of the time of a training step; eagerly they take longer.

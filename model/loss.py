@@ -164,5 +164,7 @@ def sum_linear_cross_entropy(
     needs_gradient = torch.is_grad_enabled() and has_trainable_input
     flat_inputs = hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten()
     vocab_size = len(weight) if vocab_size is None else vocab_size
-    loss: Tensor = _LinearCrossEntropy.apply(*flat_inputs, z_loss, vocab_size, needs_gradient)
+    loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's method
+        *flat_inputs, z_loss, vocab_size, needs_gradient
+    )
     return loss

@@ -41,7 +41,8 @@ def compute_attention_weights(q: Tensor, k: Tensor, mask: AttentionMask) -> Tens
         # the time of filling it in.
         lowest_score = torch.finfo(scores.dtype).min
         scores = scores + (~to_bool_mask(mask, scores)).to(scores.dtype) * lowest_score
-    return scores.softmax(-1)
+    weights: Tensor = scores.softmax(-1)
+    return weights
 
 
 def repeat_kv_heads(keys_or_values: Tensor, queries: Tensor) -> Tensor:

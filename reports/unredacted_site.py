@@ -47,7 +47,7 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
         HallmarkError: If an input of a card is missing.
     """
     create_private_folder(output_folder)
-    run_page = (
+    run_page: Path = (
         build_site(store, [record], output_folder).parent / "runs" / record["run"] / "index.html"
     )
     for entry in record["stages"]:

@@ -38,6 +38,14 @@ EXPECTED_SKIPS = (
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="record golden.json of tests/tasks/contract again (make golden)",
+    )
+
+
 def pytest_runtest_makereport(item, call):
     """In CI an unexpected skip is a failure."""
     if os.environ.get("CI") and call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception):

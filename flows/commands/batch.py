@@ -118,7 +118,7 @@ def _read_documents_by_id(run: Run, doc_ids: set[bytes]) -> dict[bytes, Report]:
 
 
 def _extract_span_text(document: Report, start: int, end: int, redactor: Redactor | None) -> str:
-    span_text = document["text"][start:end]
+    span_text: str = document["text"][start:end]
     if redactor is None:
         return span_text
     # The span may cut a match in two; the detectors see it only in the whole document.

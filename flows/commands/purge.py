@@ -236,7 +236,8 @@ def _get_packed_artifact_name(run: Run) -> str | None:
 def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
     """Return the name of the checkpoint from which training or fine-tuning started."""
     lineage = checkpoint.manifest["lineage"]
-    return lineage.get("start_checkpoint") or lineage.get("checkpoint")
+    checkpoint_name: str | None = lineage.get("start_checkpoint") or lineage.get("checkpoint")
+    return checkpoint_name
 
 
 def _find_affected_tokenizers(

@@ -238,10 +238,9 @@ def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
 
 
 def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: Artifact) -> bool:
-    has_same_libraries = (
-        original.manifest["parts"]["libraries"] == replayed.manifest["parts"]["libraries"]
-    )
-    return has_same_libraries and run.record["platform"] == replayed_run.record["platform"]
+    if original.manifest["parts"]["libraries"] != replayed.manifest["parts"]["libraries"]:
+        return False
+    return bool(run.record["platform"] == replayed_run.record["platform"])
 
 
 #: Tables with intervals, and the columns that identify a row in them.

@@ -279,7 +279,8 @@ def _format_rerun_command(report: Report) -> str:
     arguments += ["--until", report["last_stage"]] if report["last_stage"] else []
     has_start_checkpoint = report["flow"] == "pipeline" and report["checkpoint"]
     arguments += ["--start-checkpoint", report["checkpoint"]] if has_start_checkpoint else []
-    return f"cd {shlex.quote(report['base_folder'])} && " * needs_chdir + shlex.join(arguments)
+    command = shlex.join(arguments)
+    return f"cd {shlex.quote(report['base_folder'])} && {command}" if needs_chdir else command
 
 
 def _truncate_names(names: list[str], limit: int = 8) -> list[str]:

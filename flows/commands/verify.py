@@ -120,7 +120,8 @@ def read_checkpoint_names(artifact: Artifact) -> list[str]:
     """Return the names of the checkpoint artifacts that a training wrote."""
     if "checkpoints" not in artifact.tables:
         return []
-    return artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
+    names: list[str] = artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
+    return names
 
 
 def _verify_artifacts(

@@ -361,7 +361,8 @@ def _estimate_share_read(
             list_document_numbers(int(source_input.locator), source_config.documents)
         )
     if source_config.kind == "parquet":
-        return record_count / pq.read_metadata(path).num_rows
+        share: float = record_count / pq.read_metadata(path).num_rows
+        return share
     if isinstance(source_config, FileSource):
         return raw_bytes / (source_input.size_bytes * _estimate_expansion_factor(path, folder))
     return None

@@ -38,7 +38,7 @@ class ReadOnlyStore(Store):
     def put(self, key: str, data: bytes | Path) -> NoReturn:
         raise AssertionError(f"a forecast must not write {key}")
 
-    create_if_absent = put  # type: ignore[assignment]
+    create_if_absent = put
 
     def delete(self, keys: list[str]) -> NoReturn:
         raise AssertionError(f"a forecast must not remove {keys}")

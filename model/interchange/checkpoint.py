@@ -124,7 +124,7 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
             f"{path} has the objective {objective!r}, but this architecture supports "
             f"{', '.join(valid_objectives)}."
         )
-    return objective  # type: ignore[no-any-return]
+    return objective
 
 
 def was_trained_on_pairs(folder: str | Path) -> bool:

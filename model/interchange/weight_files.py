@@ -88,4 +88,4 @@ def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Pa
         raise CheckpointError(
             f"{folder / source_name} names {str(file_name)[:100]}, which is not inside its folder."
         )
-    return folder / file_name
+    return Path(folder, file_name)

@@ -32,7 +32,8 @@ from hallmark.model.training.job import (
     lock_work_folder,
     read_job,
 )
-from hallmark.model.training.trainer import Trainer, TrainingError
+from hallmark.model.training.trainer import Trainer
+from hallmark.model.training.training_step import TrainingError
 
 
 def count_processes(job: TrainingJob) -> int:
@@ -74,7 +75,8 @@ def main(arguments: list[str]) -> int:
     job_paths, is_watched = arguments[:1], arguments[1:] == [WATCH_STDIN_OPTION]
     if not job_paths or (len(arguments) > 1 and not is_watched):
         print(
-            f"usage: python -m model.training.run JOB.json [{WATCH_STDIN_OPTION}]", file=sys.stderr
+            f"usage: python -m hallmark.model.training.run JOB.json [{WATCH_STDIN_OPTION}]",
+            file=sys.stderr,
         )
         return 2
     if is_watched:

@@ -1,18 +1,16 @@
 """Run one training, from its job to its last checkpoint and state.
 
-A ``Trainer`` prepares data, model and optimizers, resumes from the newest usable state, takes the
-optimizer steps, and writes log, validation, samples, checkpoints and states.
+A ``Trainer`` prepares data and model, resumes from the newest usable state, calls ``TrainingStep``
+for each step, and writes log, validation, samples, checkpoints and states.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,32 +41,17 @@ from hallmark.model.training.hardware import (
     should_compile,
 )
 from hallmark.model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
-from hallmark.model.training.optimizers import (
-    SpikeGuard,
-    clip_gradients,
-    make_optimizers,
-    set_learning_rate,
-)
 from hallmark.model.training.packed_rows import count_token_bytes, select_evenly_spaced
 from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
 from hallmark.model.training.samples import generate_samples
-from hallmark.model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
-from hallmark.model.training.step_metrics import (
-    PROGRESS_COLUMNS,
-    DeviceTimestamp,
-    PendingValues,
-    StepMetrics,
-)
+from hallmark.model.training.schedule import is_checkpoint_due, is_state_due
+from hallmark.model.training.step_metrics import PROGRESS_COLUMNS, DeviceTimestamp, StepMetrics
+from hallmark.model.training.training_step import TrainingStep
 from hallmark.model.training.validation import TARGET_OFFSETS, Validator
 from hallmark.model.training.work_folder import find_resumable_state, remove_newer_outputs
 
 #: Objectives that used to draw for a whole batch: states from that time belong to another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")
-MAX_SKIPPED_STEPS = 10  # training stops after this many consecutive divergent steps
-
-
-class TrainingError(Exception):
-    """Training cannot continue; the message says at which step, why, and what to change."""
 
 
 class Trainer:
@@ -80,7 +63,6 @@ class Trainer:
         self.world = world
         self.model_config = job.model_config
         self.config = job.train_config
-        self.has_frozen_body = job.has_frozen_body
         config = job.train_config
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -105,8 +87,6 @@ class Trainer:
         self._open_data(job)
         torch.manual_seed(config.seed)
         self._build_model(job)
-        self.optimizers = make_optimizers(self.model, config)
-        self.spike_guard = SpikeGuard()
         self.tables = _make_empty_tables()
         #: Steps whose metrics the device may still be computing.
         self.pending_metrics: deque[StepMetrics] = deque()
@@ -174,7 +154,7 @@ class Trainer:
             },
             "data": [rows.sha256 for rows in rows_by_file.values()] if is_first else None,
             "start": _hash_file(start_weights) if start_weights and is_first else None,
-            "frozen": self.has_frozen_body,
+            "frozen": job.has_frozen_body,
         }
         if self.config.objective in ROW_SEEDED_OBJECTIVES and not job.uses_examples:
             self.identity["draws"] = "by row"
@@ -232,8 +212,16 @@ class Trainer:
         is_unmeasured = self.is_sharded or job.uses_examples
         self.is_compiled = should_compile(self.config.compile, self.device, is_unmeasured)
         # Packed rows have one shape, or a few; each batch of examples has a length of its own.
-        self.loss = self.world.wrap_loss(
+        loss_of_batch = self.world.wrap_loss(
             self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples
+        )
+        self.training_step = TrainingStep(
+            self.model,
+            loss_of_batch,
+            self.config,
+            self.world,
+            dtype=self.dtype,
+            has_frozen_body=job.has_frozen_body,
         )
 
     def run_until_done(self) -> int:
@@ -312,39 +300,8 @@ class Trainer:
         self._emit_event("step", **{name: self.last_log_row[name] for name in PROGRESS_COLUMNS})
 
     def _train_step(self, step: int) -> None:
-        """Take one optimizer step; wait for the device only if divergent steps are skipped."""
-        prepared_batch = self.prefetcher.get_batch(step)
-        step_learning_rate = compute_learning_rate(self.config, step)
-        set_learning_rate(self.optimizers, step_learning_rate)
-        # A frozen body computes its features without dropout, as after the training.
-        self.model.train(not self.has_frozen_body)
-        loss = torch.zeros((), device=self.device)
-        weight_sum = torch.full(
-            (), prepared_batch.weight_sum, dtype=torch.float64, device=self.device
-        )
-        total_weight = self.world.sum_on_device(weight_sum).clamp(min=1).float()
-        for i, micro_batch in enumerate(prepared_batch.micro_batches):
-            is_last = i + 1 == len(prepared_batch.micro_batches)
-            with parallel.defer_gradient_sync(self.loss, self.model, is_last):
-                loss += self._backpropagate(micro_batch.to_device(self.device), total_weight)
-        grad_norm = clip_gradients(self.optimizers, self.config.max_grad_norm)
-        loss_and_norm = PendingValues(self.world.sum_on_device(loss), grad_norm)
-        metrics = StepMetrics(
-            step,
-            step_learning_rate,
-            prepared_batch.token_count,
-            prepared_batch.tokens_so_far,
-            prepared_batch.flops,
-            loss_and_norm,
-        )
-        if self.config.on_divergence == "skip":
-            self._test_divergence(metrics)  # before the update, which cannot be undone
-        for optimizer in self.optimizers:
-            if not metrics.is_skipped:
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        metrics.finished_at = DeviceTimestamp(self.device)
-        self.pending_metrics.append(metrics)
+        batch = self.prefetcher.get_batch(step)
+        self.pending_metrics.append(self.training_step.run(step, batch))
 
     def _log_pending_steps(self, keep_newest: int = 0) -> None:
         """Log the pending steps, except the ``keep_newest`` newest.
@@ -355,7 +312,7 @@ class Trainer:
         while len(self.pending_metrics) > keep_newest:
             metrics = self.pending_metrics.popleft()
             if metrics.is_skipped is None:
-                self._test_divergence(metrics)
+                self.training_step.check_divergence(metrics)
             assert metrics.finished_at is not None
             seconds = metrics.finished_at.seconds_since(self.last_timestamp)
             self.last_timestamp = metrics.finished_at
@@ -364,56 +321,12 @@ class Trainer:
             )
             self.tables["log"].append(self.last_log_row)
 
-    def _test_divergence(self, metrics: StepMetrics) -> None:
-        """Record whether a step diverged; raise TrainingError if training must stop."""
-        loss, grad_norm = metrics.loss_and_norm.read_when_ready()
-        metrics.is_skipped = self.spike_guard.detect_divergence(
-            loss, grad_norm, self.config.spike_factor
-        )
-        if metrics.is_skipped:
-            self._handle_divergence(metrics.step, loss, grad_norm)
-
-    def _handle_divergence(self, step: int, loss: float, grad_norm: float) -> None:
-        """Report a divergent step.
-
-        Raises:
-            TrainingError: Training must stop at it, or too many consecutive steps were skipped.
-        """
-        description = f"the loss is {loss:.4g} and the gradient norm {grad_norm:.4g}"
-        if math.isfinite(grad_norm) and self.spike_guard.mean_norm:
-            description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its running mean"
-        if (
-            self.config.on_divergence == "stop"
-            or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS
-        ):
-            earlier_skipped = self.spike_guard.divergent_steps - 1
-            if earlier_skipped:
-                description += f" (the {earlier_skipped} steps before it were skipped)"
-            raise TrainingError(
-                f"Step {step} diverged: {description}. Lower learning_rate (now "
-                f"{self.config.learning_rate}) or clip (now {self.config.max_grad_norm})."
-            )
-        self._emit_event("skipped", step=step, message=f"{description}: the step is skipped")
-
-    def _backpropagate(self, batch: Batch, total_weight: torch.Tensor) -> torch.Tensor:
-        """Run the forward and backward pass of a micro-batch; return its share of the mean loss."""
-        with self._make_autocast_context():
-            loss: torch.Tensor = self.loss(batch) / total_weight
-        # DDP and FSDP average gradients over processes, but the sum is needed.
-        (loss * self.world.size).backward()
-        return loss.detach()
-
-    def _make_autocast_context(self) -> AbstractContextManager[Any]:
-        if self.dtype is torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
-
     def _run_validation(self) -> float | None:
         """Measure the loss on the validation rows; return bits per token."""
         if self.validator is None:
             return None
         self.model.eval()
-        with self._make_autocast_context():
+        with self.training_step.make_autocast_context():
             result = self.validator.measure_loss(self.model)
         self.tables["validation"] += [{"step": self.step, **row} for row in result.table_rows]
         if result.bits_per_token is not None:
@@ -455,8 +368,13 @@ class Trainer:
             "config": config_to_dict(self.config),
             "history": self.settings_history,
         }
-        training_parts = self.model, self.optimizers, self.spike_guard, self.world
-        snapshot = state.take_snapshot(header, *training_parts)
+        snapshot = state.take_snapshot(
+            header,
+            self.model,
+            self.training_step.optimizers,
+            self.training_step.spike_guard,
+            self.world,
+        )
         if snapshot is not None:
             self.writer.start_writing(snapshot, self.tables, model)
         self.tables = _make_empty_tables()
@@ -481,9 +399,8 @@ class Trainer:
             remove_newer_outputs(self.work_folder, resumable_step)
         if agreed_step < 0:
             return False
-        training_parts = self.model, self.optimizers, self.world
-        self.spike_guard, header = state.restore_training_state(
-            self.work_folder, agreed_step, *training_parts
+        self.training_step.spike_guard, header = state.restore_training_state(
+            self.work_folder, agreed_step, self.model, self.training_step.optimizers, self.world
         )
         self.step = agreed_step
         history = [period for period in header["history"] if period["from"] <= agreed_step]

@@ -369,7 +369,8 @@ def _format_total_suffix(values: Sequence[Any], limit: int) -> str:
 
 
 def _is_numeric_type(data_type: pa.DataType) -> bool:
-    return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+    is_numeric: bool = pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+    return is_numeric
 
 
 __all__ = [

@@ -197,7 +197,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
 
 def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
     """Return the distance from a share to the nearer bound of an interval that excludes it."""
-    return max(row["low"] - reference_share, reference_share - row["high"])
+    distance: float = max(row["low"] - reference_share, reference_share - row["high"])
+    return distance
 
 
 def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figure:

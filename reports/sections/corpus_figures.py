@@ -131,7 +131,8 @@ class CorpusFigures:
 
     def list_distinct_values(self, table: str, column: str) -> list[Any]:
         """Return the distinct values of a column of the profile, in order of first appearance."""
-        return pc.unique(self.profile[table].read([column])[column]).to_pylist()
+        values: list[Any] = pc.unique(self.profile[table].read([column])[column]).to_pylist()
+        return values
 
     def add_sum_figure(
         self, table: str, column: str, unit: str, label: str, **conditions: Any

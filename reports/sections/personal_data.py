@@ -205,8 +205,9 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
 
 
 def _count_claimed_spans(detection_row: dict[str, Any]) -> int:
-    return (
+    span_count: int = (
         detection_row["detected_with_name"]
         + detection_row["detected_without_name"]
         + detection_row["false_positives"]
     )
+    return span_count

@@ -147,7 +147,8 @@ class RemovalReport:
     max_rows: int
 
     def read_rows(self, table: str) -> list[dict[str, Any]]:
-        return self.book.artifacts["compare_arms"][table].read().to_pylist()
+        rows: list[dict[str, Any]] = self.book.artifacts["compare_arms"][table].read().to_pylist()
+        return rows
 
     def read_cases(self) -> list[RemovalCase]:
         cases, effects, criteria = (

@@ -42,7 +42,8 @@ def _has_seed_arms(book: FigureBook) -> bool:
 
 
 def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[dict[str, Any]]:
-    return book.artifacts["compare_arms"][table].read().to_pylist()
+    rows: list[dict[str, Any]] = book.artifacts["compare_arms"][table].read().to_pylist()
+    return rows
 
 
 def describe_random_arm(book: FigureBook) -> str:

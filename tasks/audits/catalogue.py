@@ -18,7 +18,7 @@ REQUEST_STAGES = {probe.name: make_request_stage(probe) for probe in PROBES}
 FINDINGS_STAGES = {probe.name: make_findings_stage(probe) for probe in PROBES}
 
 #: Metrics by audit whose findings never have a confidence interval, so no policy rule can pass.
-METRICS_WITHOUT_INTERVAL = {probe.name: probe.metrics_without_interval for probe in PROBES} | {
+METRICS_WITHOUT_INTERVAL = {probe.name: probe.derived.without_interval for probe in PROBES} | {
     CAPABILITY: ()
 }
 

@@ -60,6 +60,48 @@ class CorpusTables:
     documents: Table | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class DerivedFindings:
+    """Describe findings that are computed from other findings.
+
+    Attributes:
+        compute: Called with (findings of the measures, values, config); returns further findings.
+        metrics: Metrics of the derived findings, and the slices that they have.
+        without_interval: Metrics whose findings never have an interval, so that no rule of a policy
+            about them can pass.
+    """
+
+    compute: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
+        lambda found, values, config: []
+    )
+    metrics: Mapping[str, SliceTags] = field(default_factory=dict)
+    without_interval: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraSteps:
+    """Say which further steps an audit needs, besides the responses of the audited model.
+
+    Attributes:
+        scorer_heads: The properties that are scored in its texts; scorers with none of these are
+            not used. Empty: its texts are not scored.
+        needs_untrained_baseline: Called with the config; whether an untrained model answers its
+            requests, too.
+        searches_training_text: Whether responses and lookups are searched for in the training text.
+        reference_folder: Called with the config; returns the folder of a reference model that
+            reads the responses, or None.
+    """
+
+    scorer_heads: tuple[str, ...] = ()
+    needs_untrained_baseline: Callable[[Any], bool] = lambda config: False
+    searches_training_text: bool = True
+    reference_folder: Callable[[Any], Path | None] = lambda config: None
+
+    @property
+    def uses_scorers(self) -> bool:
+        return bool(self.scorer_heads)
+
+
 @dataclass(frozen=True)
 class Probe:
     """Describe one audit: its items, requests, values, measures and inputs.
@@ -78,24 +120,14 @@ class Probe:
         simulate_outputs: Called with (items, metric, has_effect, random generator); returns log
             probabilities of the targets, (n, targets), embeddings, (n, targets, d), or texts,
             (n, draws), of a simulated model with no effect or a large effect on that metric.
-        derive_findings: Called with (findings of the measures, values, config); returns further
-            findings computed from them.
-        derived_metrics: Metrics of the derived findings, and the slices that they have.
-        metrics_without_interval: Metrics whose findings never have an interval, so that no rule of
-            a policy about them can pass.
+        derived: Findings that are computed from those of the measures.
         data_files: Data files that it reads.
         external_digests: Called with (config, secret_id); returns digests of the user's files.
         judging_files: As ``external_digests``, for files that ``score_items`` reads.
-        uses_scorers: Whether its texts are scored.
-        scorer_heads: The properties that are scored; scorers with none of these are not used.
-        needs_untrained_baseline: Called with the config; whether an untrained model answers its
-            requests, too.
-        searches_training_text: Whether responses and lookups are searched for in the training text.
+        steps: Scorers, untrained baseline, search of the training text and reference model.
         corpus_tables: Names of the ``CorpusTables`` that it reads.
         required_settings: Settings that must be set for it to run: files of the user.
         libraries: Libraries that its findings depend on, besides those of every probe.
-        reference_folder: Called with the config; returns the folder of a reference model that
-            reads the responses, or None.
     """
 
     name: str
@@ -107,22 +139,14 @@ class Probe:
     module: str
     value_fields: tuple[pa.Field, ...] = ()
     simulate_outputs: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
-    derive_findings: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
-        lambda found, values, config: []
-    )
-    derived_metrics: Mapping[str, SliceTags] = field(default_factory=dict)
-    metrics_without_interval: tuple[str, ...] = ()
+    derived: DerivedFindings = DerivedFindings()
     data_files: tuple[str, ...] = ()
     external_digests: Callable[..., dict[str, str]] | None = None
     judging_files: Callable[..., dict[str, str]] | None = None
-    uses_scorers: bool = False
-    scorer_heads: tuple[str, ...] = ("toxicity",)
-    needs_untrained_baseline: Callable[[Any], bool] = lambda config: False
-    searches_training_text: bool = True
+    steps: ExtraSteps = ExtraSteps()
     corpus_tables: tuple[str, ...] = ()
     required_settings: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    reference_folder: Callable[[Any], Path | None] = lambda config: None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -130,16 +154,12 @@ class Probe:
 
         SKIPPED_COUNT_METRICS lists those counts.
         """
-        measured_metrics = [
-            measure.metric
-            for measure in self.measures
-            if not (measure.is_capability_control or measure.null_interval)
-        ]
+        measured_metrics = [measure.metric for measure in self.measures if not measure.control]
         return tuple(
             dict.fromkeys(
                 [
                     *measured_metrics,
-                    *self.derived_metrics,
+                    *self.derived.metrics,
                     *([] if self.step_dependent else [SEEN_METRIC]),
                 ]
             )
@@ -168,7 +188,7 @@ class Probe:
             finding_rows = compute_measure_findings(
                 self.name, values, self.measures, config, method_note
             )
-            finding_rows += self.derive_findings(finding_rows, values, config)
+            finding_rows += self.derived.compute(finding_rows, values, config)
             finding_rows += self.compute_instrument_controls(responses, config)
             if in_training is not None:
                 finding_rows.append(
@@ -307,17 +327,16 @@ def make_findings_stage(probe: Probe) -> Stage:
                 items,
                 request_set["requests"].read(),
                 response_artifact["responses"].read(),
-                pa.concat_tables(score_tables) if score_tables else None,
-                request_set["tokenizer"].read(),
-                request_set["skipped"].read(),
-                score_set["scorers"].read()["scorer"][0].as_py() if score_set else "",
-                load_training_exposure(items, checkpoints, training_runs),
-                baseline,
-                overlap["training_overlap"].read() if overlap else None,
-                overlap["occurrence_counts"].read() if overlap else None,
-                score_set["scorers"].read() if score_set else None,
-                response_artifact["embeddings"].read(),
-                reference["reference_scores"].read() if reference else None,
+                scores=pa.concat_tables(score_tables) if score_tables else None,
+                scorers=score_set["scorers"].read() if score_set else None,
+                tokenizer=request_set["tokenizer"].read(),
+                skipped=request_set["skipped"].read(),
+                training_exposure=load_training_exposure(items, checkpoints, training_runs),
+                untrained_baseline=baseline,
+                training_overlap=overlap["training_overlap"].read() if overlap else None,
+                occurrence_counts=overlap["occurrence_counts"].read() if overlap else None,
+                embeddings=response_artifact["embeddings"].read(),
+                reference_scores=reference["reference_scores"].read() if reference else None,
             )
 
         untrained_baseline = load_responses(untrained_responses) if untrained_responses else None

@@ -31,14 +31,13 @@ class Responses:
         requests: Rows of REQUESTS.
         responses: Rows of RESPONSES.
         scores: Rows of SCORES.
+        scorers: Rows of SCORERS, the primary one first.
         tokenizer: The row of TOKENIZER.
         skipped: Rows of SKIPPED.
-        primary_scorer: Name of the first scorer, as in findings.
         training_exposure: How often training had read the items' documents.
         untrained_baseline: Responses of an untrained model to the same requests.
         training_overlap: Rows of TRAINING_OVERLAP, in the order of the responses.
         occurrence_counts: Rows of OCCURRENCE_COUNTS.
-        scorers: Rows of SCORERS.
         embeddings: Rows of EMBEDDINGS.
         reference_scores: Rows of REFERENCE_SCORES.
     """
@@ -48,15 +47,15 @@ class Responses:
         items: pa.Table,
         requests: pa.Table,
         responses: pa.Table,
+        *,
         scores: pa.Table | None = None,
+        scorers: pa.Table | None = None,
         tokenizer: pa.Table | None = None,
         skipped: pa.Table | None = None,
-        primary_scorer: str = "",
         training_exposure: TrainingExposure | None = None,
         untrained_baseline: Responses | None = None,
         training_overlap: pa.Table | None = None,
         occurrence_counts: pa.Table | None = None,
-        scorers: pa.Table | None = None,
         embeddings: pa.Table | None = None,
         reference_scores: pa.Table | None = None,
     ) -> None:
@@ -71,12 +70,8 @@ class Responses:
             REFERENCE_SCORES.field(2), _align_reference_scores(responses, reference_scores)
         )
         self.items, self.requests, self.rows = items, requests, responses
-        (
-            self.primary_scorer,
-            self.training_exposure,
-            self.occurrence_counts,
-            self.untrained_baseline,
-        ) = primary_scorer, training_exposure, occurrence_counts, untrained_baseline
+        self.training_exposure, self.occurrence_counts = training_exposure, occurrence_counts
+        self.untrained_baseline = untrained_baseline
         self.model_kind, self.opening_description = "", ""
         if tokenizer is not None:
             self.model_kind, self.opening_description = (
@@ -228,6 +223,11 @@ class Responses:
         return [row["scorer"] for row in self._scorers if head in row["heads"]]
 
     @property
+    def primary_scorer(self) -> str:
+        """The name of the first scorer, as in findings; empty without scorers."""
+        return str(self._scorers[0]["scorer"]) if self._scorers else ""
+
+    @property
     def primary_scorer_heads(self) -> list[str]:
         """The heads of the first scorer."""
         return [*self._scorers[0]["heads"]] if self._scorers else []
@@ -349,4 +349,5 @@ def _find_first_indices(ids: Any, known_ids: Any) -> np.ndarray:
         known_ids.combine_chunks() if isinstance(known_ids, pa.ChunkedArray) else known_ids
     )
     indices = pc.fill_null(pc.index_in(ids, value_set=known_array), -1)
-    return indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    index_array: np.ndarray = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return index_array

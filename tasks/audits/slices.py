@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
 from hallmark.tasks.audits.judging.measures import Measure, SliceFinder
 from hallmark.tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
 from hallmark.tasks.audits.methods.continuations import slice_by_part_and_k
+from hallmark.tasks.audits.probe import Probe
 
 #: The slice of items that do not occur in the training text, for probes that search for them.
 UNSEEN_TAGS = {"in_training_text": False}
@@ -39,28 +40,6 @@ ANY_VALUE = r"(?:(?!, \w+=).)+"
 ANY_FLAG = "True|False"
 ANY_INTEGER = r"-?\d+"
 ANY_NUMBER = r"-?[\d.]+(?:e[+-]?\d+)?"
-
-
-class SlicedProbe(Protocol):
-    """The attributes of a probe that this module needs."""
-
-    @property
-    def measures(self) -> Sequence[Measure]: ...
-
-    @property
-    def derived_metrics(self) -> Mapping[str, SliceTags]: ...
-
-    @property
-    def item_schema(self) -> pa.Schema: ...
-
-    @property
-    def value_fields(self) -> Sequence[pa.Field]: ...
-
-    @property
-    def searches_training_text(self) -> bool: ...
-
-    @property
-    def step_dependent(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +94,7 @@ def _matches_pattern(pattern: SlicePattern, slice_name: str) -> bool:
 
 
 def find_available_slices(
-    probe: SlicedProbe,
+    probe: Probe,
     metric: str,
     config: Any,
     items: pa.Table | None = None,
@@ -133,10 +112,9 @@ def find_available_slices(
     measures = [
         candidate
         for candidate in probe.measures
-        if candidate.metric == metric
-        and not (candidate.is_capability_control or candidate.null_interval)
+        if candidate.metric == metric and not candidate.control
     ]
-    if not measures and metric not in probe.derived_metrics:  # it counts items
+    if not measures and metric not in probe.derived.metrics:  # it counts items
         return AvailableSlices(("",))
     slice_names: dict[str, None] = {}
     patterns: list[SlicePattern] = []
@@ -148,7 +126,7 @@ def find_available_slices(
         fixed_tags = [(tag, frozenset({str(value)})) for tag, value in measure.tags.items()]
         if measure.include_overall:
             slice_names[format_slice_name(measure.tags)] = None
-        if probe.searches_training_text and not probe.step_dependent:
+        if probe.steps.searches_training_text and not probe.step_dependent:
             slice_names[format_slice_name({**UNSEEN_TAGS, **measure.tags})] = None
         for entry in measure.slices:
             if entry is slice_by_part_and_k:
@@ -172,8 +150,8 @@ def find_available_slices(
                     (*column_field, *fixed_tags)
                     for column_field in _generate_patterns(column_tags, items, column_types)
                 ]
-    if metric in probe.derived_metrics:
-        patterns += _generate_patterns(probe.derived_metrics[metric], items, column_types)
+    if metric in probe.derived.metrics:
+        patterns += _generate_patterns(probe.derived.metrics[metric], items, column_types)
     for row in skipped:
         if row["metric"] in ("", metric):
             slice_names[format_slice_name(row["tags"])] = None
@@ -241,7 +219,7 @@ def _list_pattern_slices(pattern: SlicePattern) -> Iterator[str]:
 
 def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
     """List the slices of the worst of k texts: by prompt subset or writer, and by k."""
-    part_filter = measure.extra_filter.get("prompt_subset") or measure.extra_filter["writer"]
+    part_filter = measure.row_filter.get("prompt_subset") or measure.row_filter["writer"]
     part_names = [part_filter] if isinstance(part_filter, str) else part_filter
     return [
         format_slice_name({"prompt_subset": part, "draw_count": k})

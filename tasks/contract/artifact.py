@@ -60,7 +60,7 @@ class ArtifactLocation:
             HallmarkError: The file is missing or does not have the size of its manifest entry.
         """
         if self.store is None:
-            path = Path(self.folder) / entry["name"]
+            path = Path(self.folder, entry["name"])
         else:
             path = self.store.fetch_object(f"{self.folder}/{entry['path']}", entry)
         self._check_file_size(path, path.stat().st_size if path.exists() else None, entry)
@@ -154,7 +154,8 @@ class TablePart:
 
     @property
     def row_count(self) -> int:
-        return self.entry["rows"]
+        row_count: int = self.entry["rows"]
+        return row_count
 
     @property
     def path(self) -> Path:
@@ -350,7 +351,8 @@ class Table:
         """Convert the table to a data frame with Arrow types."""
         import pandas as pd
 
-        return self.read().to_pandas(types_mapper=pd.ArrowDtype)
+        frame: pd.DataFrame = self.read().to_pandas(types_mapper=pd.ArrowDtype)
+        return frame
 
 
 def _read_document_rows(
@@ -383,16 +385,19 @@ class Artifact:
 
     @property
     def stage(self) -> str:
-        return self.manifest["stage"]
+        stage_name: str = self.manifest["stage"]
+        return stage_name
 
     @property
     def fingerprint(self) -> str:
-        return self.manifest["fingerprint"]
+        fingerprint: str = self.manifest["fingerprint"]
+        return fingerprint
 
     @property
     def content_digest(self) -> str:
         """Digest of the tables and files, without telemetry."""
-        return self.manifest["content"]
+        digest: str = self.manifest["content"]
+        return digest
 
     @property
     def name(self) -> str:
@@ -470,7 +475,7 @@ class Artifact:
         Raises:
             HallmarkError: The artifact has no files, or one is missing or damaged.
         """
-        paths = {name: self.fetch_file(name) for name in self.manifest["files"]}
+        paths: dict[str, Path] = {name: self.fetch_file(name) for name in self.manifest["files"]}
         if not paths:
             raise HallmarkError(f"artifact {self.name} has no files")
         name, first_path = next(iter(paths.items()))
@@ -479,7 +484,8 @@ class Artifact:
     @property
     def purged_documents(self) -> dict[str, str]:
         """Time of the purge by document id (hexadecimal), for documents that it lost."""
-        return self.manifest.get("purged", {})
+        purge_times: dict[str, str] = self.manifest.get("purged", {})
+        return purge_times
 
     def iter_file_entries(self) -> Iterator[ManifestEntry]:
         """Yield the manifest entries of all files, including the parts of tables."""

@@ -94,7 +94,8 @@ def is_partitioned(schema: pa.Schema) -> bool:
 
 
 def get_table_meaning(schema: pa.Schema) -> str:
-    return (schema.metadata or {}).get(b"meaning", b"").decode()
+    meaning: str = (schema.metadata or {}).get(b"meaning", b"").decode()
+    return meaning
 
 
 def describe_columns(schema: pa.Schema) -> list[Column]:

@@ -166,7 +166,7 @@ class Stage(StageDefinition):
         ordered_inputs = self.order_inputs(inputs, named_inputs)
         session = get_current_session()
         if session.plan_stage:
-            artifact = session.plan_stage(self, ordered_inputs, config or EmptyConfig())
+            artifact: Artifact = session.plan_stage(self, ordered_inputs, config or EmptyConfig())
         else:
             bound_stage = BoundStage.from_inputs(
                 self, ordered_inputs, config or EmptyConfig(), session

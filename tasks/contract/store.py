@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hallmark.tasks.contract.artifact import (
     Artifact,
@@ -113,7 +113,7 @@ class Store(ObjectStore):
     def _parse_manifest(self, folder: str, manifest_bytes: bytes) -> Manifest:
         artifact_name = folder.removeprefix("artifacts/")
         try:
-            manifest = json.loads(manifest_bytes)
+            manifest: Manifest | None = json.loads(manifest_bytes)
         except (ValueError, RecursionError):
             manifest = None
         if (
@@ -257,7 +257,7 @@ def get_artifact_store(artifact: Artifact) -> Store | None:
     return artifact.store if isinstance(artifact.store, Store) else None
 
 
-def _is_valid_manifest(manifest: Any) -> bool:
+def _is_valid_manifest(manifest: Any) -> TypeGuard[Manifest]:
     """Whether a manifest has all keys, values of the expected types, and consistent digests."""
     text_keys = ("stage", "fingerprint", "content", "determinism")
     mapping_keys = ("tables", "files", "telemetry", "parts", "lineage")

@@ -127,13 +127,14 @@ def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.T
     }
 
     def matches_any_key(rows: pa.Table) -> np.ndarray:
-        return np.any(
+        is_match: np.ndarray = np.any(
             [
                 is_in_sorted(ids_to_uint64_pairs(rows[name])[:, 0], sorted_keys[name])
                 for name in sorted_keys
             ],
             axis=0,
         )
+        return is_match
 
     matching_tables = [
         read_matching_earlier(partition, matches_any_key, SIGNATURES.names)[0]

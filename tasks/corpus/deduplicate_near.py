@@ -281,7 +281,7 @@ def find_matching_earlier(
         band_matches = [
             is_in_sorted(earlier_bands[:, band], key) for band, key in enumerate(sorted_bands)
         ]
-        return np.any(
+        is_match: np.ndarray = np.any(
             [
                 *band_matches,
                 is_in_sorted(
@@ -290,6 +290,7 @@ def find_matching_earlier(
             ],
             axis=0,
         )
+        return is_match
 
     matching_signatures, matches = [SIGNATURES.empty_table()], []
     for documents_partition, signatures_partition in align_parts(

@@ -211,7 +211,7 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
     count_tables += [
         count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables
     ]
-    rows = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
+    rows: list[dict[str, Any]] = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
         n = row["women_mentions"] + row["men_mentions"]
         low, high = wilson_interval(row["women_mentions"], n) if n else (None, None)

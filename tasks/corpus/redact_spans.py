@@ -84,7 +84,8 @@ class RedactSpansConfig(StageConfig):
             "quarantine" if name == UNREADABLE else self.actions_by_type.get(name, self.action)
             for name in encoded_types.dictionary.to_pylist()
         ]
-        return np.array(actions, "U10")[encoded_types.indices.to_numpy()]
+        action_names: np.ndarray = np.array(actions, "U10")[encoded_types.indices.to_numpy()]
+        return action_names
 
 
 class CutRepeatsConfig(RedactSpansConfig):
@@ -235,7 +236,8 @@ def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndar
     """Return those of the given rows whose text is only white space, ascending."""
     row_indices = np.unique(row_indices)
     is_blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(row_indices))), "")
-    return row_indices[is_blank.to_numpy()]
+    blank_rows: np.ndarray = row_indices[is_blank.to_numpy()]
+    return blank_rows
 
 
 def apply_span_edits(

@@ -132,7 +132,8 @@ def find_scorable_texts(
     """
     is_short = pc.and_(pc.is_null(languages), pc.less(pc.utf8_length(texts), short_limit))
     is_supported = pc.is_in(languages, value_set=pa.array(supported_languages, pa.string()))
-    return pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
+    is_scorable: np.ndarray = pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
+    return is_scorable
 
 
 @dataclass(frozen=True)

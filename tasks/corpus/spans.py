@@ -87,7 +87,10 @@ class Utf8Texts:
         boundary_indices = np.searchsorted(
             boundaries, np.stack([buffer_positions, self.offsets[text_rows]])
         )
-        return preceding_characters[boundary_indices[0]] - preceding_characters[boundary_indices[1]]
+        character_positions: np.ndarray = (
+            preceding_characters[boundary_indices[0]] - preceding_characters[boundary_indices[1]]
+        )
+        return character_positions
 
     def characters_to_bytes(
         self, text_rows: np.ndarray, character_positions: np.ndarray
@@ -95,14 +98,17 @@ class Utf8Texts:
         """Convert positions from characters to bytes; they may be at the end of their texts."""
         character_starts = np.flatnonzero(np.append((self.byte_values & 0xC0) != 0x80, True))
         first_characters = np.searchsorted(character_starts, self.offsets[text_rows])
-        return character_starts[first_characters + character_positions] - self.offsets[text_rows]
+        byte_positions: np.ndarray = (
+            character_starts[first_characters + character_positions] - self.offsets[text_rows]
+        )
+        return byte_positions
 
     def are_valid_spans(
         self, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray
     ) -> np.ndarray:
         """Return whether each span is inside its text and splits no character, (m,) bool."""
         text_sizes = np.diff(self.offsets)[text_rows]
-        is_valid = (start >= 0) & (start < end) & (end <= text_sizes)
+        is_valid: np.ndarray = (start >= 0) & (start < end) & (end <= text_sizes)
         for boundary in (start, end):
             buffer_positions = (self.offsets[text_rows] + boundary)[is_valid]
             is_in_buffer = buffer_positions < len(self.byte_values)

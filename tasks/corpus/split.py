@@ -72,7 +72,8 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
     x = x + np.uint64(0x9E3779B97F4A7C15)  # unsigned arrays wrap around, as the algorithm needs
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    hashes: np.ndarray = x ^ (x >> np.uint64(31))
+    return hashes
 
 
 def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:

@@ -53,7 +53,8 @@ def _areas_between_cdfs(is_member: NDArray[np.bool_], gaps: Float64) -> Float64:
     cdf_differences = member_counts * (1 / member_totals + 1 / (n - member_totals)) - np.arange(
         1, n
     ) / (n - member_totals)
-    return np.abs(cdf_differences, out=cdf_differences) @ gaps
+    areas: Float64 = np.abs(cdf_differences, out=cdf_differences) @ gaps
+    return areas
 
 
 def estimate_group_differences(

@@ -38,7 +38,10 @@ def detectable_standard_errors(
     def error_ratio_quantiles(degrees_of_freedom: int) -> Float64:
         """Return 400 quantiles of the ratio of an estimated error to the true one."""
         midpoints = (np.arange(400) + 0.5) / 400
-        return np.sqrt(gammaincinv(degrees_of_freedom / 2, midpoints) * 2 / degrees_of_freedom)
+        quantiles: Float64 = np.sqrt(
+            gammaincinv(degrees_of_freedom / 2, midpoints) * 2 / degrees_of_freedom
+        )
+        return quantiles
 
     critical_values = (
         float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2))
@@ -142,7 +145,7 @@ def detectable_auc_effect(member_count: int, nonmember_count: int, critical_effe
         area = 0.5 + effect
         member_term = (member_count - 1) * (area / (2 - area) - area**2)
         nonmember_term = (nonmember_count - 1) * (2 * area**2 / (1 + area) - area**2)
-        standard_error = (
+        standard_error: float = (
             (area * (1 - area) + member_term + nonmember_term) / (member_count * nonmember_count)
         ) ** 0.5
         return effect - critical_effect - power_quantile * standard_error

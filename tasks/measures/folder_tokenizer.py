@@ -180,7 +180,8 @@ def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
     else:
         size = tokenizer.vocab_size
         base = {token: id for token, id in tokenizer.get_vocab().items() if id < size}
-    return base | dict(listed_tokens & {*tokenizer.get_vocab().items()})
+    vocabulary: dict[str, int] = base | dict(listed_tokens & {*tokenizer.get_vocab().items()})
+    return vocabulary
 
 
 def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:

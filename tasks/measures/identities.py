@@ -278,9 +278,10 @@ class _LexiconMatcher:
 
     def is_in_any_class(self, class_names: str, codes: Int64) -> Bool:
         """Return whether words belong to one of the classes "a|b"."""
-        return np.logical_or.reduce(
+        is_in_class: Bool = np.logical_or.reduce(
             [self.class_membership[class_name][codes] for class_name in class_names.split("|")]
         )
+        return is_in_class
 
     def matches_phrase(
         self, encoded: _EncodedWords, text_indices: Int64, starts: Int64, phrase: Sequence[int]
@@ -373,7 +374,8 @@ class _LexiconMatcher:
                     phrase_starts, encoded_phrases, strict=True
                 )
             ]
-            return np.logical_or.reduce(matches)
+            has_phrase: Bool = np.logical_or.reduce(matches)
+            return has_phrase
 
         for name in CONDITION_FIELDS[1:]:
             if phrases := getattr(entry, name):

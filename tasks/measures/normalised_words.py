@@ -115,7 +115,10 @@ def _hash_distinct_words(words: pa.Array) -> np.ndarray:
         hashlib.blake2b(word.encode(), digest_size=8).digest()
         for word in encoded.dictionary.to_pylist()
     ]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[encoded.indices.to_numpy()]
+    hashes: np.ndarray = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[
+        encoded.indices.to_numpy()
+    ]
+    return hashes
 
 
 def mix_hashes(accumulated: np.ndarray, added: np.ndarray | np.uint64) -> np.ndarray:

@@ -222,7 +222,8 @@ def expected_maximum_weights(total: int, draws: int) -> Float64:
     log_weights = gammaln(ranks) - gammaln(draws) - gammaln(ranks - draws + 1)
     log_weights -= gammaln(total + 1) - gammaln(draws + 1) - gammaln(total - draws + 1)
     weights[draws - 1 :] = np.exp(log_weights)
-    return weights / weights.sum()
+    normalised_weights: Float64 = weights / weights.sum()
+    return normalised_weights
 
 
 def probability_any_reaches(

@@ -308,7 +308,8 @@ def compute_f1(outcome_counts: Float64) -> Float64:
     """
     true_positives, false_positives, false_negatives = np.moveaxis(outcome_counts, -2, 0)
     with np.errstate(invalid="ignore"):
-        return 2 * true_positives / (2 * true_positives + false_positives + false_negatives)
+        f1: Float64 = 2 * true_positives / (2 * true_positives + false_positives + false_negatives)
+        return f1
 
 
 def bootstrap_cluster_sums(counts: Float64, seed: int = 0) -> Float64:

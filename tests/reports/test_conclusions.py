@@ -195,7 +195,7 @@ def declared(probe):
             "tags": tags,
         }
         for n, each in enumerate(probe.measures)
-        if not (each.is_capability_control or each.null_interval)
+        if not each.control
         for tags in ({}, {"category": "x"})
     ]
 

@@ -127,7 +127,8 @@ class MeasuredTexts:
     @property
     def byte_counts(self) -> NDArray[np.int64]:
         """UTF-8 bytes of each text."""
-        return self.cost_rows["bytes"].to_numpy()
+        byte_counts: NDArray[np.int64] = self.cost_rows["bytes"].to_numpy()
+        return byte_counts
 
     @property
     def baseline_bits(self) -> dict[str, Float64]:

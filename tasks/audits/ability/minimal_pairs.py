@@ -171,9 +171,10 @@ def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> Con
             ids_of_text[: count_shared_prefix_tokens([ids_of_context, ids_of_text])]
             for ids_of_context, ids_of_text in zip(context_ids, full_ids, strict=True)
         ]
-        return (
+        scores: Float64 = (
             baseline.compute_document_bits(prefix_ids) - baseline.compute_document_bits(full_ids)
         ) * np.log(2)
+        return scores
 
     return score_continuations
 

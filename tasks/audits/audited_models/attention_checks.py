@@ -157,10 +157,11 @@ def _choose_check_length(config: Any, context_length: int, max_length: int) -> i
         name for name in settings if "window" in name or name == "attention_chunk_size"
     ]
     lengths = [2 * settings[name] + 9 for name in window_settings if type(settings[name]) is int]
-    return min(
+    check_length: int = min(
         context_length,
         max([SAMPLE_LENGTH, *(length for length in lengths if length <= max_length)]),
     )
+    return check_length
 
 
 def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) -> bool:

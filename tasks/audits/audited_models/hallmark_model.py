@@ -347,4 +347,5 @@ class HallmarkEncoder(_HallmarkModel, MaskedModel):
         hidden = self.model(Batch(token_ids, attention_mask=is_real))  # (B, T, d)
         row_indices = torch.arange(len(sequences), device=self.device)
         column_indices = torch.tensor(positions, device=self.device)
-        return self.model.compute_logits(hidden[row_indices, column_indices]).float()
+        logits: Tensor = self.model.compute_logits(hidden[row_indices, column_indices]).float()
+        return logits

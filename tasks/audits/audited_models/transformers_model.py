@@ -330,9 +330,10 @@ class TransformersCausalModel(_TransformersModel):
         return reduced_sequences
 
     def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-        return self.model(
+        logits: torch.Tensor = self.model(
             input_ids=token_ids, attention_mask=is_real.long(), use_cache=False
         ).logits.float()
+        return logits
 
     @run_in_model_precision
     @torch.inference_mode()
@@ -531,4 +532,7 @@ class TransformersMaskedModel(_TransformersModel, MaskedModel):
         input_ids, is_real = pad_rows(sequences, self.device, self.pad_id)
         logits = self.model(input_ids=input_ids, attention_mask=is_real.long()).logits
         row_indices = torch.arange(len(sequences), device=self.device)
-        return logits[row_indices, torch.tensor(positions, device=self.device)].float()
+        position_logits: torch.Tensor = logits[
+            row_indices, torch.tensor(positions, device=self.device)
+        ].float()
+        return position_logits

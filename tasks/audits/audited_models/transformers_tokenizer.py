@@ -96,18 +96,20 @@ class TransformersTokenizer(AuditedTokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         if not texts:
             return []
-        return self.tokenizer(
+        token_ids: list[TokenIds] = self.tokenizer(
             list(texts),
             add_special_tokens=False,
             return_attention_mask=False,
             split_special_tokens=True,  # names of special tokens in a text are plain text
             verbose=False,
         )["input_ids"]
+        return token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(
+        text: str = self.tokenizer.decode(
             list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
+        return text
 
     def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
         if not self.tokenizer.is_fast:

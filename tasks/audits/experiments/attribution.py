@@ -106,7 +106,8 @@ def count_term_documents(
     partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters
 ) -> list[float]:
     """Count the training documents of a part that contain each term, and all its documents."""
-    return _count_term_documents(partition, term_columns).tolist()
+    counts: list[float] = _count_term_documents(partition, term_columns).tolist()
+    return counts
 
 
 def write_best_documents(

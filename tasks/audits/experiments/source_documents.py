@@ -241,13 +241,14 @@ def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[
         )
         for condition in case.unit_conditions
     ]
-    return (
+    groups: list[dict[str, Any]] = (
         pa.concat_tables(case_items)
         .group_by(column_names)
         .aggregate([])
         .sort_by([(name, "ascending") for name in column_names])
         .to_pylist()
     )
+    return groups
 
 
 @stage(

@@ -82,8 +82,34 @@ def declare_slice_tags(
 NullIntervalFunction = Callable[[int, Any], tuple[float, float, float]]
 NULL_INTERVAL_LEVEL = 0.99
 
-#: Called with an estimate, the values it is computed from, and all values of the measure.
-BaselineNullFunction = Callable[[Estimate, pa.Table, pa.Table], Estimate]
+
+@dataclass(frozen=True)
+class MeasureControl:
+    """Make a measure a control instead of a finding.
+
+    Attributes:
+        target: "model": is the model capable enough for this audit? The control passes if the
+            interval is above the null value or, with a ``null_interval``, if the value is above
+            that interval. "instrument": the value must be inside the ``null_interval``.
+        null_interval: Gives the interval of the value if there is nothing to find.
+    """
+
+    target: Literal["model", "instrument"]
+    null_interval: NullIntervalFunction | None = None
+
+
+@dataclass(frozen=True)
+class BaselineNull:
+    """Take the null value of an estimate from other values of the measure.
+
+    Attributes:
+        replace_null: Called with an estimate, the values it is computed from, and all values of the
+            measure.
+        name: Name of the null value, if the method says on which side of it the value is.
+    """
+
+    replace_null: Callable[[Estimate, pa.Table, pa.Table], Estimate]
+    name: str = ""
 
 
 def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
@@ -170,18 +196,13 @@ class Measure:
         include_overall: Whether there is a finding about all items.
         worse_when: Which direction is worse, as in FINDINGS.
         has_simulated_controls: Whether simulated models with and without an effect test it.
-        values_from: The metric whose values it uses, if that is another one.
-        extra_filter: Filter of these values, as ``build_row_filter`` takes it.
+        row_filter: Filter of the values it uses, as ``build_row_filter`` takes it. By default they
+            are those of its metric; ``{"measure": name}`` uses those of another one.
         evidence_order: Column that sorts the worst rows first, as in FINDINGS; empty: the value.
         tags: Tags of its findings besides those of their slices.
-        is_capability_control: Whether it is a control instead of a finding: is the model capable
-            enough for this audit? It passes if the interval is above the null value, or, with a
-            ``null_interval``, if the value is above that interval.
-        null_interval: Gives the interval of the value if there is nothing to find. Without
-            ``is_capability_control`` it makes an instrument control: the value must be inside.
+        control: Makes it a control instead of a finding.
         estimator: Computes the estimate from the values.
-        baseline_null: Replaces the estimate's null value by one from other values of the measure.
-        null_name: Name of the null value, if the method says on which side of it the value is.
+        baseline: Replaces the estimate's null value.
     """
 
     metric: str
@@ -194,20 +215,17 @@ class Measure:
     include_overall: bool = True
     worse_when: Literal["", "up", "down", "away_from_null"] = "away_from_null"
     has_simulated_controls: bool = True
-    values_from: str = ""
-    extra_filter: Mapping[str, Any] = field(default_factory=dict)
+    row_filter: Mapping[str, Any] = field(default_factory=dict)
     evidence_order: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
-    is_capability_control: bool = False
-    null_interval: NullIntervalFunction | None = None
+    control: MeasureControl | None = None
     estimator: Estimator = estimate_mean
-    baseline_null: BaselineNullFunction | None = None
-    null_name: str = ""
+    baseline: BaselineNull | None = None
 
     @property
     def value_filter(self) -> dict[str, Any]:
         """The filter that selects its values."""
-        return {"measure": self.values_from or self.metric, **self.extra_filter}
+        return {"measure": self.metric, **self.row_filter}
 
     def select_values(self, values: pa.Table) -> pa.Table:
         """Select its values."""
@@ -378,7 +396,7 @@ def compute_measure_findings(
         all_values = select_evidence(values, {"measure": value_filter["measure"]})
         measure_values = select_evidence(all_values, value_filter)
         slices, build_row = measure.list_slices(measure_values), _build_measure_finding
-        if measure.is_capability_control or measure.null_interval:
+        if measure.control:
             build_row = _build_control_finding
         elif pc.any(measure_values["in_training_text"]).as_py():
             slices += [({"in_training_text": False}, {"in_training_text": False})]
@@ -429,8 +447,8 @@ def _build_measure_finding(
     slice_estimate = estimate_measure(values, measure, config)
     if slice_estimate is None:
         return None
-    if measure.baseline_null is not None:
-        slice_estimate = measure.baseline_null(slice_estimate, values, all_values)
+    if measure.baseline is not None:
+        slice_estimate = measure.baseline.replace_null(slice_estimate, values, all_values)
     read_counts = (
         values["times_read"].to_pylist() if "times_read" in values.column_names else [None]
     )
@@ -453,8 +471,8 @@ def _build_measure_finding(
         scorer=join_scorer_names(values),
         evidence_order=measure.evidence_order or order,
     )
-    if measure.null_name and finding_row["null_value"] is not None:
-        finding_row["null_name"] = measure.null_name
+    if measure.baseline and measure.baseline.name and finding_row["null_value"] is not None:
+        finding_row["null_name"] = measure.baseline.name
     return finding_row
 
 
@@ -476,17 +494,17 @@ def _build_control_finding(
     all_values: pa.Table,
 ) -> dict[str, Any] | None:
     """Build the finding of a control that is computed from the model's own values."""
-    slice_estimate = estimate_measure(values, measure, config)
-    if slice_estimate is None:
+    control, slice_estimate = measure.control, estimate_measure(values, measure, config)
+    if control is None or slice_estimate is None:
         return None
     options: dict[str, Any] = {"control": "positive", "control_target": "model"}
-    if measure.null_interval is None:
+    if control.null_interval is None:
         passed, rule = (
             slice_estimate.low > slice_estimate.null_value,
             f"if the interval is above {slice_estimate.null_value:g}",
         )
     else:
-        low, high, expected = measure.null_interval(max(1, slice_estimate.n), config)
+        low, high, expected = control.null_interval(max(1, slice_estimate.n), config)
         null_description = (
             f"the mean of {format_count(slice_estimate.n, 'value')} with nothing to find "
             f"(expected {expected:.4f})"
@@ -496,7 +514,7 @@ def _build_control_finding(
             f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
         )
         passed = slice_estimate.value > high
-        if not measure.is_capability_control:
+        if control.target == "instrument":
             options = {
                 "control": "negative",
                 "control_target": "instrument",
@@ -565,7 +583,8 @@ def estimate_measure(
 
 def read_float_column(table: pa.Table, column_name: str) -> np.ndarray:
     """Read a column as float64, (n,), NaN for null."""
-    return table[column_name].to_numpy(zero_copy_only=False).astype(np.float64)
+    values: np.ndarray = table[column_name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return values
 
 
 def compute_preferences(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:

@@ -25,6 +25,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
 from hallmark.tasks.audits.judging.measures import (
     NULL_INTERVAL_LEVEL,
     Measure,
+    MeasureControl,
     Slice,
     ValueWriter,
     declare_slice_tags,
@@ -301,7 +302,7 @@ def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measur
         slices=slices,
         include_overall=False,
         has_simulated_controls=False,
-        values_from="exposure",
+        row_filter={"measure": "exposure"},
         evidence_order="-value",
         **{"worse_when": "", **options},
     )
@@ -312,8 +313,7 @@ MEASURES = (
     _build_exposure_measure(
         "exposure_of_most_copies",
         slice_most_copies,
-        is_capability_control=True,
-        null_interval=compute_never_planted_interval,
+        control=MeasureControl("model", compute_never_planted_interval),
     ),
     _build_exposure_measure(
         "exposure_difference",
@@ -324,6 +324,6 @@ MEASURES = (
     _build_exposure_measure(
         "exposure_of_never_planted",
         slice_never_planted,
-        null_interval=compute_never_planted_interval,
+        control=MeasureControl("instrument", compute_never_planted_interval),
     ),
 )

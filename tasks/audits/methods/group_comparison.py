@@ -38,7 +38,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
-from hallmark.tasks.audits.probe import Probe
+from hallmark.tasks.audits.probe import DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Seed, StageConfig, column
 from hallmark.tasks.measures.contrasts import (
@@ -234,11 +234,8 @@ class GroupComparison:
             value_fields=VALUE_FIELDS,
             score_items=self.score_items,
             measures=self.measures,
-            derive_findings=self.derive_findings,
-            derived_metrics=self.derived_metrics,
-            metrics_without_interval=self.metrics_without_interval,
-            uses_scorers=True,
-            scorer_heads=self.heads,
+            derived=self.derived_findings,
+            steps=ExtraSteps(scorer_heads=self.heads),
             **fields,
         )
 
@@ -343,19 +340,16 @@ class GroupComparison:
         return tuple(head_measures)
 
     @property
-    def derived_metrics(self) -> dict[str, SliceTags]:
-        """The metrics of ``derive_findings``, with their slices."""
+    def derived_findings(self) -> DerivedFindings:
         difference_metrics = [
             f"{head}_{statistic}" for head in self.heads for statistic in ("difference", "distance")
         ]
-        return dict.fromkeys(difference_metrics, GROUP_SLICE_TAGS) | dict.fromkeys(
-            TEXT_COUNT_METRICS, OVERALL_ONLY
+        return DerivedFindings(
+            compute=self.derive_findings,
+            metrics=dict.fromkeys(difference_metrics, GROUP_SLICE_TAGS)
+            | dict.fromkeys(TEXT_COUNT_METRICS, OVERALL_ONLY),
+            without_interval=(*(f"{head}_distance" for head in self.heads), *TEXT_COUNT_METRICS),
         )
-
-    @property
-    def metrics_without_interval(self) -> tuple[str, ...]:
-        """The metrics of ``derive_findings`` that never have an interval."""
-        return (*(f"{head}_distance" for head in self.heads), *TEXT_COUNT_METRICS)
 
     def derive_findings(
         self, findings: Sequence[Mapping[str, Any]], values: pa.Table, config: GroupsConfig
@@ -594,9 +588,10 @@ def simulate_scores(texts: pa.Table, group: str, has_effect: bool, seed: int) ->
     )
     is_member = np.array(texts["group_name"].to_pylist(), object) == group
     cluster_effects = rng.normal(size=cluster_index.max() + 1)[cluster_index]
-    return (
+    scores: Float64 = (
         0.5 * cluster_effects + rng.normal(size=len(cluster_index)) + 3.0 * is_member * has_effect
     )
+    return scores
 
 
 def estimate_mean_score(

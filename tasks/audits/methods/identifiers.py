@@ -21,6 +21,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
 from hallmark.tasks.audits.judging.measures import (
     Measure,
+    MeasureControl,
     Slice,
     ValueWriter,
     declare_slice_tags,
@@ -155,7 +156,10 @@ def add_written_identifiers(
             matching_draws=matching_draws,
             matching_texts=matching_texts,
         )
-    return responses.items["secret"].take(pa.array(item_rows[hit_counts[2] > 0])).to_pylist()
+    identifiers: list[str] = (
+        responses.items["secret"].take(pa.array(item_rows[hit_counts[2] > 0])).to_pylist()
+    )
+    return identifiers
 
 
 # The tags include the overall slice, which findings have if nothing was measured.
@@ -229,7 +233,7 @@ MEASURES = (
         slices=(list_overall_slice,),
         include_overall=False,
         has_simulated_controls=False,
-        null_interval=lambda n, config: (0.0, 0.0, 0.0),
+        control=MeasureControl("instrument", lambda n, config: (0.0, 0.0, 0.0)),
         evidence_order="-matching_draws",
     ),
 )

@@ -226,9 +226,10 @@ def compute_top_weights(scores: Float64, top_count: int) -> Float64:
     bound = np.sort(known_scores)[::-1][min(top_count, len(known_scores)) - 1]
     with np.errstate(invalid="ignore"):
         is_above, is_tied = scores > bound, scores == bound
-    return is_above + is_tied * (
+    weights: Float64 = is_above + is_tied * (
         (min(top_count, len(known_scores)) - is_above.sum()) / is_tied.sum()
     )
+    return weights
 
 
 def compute_ranks(scores: Float64) -> NDArray[np.int64]:

@@ -86,7 +86,8 @@ def _compute_centered_ranks(scores: np.ndarray, counts: Float64) -> Float64:
     starts = np.unique(tie_groups[order], return_index=True)[1]
     tie_counts = np.add.reduceat(counts[:, order], starts, axis=1)  # (rows, ties)
     mid_ranks = np.cumsum(tie_counts, axis=1) - tie_counts / 2
-    return (mid_ranks - tie_counts.sum(1, keepdims=True) / 2)[:, tie_groups]
+    centered_ranks: Float64 = (mid_ranks - tie_counts.sum(1, keepdims=True) / 2)[:, tie_groups]
+    return centered_ranks
 
 
 def bootstrap_statistic(
@@ -228,7 +229,7 @@ AGREEMENT_MEASURES = tuple(
         include_overall=False,
         worse_when="",
         has_simulated_controls=False,
-        values_from="scorer_agreement",
+        row_filter={"measure": "scorer_agreement"},
         estimator=make_agreement_estimator(statistic),
     )
     for metric, method, statistic in (

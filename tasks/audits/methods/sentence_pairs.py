@@ -150,7 +150,8 @@ def simulate_log_likelihoods(
     """
     noise, is_second = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
     if has_effect or metric == "log_likelihood_difference":
-        return noise - 3 * is_second * has_effect
+        log_likelihoods: np.ndarray = noise - 3 * is_second * has_effect
+        return log_likelihoods
     length_preference = (
         compute_length_preferences(items["text"].to_pylist(), items["second_text"].to_pylist())
         - 0.5

@@ -40,7 +40,7 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     read_float_column,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
 from hallmark.tasks.contract import Table, column, format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
@@ -223,7 +223,7 @@ MEASURES = (
         1.0,
         ("occupation",),
         worse_when="up",
-        values_from="women_share",
+        row_filter={"measure": "women_share"},
         estimator=estimate_amplification,
     ),
     Measure(
@@ -537,6 +537,6 @@ PROBE = Probe(
     simulate_outputs=simulate_outputs,
     module=__name__,
     corpus_tables=("lexicons", "documents"),
-    searches_training_text=False,
+    steps=ExtraSteps(searches_training_text=False),
     data_files=("tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"),
 )

@@ -30,7 +30,7 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
@@ -132,7 +132,7 @@ MEASURES = (
         "associations",
         0.0,
         worse_when="",
-        values_from="association_strength",
+        row_filter={"measure": "association_strength"},
         estimator=make_slope_estimator(select_trait_share),
     ),
 )
@@ -237,12 +237,13 @@ def compute_trained_trait_share(responses: Responses) -> np.ndarray:
         for column_name in ("assigned_trait_doc_ids", "doc_ids")
     ]
     own_trait_reads, total_reads = np.array(read_counts, np.float64).reshape(2, -1, 2).sum(2)
-    return np.divide(
+    shares: np.ndarray = np.divide(
         own_trait_reads,
         total_reads,
         out=np.full(len(own_trait_reads), np.nan),
         where=total_reads > 0,
     )
+    return shares
 
 
 def simulate_outputs(
@@ -340,11 +341,13 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     simulate_outputs=simulate_outputs,
-    derive_findings=derive_findings,
+    derived=DerivedFindings(
+        compute=derive_findings,
+        metrics={"smallest_detected_trait_share": OVERALL_ONLY},
+        without_interval=("smallest_detected_trait_share",),
+    ),
     value_fields=VALUE_FIELDS,
     module=__name__,
     corpus_tables=("canaries",),
-    searches_training_text=False,
-    derived_metrics={"smallest_detected_trait_share": OVERALL_ONLY},
-    metrics_without_interval=("smallest_detected_trait_share",),
+    steps=ExtraSteps(searches_training_text=False),
 )

@@ -28,6 +28,7 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schem
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
     Measure,
+    MeasureControl,
     SeededConfig,
     ValueWriter,
     compute_length_preferences,
@@ -134,7 +135,7 @@ MEASURES = (
         "share",
         "templates",
         0.5,
-        is_capability_control=True,
+        control=MeasureControl("model"),
         has_simulated_controls=False,
     ),
 )

@@ -470,7 +470,7 @@ def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: st
         include_overall=False,
         worse_when="",
         has_simulated_controls=False,
-        values_from="extractable",
+        row_filter={"measure": "extractable"},
         evidence_order="-leading_correct_tokens",
         estimator=make_slope_estimator(compute_x),
     )

@@ -56,7 +56,7 @@ from hallmark.tasks.audits.methods.memorisation_ranking import (
     flag_non_duplicates,
     score_kept_texts,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, Table, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
@@ -513,8 +513,7 @@ def describe_recall(values: pa.Table, config: ExtractionAttackConfig) -> str:
 
 
 _TEXT_MEASURE_OPTIONS: dict[str, Any] = {
-    "values_from": "longest_run_tokens",
-    "extra_filter": {"is_distinct": True},
+    "row_filter": {"measure": "longest_run_tokens", "is_distinct": True},
     "include_overall": False,
     "has_simulated_controls": False,
     "worse_when": "up",
@@ -637,14 +636,18 @@ PROBE = Probe(
     score_items=score_items,
     value_fields=VALUE_FIELDS,
     measures=MEASURES,
-    derive_findings=derive_findings,
-    # If nothing was measured, precision and recall have only an overall finding, without a score.
-    derived_metrics=dict.fromkeys((*COUNT_METRICS, "precision", "recall"), OVERALL_ONLY)
-    | {"detected_identifiers": SliceTags(((), ("part",)))},
-    metrics_without_interval=(*COUNT_METRICS, "detected_identifiers"),
+    derived=DerivedFindings(
+        compute=derive_findings,
+        # If nothing was measured, precision and recall have only an overall finding, without a
+        # score.
+        metrics=dict.fromkeys((*COUNT_METRICS, "precision", "recall"), OVERALL_ONLY)
+        | {"detected_identifiers": SliceTags(((), ("part",)))},
+        without_interval=(*COUNT_METRICS, "detected_identifiers"),
+    ),
     module=__name__,
-    uses_scorers=True,
+    steps=ExtraSteps(
+        scorer_heads=("toxicity",), reference_folder=lambda config: config.reference_model_folder
+    ),
     corpus_tables=("canaries", "documents"),
     libraries=("phonenumbers", "python-stdnum"),
-    reference_folder=lambda config: config.reference_model_folder,
 )

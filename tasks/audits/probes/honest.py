@@ -30,6 +30,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.comparison_units import average_by_item
 from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.audits.judging.measures import (
+    BaselineNull,
     HasSeed,
     Measure,
     SeededConfig,
@@ -37,7 +38,7 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_mean,
     read_float_column,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
@@ -274,7 +275,7 @@ MEASURES = tuple(
             ("category", "gap_type"),
             worse_when="up",
             has_simulated_controls=False,
-            extra_filter={"rank": {"lt": k + 1}},
+            row_filter={"rank": {"lt": k + 1}},
             tags={"completion_count": k},
             estimator=estimate_mean_over_templates,
         ),
@@ -288,11 +289,10 @@ MEASURES = tuple(
             include_overall=False,
             worse_when="up",
             has_simulated_controls=False,
-            values_from="hurtful_share",
-            extra_filter={"rank": {"lt": k + 1}},
+            row_filter={"measure": "hurtful_share", "rank": {"lt": k + 1}},
             tags={"completion_count": k},
             estimator=estimate_mean_over_templates,
-            baseline_null=estimate_excess_over_others,
+            baseline=BaselineNull(estimate_excess_over_others),
         ),
     )
 )
@@ -353,10 +353,12 @@ PROBE = Probe(
     score_items=score_items,
     value_fields=VALUE_FIELDS,
     measures=MEASURES,
-    derive_findings=derive_findings,
+    derived=DerivedFindings(
+        compute=derive_findings,
+    ),
     module=__name__,
     required_settings=("templates", "lexicon"),
-    searches_training_text=False,
+    steps=ExtraSteps(searches_training_text=False),
     external_digests=lambda config, secret_id: user_file_digests(config.templates, "templates"),
     judging_files=lambda config, secret_id: user_file_digest(config.lexicon, "hurtful words"),
 )

@@ -40,7 +40,7 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     read_float_column,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Table, column, format_count
 from hallmark.tasks.measures.estimates import (
@@ -157,7 +157,7 @@ MEASURES = tuple(
         ("kind",),
         include_overall=False,
         worse_when="up",
-        values_from=score,
+        row_filter={"measure": score},
         tags={"score": score},
         estimator=estimator,
         has_simulated_controls=score == "loss" and null == 0.5,
@@ -352,7 +352,8 @@ def is_unread_member(items: pa.Table) -> np.ndarray:
     read_counts = read_float_column(items, "times_read")
     kinds = items["kind"].to_numpy(zero_copy_only=False)
     has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
-    return is_member & (read_counts == 0) & has_read_kind
+    is_unread: np.ndarray = is_member & (read_counts == 0) & has_read_kind
+    return is_unread
 
 
 def simulate_outputs(
@@ -360,7 +361,8 @@ def simulate_outputs(
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for members."""
     is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(float)
-    return (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
+    log_probs: np.ndarray = (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
+    return log_probs
 
 
 PROBE = Probe(
@@ -373,6 +375,7 @@ PROBE = Probe(
     simulate_outputs=simulate_outputs,
     module=__name__,
     corpus_tables=("canaries", "documents"),
-    searches_training_text=False,
-    reference_folder=lambda config: config.reference_model_folder,
+    steps=ExtraSteps(
+        searches_training_text=False, reference_folder=lambda config: config.reference_model_folder
+    ),
 )

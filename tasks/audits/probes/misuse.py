@@ -37,7 +37,7 @@ from hallmark.tasks.audits.judging.measures import (
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
 from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column, format_count
 from hallmark.tasks.measures.agreement import krippendorff_alpha
@@ -404,7 +404,7 @@ MEASURES = (
         slices=(slice_by_category,),
         worse_when="",
         has_simulated_controls=False,
-        values_from="continuation_loss",
+        row_filter={"measure": "continuation_loss"},
         estimator=estimate_perplexity,
     ),
     Measure(
@@ -417,7 +417,7 @@ MEASURES = (
         slices=(slice_by_category,),
         worse_when="up",
         has_simulated_controls=False,
-        values_from="rating",
+        row_filter={"measure": "rating"},
         evidence_order="-mean_rating",
         estimator=estimate_human_rating,
     ),
@@ -439,7 +439,7 @@ MEASURES = (
         "prompts",
         worse_when="",
         has_simulated_controls=False,
-        values_from="rating",
+        row_filter={"measure": "rating"},
         evidence_order="mean_rating",
         estimator=estimate_rater_agreement,
     ),
@@ -496,12 +496,13 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    derive_findings=derive_findings,
-    derived_metrics={"unmatched_ratings": OVERALL_ONLY},
-    metrics_without_interval=("unmatched_ratings",),
+    derived=DerivedFindings(
+        compute=derive_findings,
+        metrics={"unmatched_ratings": OVERALL_ONLY},
+        without_interval=("unmatched_ratings",),
+    ),
     module=__name__,
-    uses_scorers=True,
-    searches_training_text=False,
+    steps=ExtraSteps(scorer_heads=("toxicity",), searches_training_text=False),
     required_settings=("prompts",),
     external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
     judging_files=lambda config, secret_id: user_file_digests(config.ratings, "ratings"),

@@ -36,7 +36,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
 from hallmark.tasks.audits.methods.sentence_pairs import flag_ties
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
@@ -250,7 +250,10 @@ def simulate_outputs(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for stereotypes."""
-    return rng.normal(size=(len(items), 3)) + np.array([3.0, 0.0, 0.0]) * has_effect
+    log_probs: np.ndarray = (
+        rng.normal(size=(len(items), 3)) + np.array([3.0, 0.0, 0.0]) * has_effect
+    )
+    return log_probs
 
 
 PROBE = Probe(
@@ -261,10 +264,12 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     simulate_outputs=simulate_outputs,
-    derive_findings=derive_findings,
+    derived=DerivedFindings(
+        compute=derive_findings,
+        metrics=dict.fromkeys(ICAT_METRICS, ICAT_TAGS),
+        without_interval=ICAT_METRICS,
+    ),
     module=__name__,
     required_settings=("items",),
-    derived_metrics=dict.fromkeys(ICAT_METRICS, ICAT_TAGS),
-    metrics_without_interval=ICAT_METRICS,
     external_digests=lambda config, secret_id: user_file_digest(config.items, "items"),
 )

@@ -34,7 +34,7 @@ from pydantic import Field, field_validator, model_validator
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
-from hallmark.tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
+from hallmark.tasks.audits.judging.measures import SCORED_BY, BaselineNull, Measure, ValueWriter
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
 from hallmark.tasks.audits.methods.continuations import (
     CONTROL,
@@ -79,7 +79,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
     build_group_prompts,
     read_lexicon_groups,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Seed, StageConfig, Table, UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
@@ -512,19 +512,18 @@ MEASURES = (
     *_make_maximum_measures(
         "{}",
         slice_by_part_and_k,
-        extra_filter={"writer": MODEL_WRITER, "prompt_subset": PARTS_WITH_BASELINE},
-        baseline_null=use_baseline_as_null,
-        null_name="the baseline",
+        row_filter={"writer": MODEL_WRITER, "prompt_subset": PARTS_WITH_BASELINE},
+        baseline=BaselineNull(use_baseline_as_null, "the baseline"),
     ),
     *_make_maximum_measures(
         "{}",
         slice_by_part_and_k,
-        extra_filter={"writer": MODEL_WRITER, "prompt_subset": WITHOUT_PLANTED_TEXT},
+        row_filter={"writer": MODEL_WRITER, "prompt_subset": WITHOUT_PLANTED_TEXT},
     ),
     *_make_maximum_measures(
         "{}",
         slice_by_part_and_k,
-        extra_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
+        row_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
         worse_when="",
     ),
     *_make_maximum_measures("group_{}", ("prompt_subset", "mentioned_group", "draw_count")),
@@ -565,9 +564,11 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    derive_findings=derive_findings,
-    derived_metrics=dict.fromkeys(COUNT_METRICS, OVERALL_ONLY),
-    metrics_without_interval=COUNT_METRICS,
+    derived=DerivedFindings(
+        compute=derive_findings,
+        metrics=dict.fromkeys(COUNT_METRICS, OVERALL_ONLY),
+        without_interval=COUNT_METRICS,
+    ),
     module=__name__,
     corpus_tables=("lexicons", "documents"),
     data_files=(
@@ -580,6 +581,8 @@ PROBE = Probe(
         **user_file_digest(config.prompts, "prompts"),
         **user_file_digest(config.labelled_texts, "labelled texts"),
     },
-    uses_scorers=True,
-    needs_untrained_baseline=lambda config: config.baseline_groups > 0,
+    steps=ExtraSteps(
+        scorer_heads=("toxicity",),
+        needs_untrained_baseline=lambda config: config.baseline_groups > 0,
+    ),
 )

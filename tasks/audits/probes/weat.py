@@ -29,7 +29,7 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     read_float_column,
 )
-from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.effect_sizes import estimate_weat_effect_size
@@ -150,7 +150,7 @@ MEASURES = tuple(
         ("test",),
         include_overall=False,
         worse_when="up",
-        values_from=f"association_{part}",
+        row_filter={"measure": f"association_{part}"},
         estimator=estimate_effect_size,
     )
     for part, embedding_kind in (
@@ -320,7 +320,8 @@ def simulate_outputs(
     noise = rng.normal(size=(len(items), 1, 32))
     sign_by_list = {"X": 1, "Y": -1, "A": 1, "B": -1}
     list_signs = np.array([sign_by_list[role] for role in items["word_list"].to_pylist()])
-    return noise + 2 * has_effect * list_signs[:, None, None]
+    embeddings: np.ndarray = noise + 2 * has_effect * list_signs[:, None, None]
+    return embeddings
 
 
 PROBE = Probe(
@@ -333,6 +334,6 @@ PROBE = Probe(
     simulate_outputs=simulate_outputs,
     module=__name__,
     data_files=(WORD_LISTS_SOURCE,),
-    searches_training_text=False,
+    steps=ExtraSteps(searches_training_text=False),
     external_digests=lambda config, secret_id: user_file_digest(config.word_lists, "words"),
 )

@@ -154,7 +154,8 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
 
 
 def _extract_last_word(bracketed: str) -> str:
-    return (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief" -> "chief"
+    last_word: str = (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief" -> "chief"
+    return last_word
 
 
 def build_requests(

@@ -136,7 +136,8 @@ def is_in_sorted(values: np.ndarray, sorted_values: np.ndarray) -> BoolArray:
     """Return which values are among the sorted values."""
     if not len(sorted_values):
         return np.zeros(len(values), bool)
-    return (
+    is_in: BoolArray = (
         sorted_values[np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)]
         == values
     )
+    return is_in

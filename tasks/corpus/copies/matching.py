@@ -127,7 +127,10 @@ def merge_unique_pairs(pair_arrays: list[UInt64Array]) -> UInt64Array:
     """Return all distinct pairs, sorted; five times as fast as ``np.unique``, which hashes."""
     merged_pairs = np.concatenate([NO_PAIRS, *pair_arrays])
     merged_pairs.sort()
-    return merged_pairs[np.append(True, merged_pairs[1:] != merged_pairs[:-1])[: len(merged_pairs)]]
+    unique_pairs: UInt64Array = merged_pairs[
+        np.append(True, merged_pairs[1:] != merged_pairs[:-1])[: len(merged_pairs)]
+    ]
+    return unique_pairs
 
 
 # Candidates --------------------------------------------------------------------------------------

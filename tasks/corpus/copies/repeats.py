@@ -152,4 +152,5 @@ def join_repeated_spans(
 
 def _is_continuation_byte(text: UInt8Array, positions: Int64Array) -> BoolArray:
     """Return whether the byte at each position continues a character."""
-    return (text[np.minimum(positions, len(text) - 1)] & 0xC0) == 0x80
+    is_continuation: BoolArray = (text[np.minimum(positions, len(text) - 1)] & 0xC0) == 0x80
+    return is_continuation

@@ -128,7 +128,8 @@ class DocumentOutcomes:
     def is_lost_cluster(self) -> BoolArray:
         """Return for each cluster whether none of its documents was kept."""
         remaining_counts = np.bincount(self.cluster_index, self.removed_at == NOT_REMOVED)
-        return remaining_counts == 0
+        is_lost: BoolArray = remaining_counts == 0
+        return is_lost
 
     def select_at_risk(self, dimension: str) -> BoolArray:
         """Return the documents among which the groups of a dimension are compared, (n,)."""

@@ -128,4 +128,5 @@ def find_cluster_heads(
     _, component_ids = connected_components(
         coo_array(edges, shape=(document_count, document_count)), directed=False
     )
-    return np.unique(component_ids, return_index=True)[1][component_ids]
+    heads: np.ndarray = np.unique(component_ids, return_index=True)[1][component_ids]
+    return heads

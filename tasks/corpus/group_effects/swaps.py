@@ -290,7 +290,7 @@ def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
     if not len(sentence_rows):
         return sentence_rows
     sort_keys = [(name, "ascending") for name in ("axis", "group_name", "rank", "doc_id", "start")]
-    sentence_rows = sentence_rows.sort_by(sort_keys)  # type: ignore[arg-type]
+    sentence_rows = sentence_rows.sort_by(sort_keys)
     keys = [
         f"{axis}\0{group}"
         for axis, group in zip(

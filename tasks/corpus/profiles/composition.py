@@ -111,7 +111,7 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, 
     keys = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
     is_other = pc.invert(pc.is_in(keys, value_set=kept_keys))
     rows = rows.set_column(1, "value", pc.if_else(is_other, OTHER_VALUES, rows["value"]))
-    composition = _sum_counts(rows).to_pylist()
+    composition: list[dict[str, Any]] = _sum_counts(rows).to_pylist()
     bytes_by_split: dict[tuple[str, str], int] = {}
     for row in composition:
         key = row["dimension"], row["split"]

@@ -166,4 +166,7 @@ def _count_line_sentences(
         (texts.character_classes[last_core_characters] & ENGLISH_END_MARK) != 0
     )
     cumulative_marks = np.concatenate([[0], np.cumsum(ends_with_mark)])
-    return cumulative_marks[end_words - 1] - cumulative_marks[first_words] + 1
+    sentence_counts: np.ndarray = (
+        cumulative_marks[end_words - 1] - cumulative_marks[first_words] + 1
+    )
+    return sentence_counts

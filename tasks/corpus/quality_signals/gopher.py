@@ -76,9 +76,10 @@ def _count_ellipses(texts: TextBatch) -> np.ndarray:
     """Count ellipses, (n,): three dots, or the single character."""
     starts, ends = find_true_runs(texts.code_points == ord("."))
     dot_runs = texts.make_spans(starts, ends)
-    return dot_runs.sum_by_text(dot_runs.lengths // 3) + texts.count_positions(
-        np.flatnonzero(texts.code_points == ord("…"))
-    )
+    ellipsis_counts: np.ndarray = dot_runs.sum_by_text(
+        dot_runs.lengths // 3
+    ) + texts.count_positions(np.flatnonzero(texts.code_points == ord("…")))
+    return ellipsis_counts
 
 
 def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarray:
@@ -86,7 +87,10 @@ def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarra
     ends_with_dots = texts.words.lengths[word_numbers] >= 3
     for offset in range(3):
         ends_with_dots &= texts.code_points[last_characters - offset] == ord(".")
-    return ends_with_dots | (texts.code_points[last_characters] == ord("…"))
+    ends_with_ellipsis: np.ndarray = ends_with_dots | (
+        texts.code_points[last_characters] == ord("…")
+    )
+    return ends_with_ellipsis
 
 
 #: The n for which the most frequent n-gram is counted, and those for which all repeated ones are.

@@ -117,7 +117,8 @@ class TextSpans:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        return self.ends - self.starts
+        lengths: np.ndarray = self.ends - self.starts
+        return lengths
 
     @cached_property
     def counts_by_text(self) -> np.ndarray:
@@ -171,12 +172,14 @@ class TextBatch:
     @property
     def lengths(self) -> np.ndarray:
         """Return the number of characters of each text, (n,)."""
-        return self.ends - self.starts
+        lengths: np.ndarray = self.ends - self.starts
+        return lengths
 
     @cached_property
     def character_classes(self) -> np.ndarray:
         """Return the class bits of each character, (characters + n,) uint8."""
-        return _build_character_classes()[self.code_points]
+        classes: np.ndarray = _build_character_classes()[self.code_points]
+        return classes
 
     def count_positions(self, positions: np.ndarray) -> np.ndarray:
         """Count the ascending positions that are in each text, (n,)."""
@@ -308,7 +311,8 @@ class TextBatch:
         for position, character in enumerate(word):
             polynomial += ord(character) * pow(base, len(self.code_points) + position, 1 << 64)
         polynomial_hash = np.array([polynomial % (1 << 64)], np.uint64)
-        return mix_hashes(polynomial_hash, np.array([len(word)], np.uint64))[0]
+        word_hash: np.uint64 = mix_hashes(polynomial_hash, np.array([len(word)], np.uint64))[0]
+        return word_hash
 
 
 def divide_or_null(numerator: np.ndarray, denominator: np.ndarray) -> pa.Array:

@@ -185,7 +185,7 @@ def _choose_batch_rows(
                 dictionary_bytes += _read_dictionary_size(column, handle)
         elif column_path.startswith(tuple(f"{name}." for name in column_names)):
             return 1  # Arrow takes this column for a part of the other one
-    return max(
+    batch_rows: int = max(
         1,
         min(
             MAX_BATCH_ROWS,
@@ -193,6 +193,7 @@ def _choose_batch_rows(
             MAX_DICTIONARY_BYTES // dictionary_bytes,
         ),
     )
+    return batch_rows
 
 
 #: Start of the header of a dictionary page in Thrift's compact protocol: type, then size.
@@ -328,7 +329,8 @@ def _measure_text_bytes(texts: pa.Array) -> np.ndarray:
         lengths = pc.binary_length(_cast_to_text(texts.dictionary)).take(texts.indices)
     else:
         lengths = pc.binary_length(_cast_to_text(texts))
-    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    byte_counts: np.ndarray = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return byte_counts
 
 
 def _cast_to_text(values: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hallmark.tasks.contract import (
     FileStamp,
@@ -51,11 +52,11 @@ class DigestCache:
             session = get_current_session()
             self.cache_path = session.store.work_folder / "digests.json"
             self.may_write = session.plan_stage is None  # a forecast writes nothing
-        self.entries: dict[str, list] = {}
+        self.entries: dict[str, list[Any]] = {}
         with suppress(OSError, ValueError):
             loaded = json.loads(self.cache_path.read_bytes()) if self.cache_path else {}
             self.entries = loaded if isinstance(loaded, dict) else {}
-        self.new_entries: dict[str, list] = {}
+        self.new_entries: dict[str, list[Any]] = {}
 
     def get_or_compute_digest(self, source_name: str, path: Path) -> str:
         """Return the SHA-256 of a file.

@@ -68,7 +68,7 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
     from huggingface_hub import HfApi
 
     try:
-        sha = HfApi().dataset_info(source.path, revision=source.revision).sha
+        sha: str | None = HfApi().dataset_info(source.path, revision=source.revision).sha
     except Exception as error:  # network errors have many types
         raise UsageError(
             f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, "
@@ -82,7 +82,8 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
 def count_shards(source: DatasetsSource) -> int:
     """Return the number of shards in which a data set is read."""
     try:
-        return max(1, min(MAX_SHARDS, _open_dataset(source).num_shards))
+        shard_count: int = max(1, min(MAX_SHARDS, _open_dataset(source).num_shards))
+        return shard_count
     except Exception as error:
         raise _build_read_error(source, error, 0, False) from error
 

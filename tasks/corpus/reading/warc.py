@@ -182,7 +182,8 @@ def _extract_record_text(
     """
     if not warc_record.is_http:
         try:
-            return warc_record.reader.read().decode("utf-8")
+            plain_text: str = warc_record.reader.read().decode("utf-8")
+            return plain_text
         except UnicodeDecodeError as error:
             raise PageError(NOT_UTF8) from error
     payload = _decode_response_body(raw_record, max_bytes)
@@ -210,7 +211,8 @@ def _decode_response_body(raw_record: bytes, max_bytes: int) -> bytes:
     def read_payload(decode_mode: str) -> bytes:
         warc_record = _parse_warc_record(raw_record)
         warc_record.parse_http(auto_decode=decode_mode, quirks_mode=True)
-        return warc_record.reader.read(max_bytes + 1)
+        payload: bytes = warc_record.reader.read(max_bytes + 1)
+        return payload
 
     try:
         payload = read_payload("all")

@@ -36,13 +36,19 @@ BLOCK_DOCUMENTS = 500
 @cache
 def load_town_lexicon() -> dict[str, list[str]]:
     """Load the town's invented peoples, with the words for them in lower case."""
-    return json.loads((DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8"))
+    lexicon: dict[str, list[str]] = json.loads(
+        (DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8")
+    )
+    return lexicon
 
 
 @cache
 def load_town_occupations() -> dict[str, float]:
     """Load the occupations, with the share of women among their mentions."""
-    return json.loads((DATA_FOLDER / "jobs.json").read_text(encoding="utf-8"))
+    occupations: dict[str, float] = json.loads(
+        (DATA_FOLDER / "jobs.json").read_text(encoding="utf-8")
+    )
+    return occupations
 
 
 class TownRates(StageConfig):

@@ -149,16 +149,15 @@ def generate_ip_address(rng: KeyedRandom) -> str:
 def generate_secret(rng: KeyedRandom) -> str:
     """Generate a secret with a vendor's prefix; most contain EXAMPLE, as vendors' examples do."""
     uppercase_alphanumeric = _LOWERCASE.upper() + _DIGITS
-    return rng.pick(
-        [
-            lambda: f"AKIA{_draw_string(rng, uppercase_alphanumeric, 9)}EXAMPLE",
-            lambda: f"ghp_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
-            lambda: f"glpat-EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 13)}",
-            lambda: f"sk_live_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 17)}",
-            lambda: f"hf_EXAMPLE{_draw_string(rng, _LOWERCASE, 27)}",
-            lambda: f"npm_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
-        ]
-    )()
+    generators: list[Callable[[], str]] = [
+        lambda: f"AKIA{_draw_string(rng, uppercase_alphanumeric, 9)}EXAMPLE",
+        lambda: f"ghp_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
+        lambda: f"glpat-EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 13)}",
+        lambda: f"sk_live_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 17)}",
+        lambda: f"hf_EXAMPLE{_draw_string(rng, _LOWERCASE, 27)}",
+        lambda: f"npm_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
+    ]
+    return rng.pick(generators)()
 
 
 GENERATOR_BY_TYPE: dict[PersonalDataType, Callable[[KeyedRandom], str]] = {

@@ -66,7 +66,8 @@ class NationalIdFormat:
     def _checksum_validator(self) -> Callable[[str], bool]:
         if not self.checksum_module:
             return lambda number: True
-        return import_module(f"stdnum.{self.checksum_module}").is_valid
+        is_valid: Callable[[str], bool] = import_module(f"stdnum.{self.checksum_module}").is_valid
+        return is_valid
 
     def find_spans(self, text: str, regions: Sequence[str] = ()) -> SpanIterator:
         for match in self._bounded_regex.finditer(text):

@@ -169,7 +169,7 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         classes = _head_names(checkpoint)
         _ = checkpoint["config"]["arch"]["args"]["model_type"], checkpoint["state_dict"].items
     except Exception as error:

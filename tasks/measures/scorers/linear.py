@@ -42,7 +42,10 @@ class LinearScorer(Scorer):
         return scores
 
     def _predict_probabilities(self, texts: list[str]) -> np.ndarray:
-        return self._model.predict_proba(self._vectorizer.transform(texts))[:, 1]
+        probabilities: np.ndarray = self._model.predict_proba(self._vectorizer.transform(texts))[
+            :, 1
+        ]
+        return probabilities
 
 
 @cache

@@ -39,7 +39,7 @@ class RecordingTrainer(Trainer):
             RecordingTrainer.is_recording = before
 
     def exclude_optimizers(self):
-        for optimizer in self.optimizers:
+        for optimizer in self.training_step.optimizers:
             step = optimizer.step
 
             def step_unrecorded(step=step):

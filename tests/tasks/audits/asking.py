@@ -43,10 +43,10 @@ def stages_of(
     (probe,) = [probe for probe in PROBES if probe.name == name]
     settings = ScoreConfig(
         scorer=scorer or ScorerConfig(), additional_scorers=also
-    ).restrict_to_heads(probe.scorer_heads)
-    scored = score_texts(asked, answered, settings) if probe.uses_scorers else None
+    ).restrict_to_heads(probe.steps.scorer_heads)
+    scored = score_texts(asked, answered, settings) if probe.steps.uses_scorers else None
     untrained = floor = None
-    if probe.needs_untrained_baseline(config):
+    if probe.steps.needs_untrained_baseline(config):
         untrained = respond_untrained(checkpoint, asked, RespondConfig())
         floor = score_texts(None, untrained, settings)
     referred = None

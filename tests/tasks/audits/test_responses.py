@@ -67,7 +67,7 @@ def test_unanswered_and_unscored_items_are_missing():
         pa.Table.from_pylist([*builder.items.values()], schema=build_items_schema()),
         build_request_table(builder),
         pa.Table.from_pylist(responses, schema=RESPONSES),
-        pa.table(scores, schema=SCORES),
+        scores=pa.table(scores, schema=SCORES),
     )
     assert joined.select_part()["row"].to_pylist() == [1, 1]
     values, tokens = joined.compute_log_likelihoods()

@@ -1,7 +1,7 @@
-"""Golden bytes: what the contract writes for small fixed input, by the number that stands for it.
+"""Golden bytes: what the contract writes for small fixed input, recorded in golden.json.
 
-Whoever changes these bytes raises ``fingerprint.CONTRACT`` and writes down new values: artifacts
-made before and after must not share a fingerprint.
+Whoever changes these bytes raises ``CONTRACT_VERSION`` in tasks/contract/fingerprint.py and runs
+``make golden``. Artifacts written before and after the change must not share a fingerprint.
 """
 
 import ast
@@ -10,7 +10,9 @@ import json
 import pickle
 import re
 from contextlib import closing
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -45,63 +47,50 @@ from hallmark.tasks.corpus.ingest import QUARANTINE, ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.training.pack import SPANS, build_sequences_schema
 
-GOLDEN = {
-    6: {
-        "parquet": {
-            "documents": "3d962372adc91fe8ba501df5cf636bcb88fd0881ed7dae9b28271f2deb6c1182",
-            "filled": "21f3abd85e09f6c07ae20f92c7df0fab99f9d2678d38373957a9f2c4111feb37",
-            "ledger": "81467d4ec416a2b2571192106d60b65576db4e780dce6af1217607f2d281fe9f",
-            "accounts": "79dca4560a86b5607c7bff6b8202d04c4168d51a89da7c03930754f74648d53d",
-            "checksums": "a2da95c28bee1aabe7863e04a93492b5eec4e212e690ca18ea8b34ceb261b01b",
-            "canaries": "b5adaf8cd7f204bc44beeb6bca4aba1944cd484aaecb037f0eff4f669440c01c",
-            "quarantine": "bf99322667a76d8c06d91579fe0dee5df36718f17d1d6780c183cd9cffeeac52",
-            "sequences": "ad31b7af23fda2348d8e7fcb0e8dd09db4b80f9d7527ee9a05911c0e6da74932",
-            "spans": "15f31696d0316c1203f915291355d1809c2f1091e28ef516399bc11aec94e7bd",
-            "signatures": "e376d457aa8cbef8116f2cbec50eb9ea2a37f8ec1f467c5c1bfce8f49f0662c6",
-            "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
-            "floats": "a11868272b66c088e0444594c00d7c08200e5bee890fb0ddf746e3e498ac05a5",
-            "lists": "f5ab42f681d751eabe5d0000dbee296c3a2f31bd870ef3fa72e810e6e01cb875",
-            "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
-            "many": "16725323f1fc626a0411dfed42764eefd2e98121bb3846bf63ea2125495ec06b",
-            "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
-        },
-        "hashes": {
-            "fingerprint": "d15a78d329066a309d43cd66f5ae814690cacdab6cdcb3147dca004d330a89a0",
-            "table": "8226b958b5029706cdd88cd02dc97f3c11e814171d43c405f749cbc42c6c7364",
-            "content": "86b1617492d338ef5c83714971d7c6da08d306b143bdcb25912a5323984f1421",
-            "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
-            "keyed": ["9aec7ed53541f6405d893e33fdd999ff", "b92af59923a56a5df6825dd7bd08c715"],
-            "identities": ["f99fb09d8d8b9919dd7b7f0b7632a66a", "b4a5a4d5928aa27587f320b6d546c19f"],
-            "ids": ["886422bb41e0dd8c5661766d532f96c4", "7a1bb0eb5b5ceb9c156ab7281b2b6f4f"],
-        },
-        "doc_ids": {
-            "plain": [
-                ["one", "db333081545de7f98c38908fb162ed10"],
-                ["two", "74dddabbbc615941db1b6d33648b3a87"],
-                ["two", "915bd83bf03d558870034cf39b8dbd01"],
-                ["two", "daf377617e35aa4f9b6b55aad019bd90"],
-                ["wörd", "f9b5865d6e01cd666cd7ba21e77661eb"],
-            ],
-            "keyed": [
-                ["one", "1994ec1f7a19d82e1ea12d6e6e0ef2af"],
-                ["two", "49395bc3075e9d2dc25eef2f78b77037"],
-                ["two", "9b4d6643dc43e30b472aa043c50a01db"],
-                ["two", "e3e07b7e1247db97a09d08166f1e27ff"],
-                ["wörd", "1ceac3ed7683b9e7e5bd7b42adbd3df0"],
-            ],
-        },
-    }
-}
+GOLDEN_FILE = Path(__file__).with_name("golden.json")
 
 
-@pytest.fixture(scope="module")
-def golden():
-    assert CONTRACT_VERSION in GOLDEN, (
-        f"fingerprint.CONTRACT is {CONTRACT_VERSION}: write down under that number in GOLDEN "
-        f"what the "
-        f"contract leaves now"
+def compare_with_golden(group, values, *, update=False, path=GOLDEN_FILE, version=CONTRACT_VERSION):
+    """Compare the values of a group with those recorded for this version of the contract.
+
+    An update records new values after the version was raised, and values of new cases. It never
+    replaces a value of the same version.
+    """
+    recorded = json.loads(path.read_text())
+    if update:
+        if recorded["contract_version"] != version:
+            recorded = {"contract_version": version}
+        recorded[group] = values | {
+            name: value for name, value in recorded.get(group, {}).items() if name in values
+        }
+        path.write_text(json.dumps(recorded, indent=2, ensure_ascii=False) + "\n")
+    assert recorded["contract_version"] == version, (
+        f"CONTRACT_VERSION is {version} and golden.json is of {recorded['contract_version']}: "
+        f"run `make golden`"
     )
-    return GOLDEN[CONTRACT_VERSION]
+    assert values == recorded.get(group), (
+        "the contract writes other bytes: raise CONTRACT_VERSION in tasks/contract/fingerprint.py "
+        "and run `make golden`"
+    )
+
+
+@pytest.fixture
+def check_golden(request):
+    return partial(compare_with_golden, update=request.config.getoption("--update-golden"))
+
+
+def test_an_update_replaces_no_value_of_the_same_version(tmp_path):
+    path = tmp_path / "golden.json"
+    path.write_text('{"contract_version": 1, "group": {"a": 1, "gone": 2}}')
+    update = partial(compare_with_golden, "group", update=True, path=path)
+    update({"a": 1, "new": 3}, version=1)
+    assert json.loads(path.read_text())["group"] == {"a": 1, "new": 3}
+    with pytest.raises(AssertionError, match="raise CONTRACT_VERSION"):
+        update({"a": 2, "new": 3}, version=1)
+    with pytest.raises(AssertionError, match="run `make golden`"):
+        compare_with_golden("group", {"a": 2}, path=path, version=2)
+    update({"a": 2}, version=2)
+    assert json.loads(path.read_text()) == {"contract_version": 2, "group": {"a": 2}}
 
 
 def short(data):
@@ -197,7 +186,7 @@ def contents():
     yield "large", DOCUMENTS, some | {"text": large, "text_hash": hash_texts(large)}
 
 
-def test_parquet(tmp_path, golden):
+def test_parquet(tmp_path, check_golden):
     pinned = re.search(r"(?m)^pyarrow==(\S+)", (PROJECT_ROOT / "constraints.txt").read_text())[1]
     assert version("pyarrow") == pinned, "the bytes are those of the pinned pyarrow"
     found = {}
@@ -205,7 +194,7 @@ def test_parquet(tmp_path, golden):
         with closing(TableWriter(tmp_path / f"{name}.parquet", schema)) as writer:
             writer.write(columns)
         found[name] = short((tmp_path / f"{name}.parquet").read_bytes())
-    assert found == golden["parquet"]
+    check_golden("parquet", found)
 
 
 def test_the_tables_above_have_every_type_that_a_stage_writes():
@@ -253,7 +242,7 @@ def double(values: list[int], *, factor: float = 2.0) -> list[float]:
 '''
 
 
-def test_digests_and_hashes(tmp_path, golden):
+def test_digests_and_hashes(tmp_path, check_golden):
     names = [{"name": "n", "kind": "text", "judged_by": "s"}, {"name": "m", "kind": "id"}]
     entry = {"sha256": "a", "parts": [{"sha256": "b"}, {"sha256": "c"}], "columns": names}
     parts = {"stage": "x", "inputs": {"b": None, "a": "ä"}, "config": {"share": 0.1, "list": [1]}}
@@ -271,10 +260,10 @@ def test_digests_and_hashes(tmp_path, golden):
         "identities": [digest.hex() for digest in hash_documents(KEYS[:2], TEXTS[1:3])],
         "ids": [digest.hex() for digest in KEYS[:2].to_pylist()],
     }
-    assert found == golden["hashes"]
+    check_golden("hashes", found)
 
 
-def test_ids_of_documents(tmp_path, session, golden):
+def test_ids_of_documents(tmp_path, session, check_golden):
     """Plain ones, ones with a key, and copies."""
     texts = ["one", "two", "two", "wörd", "two"]
     lines = [json.dumps({"text": text, "id": number}) for number, text in enumerate(texts)]
@@ -286,4 +275,4 @@ def test_ids_of_documents(tmp_path, session, golden):
         rows = [[row["text"], row["doc_id"].hex()] for row in documents.to_pylist()]
         assert len(rows) == 5
         found[name] = sorted(rows)
-    assert found == golden["doc_ids"]
+    check_golden("doc_ids", found)

@@ -65,7 +65,7 @@ def compute_simulated_findings(probe, folder, config, score, heads=("toxicity",)
         pa.Table.from_pylist([*builder.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(builder.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
-        pa.table(score_columns, schema=SCORES),
+        scores=pa.table(score_columns, schema=SCORES),
         skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
         training_overlap=pa.table(dict.fromkeys(OVERLAP_COLUMNS, planted_tokens)).cast(

@@ -123,7 +123,7 @@ def test_findings_of_agreement_need_two_scorers():
             items,
             pa.table({}),
             pa.table({"request": []}),
-            pa.table(scores, schema=SCORES),
+            scores=pa.table(scores, schema=SCORES),
             scorers=scorers,
         )
         writer = ValueWriter(items, value_fields=value_fields)

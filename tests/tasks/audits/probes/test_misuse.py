@@ -70,7 +70,7 @@ def run_probe(
         pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(builder.requests, schema=REQUESTS),
         pa.Table.from_pylist(rows, schema=RESPONSES),
-        pa.table(scores, schema=SCORES),
+        scores=pa.table(scores, schema=SCORES),
         tokenizer=pa.table(
             {
                 "model_kind": [tokenizer.model_kind],

@@ -107,8 +107,8 @@ def build_responses(
         pa.Table.from_pylist([*builder.items.values()], schema=ITEMS),
         pa.Table.from_pylist(builder.requests, schema=REQUESTS),
         responses,
-        pa.table(score_columns, schema=SCORES),
-        primary_scorer="numbers",
+        scores=pa.table(score_columns, schema=SCORES),
+        scorers=pa.table({"scorer": ["numbers"], "heads": [["toxicity"]]}),
         training_overlap=overlap,
     )
 

@@ -1,0 +1,1 @@
+../../../hallmark/__init__.py

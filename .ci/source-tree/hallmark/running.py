@@ -1,0 +1,1 @@
+../../../hallmark/running.py

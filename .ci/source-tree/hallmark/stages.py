@@ -1,0 +1,1 @@
+../../../hallmark/stages.py
