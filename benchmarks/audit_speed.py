@@ -40,7 +40,8 @@ from hallmark.model.interchange.transformers_checkpoint import export_transforme
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probes import toxicity
-from hallmark.tasks.measures.scorers import DetoxifyScorer, ScorerConfig
+from hallmark.tasks.measures.scorers import ScorerConfig
+from hallmark.tasks.measures.scorers.detoxify import DetoxifyScorer
 
 #: Prompts that ``generate`` continues at a time; of 2 to 32 the fastest on two cores.
 TOGETHER = 8

@@ -30,7 +30,8 @@ import numpy as np
 import torch
 import transformers
 
-from hallmark.tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
+from hallmark.tasks.measures.scorers.detoxify import DetoxifyScorer
 from hallmark.tasks.measures.scorers.network import batch_by_length
 
 CLASSES = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]

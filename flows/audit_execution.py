@@ -16,10 +16,11 @@ from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
-from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, PROBES, REQUEST_STAGES
+from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
 from hallmark.tasks.audits.inference import respond, respond_untrained
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.reference_scoring import score_with_reference
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.scoring import score_texts
 from hallmark.tasks.audits.tracing import trace_training_text
 from hallmark.tasks.contract import (

@@ -19,10 +19,9 @@ from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
 from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.failures import FailuresConfig, record_failures
 from hallmark.tasks.audits.judging.policy import evaluate_policy
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
 from hallmark.tasks.audits.sample_scoring import score_samples
 from hallmark.tasks.contract import (
     Artifact,

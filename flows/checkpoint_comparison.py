@@ -11,13 +11,13 @@ from typing import Any
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.runs import Run, get_site_folder, open_run, read_all_runs
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
     compare_findings,
     explain_incomparability,
     format_stage_label,
 )
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 Row = dict[str, Any]

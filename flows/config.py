@@ -28,9 +28,9 @@ from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.task_card import TaskCardConfig
 from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig
 from hallmark.tasks.audits.ability.capability import CapabilityConfig
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.inference import RespondConfig
 from hallmark.tasks.audits.judging.policy import PolicyConfig
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig
 from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.audits.tracing import TraceConfig
@@ -52,7 +52,8 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
 from hallmark.tasks.corpus.profile import ProfileConfig
 from hallmark.tasks.corpus.quality import SIGNALS as QUALITY_SIGNALS
 from hallmark.tasks.corpus.quality import QualityConfig
-from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_town_sources
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from hallmark.tasks.corpus.reading.town_source import list_town_sources
 from hallmark.tasks.corpus.redact_spans import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
 from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig
 from hallmark.tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
@@ -398,7 +399,7 @@ def explain_skipped_stages(config: Config) -> dict[str, str]:
         reasons["leave_out"] = (
             "no documents are excluded; set leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
-    if not list_town_sources(config.ingest):
+    if not list_town_sources(config.ingest.sources):
         reasons["evaluate_curation"] = (
             "no source is of the kind town, whose correct curation is known"
         )

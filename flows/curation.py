@@ -20,7 +20,7 @@ from hallmark.tasks.corpus.language import identify_languages
 from hallmark.tasks.corpus.plant_canaries import plant_canaries
 from hallmark.tasks.corpus.profile import profile_corpus
 from hallmark.tasks.corpus.quality import measure_quality
-from hallmark.tasks.corpus.reading.inputs import list_town_sources
+from hallmark.tasks.corpus.reading.town_source import list_town_sources
 from hallmark.tasks.corpus.redact_spans import redact_spans
 from hallmark.tasks.corpus.removal_effects import measure_removal_effects
 from hallmark.tasks.corpus.score_toxicity import score_toxicity
@@ -112,7 +112,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
         corpus_artifacts=filter_artifacts,
         config=config.removal_effects,
     )
-    if list_town_sources(config.ingest):  # the truth about a town is known
+    if list_town_sources(config.ingest.sources):  # the truth about a town is known
         artifacts["evaluate_curation"] = evaluate_curation(
             dict(artifacts), config.evaluate_curation
         )

@@ -25,13 +25,14 @@ from hallmark.reports.page.redaction import (
     get_adjacent_texts,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.experiments.attribution import find_influential_documents
 from hallmark.tasks.audits.experiments.source_documents import find_row_documents
 from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Column, Table, UsageError
+from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 Report = dict[str, Any]
 
@@ -98,7 +99,7 @@ class TrainingDocuments:
     Attributes:
         training_history: How the checkpoint was trained; None if unknown.
         documents: The documents of all its trainings.
-        licences: The licence of each source; None if unknown.
+        licences: The licence that each source declares; None if unknown.
         redactor: Redacts the texts; None to show them unredacted.
         details_by_id: The documents that ``load_details`` has read.
     """
@@ -129,7 +130,7 @@ class TrainingDocuments:
     def load_details(self, doc_ids: set[bytes]) -> None:
         """Read the rows of these documents, with how often and when training read them."""
         missing_ids = sorted(doc_ids - self.details_by_id.keys())
-        columns = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
+        columns = ["doc_id", "source", "metadata", "cluster", "split", "text", "toxicity"]
         history = self.training_history
         exposure = (
             TrainingExposure.from_checkpoints(
@@ -192,7 +193,7 @@ class TrainingDocuments:
         description = {
             "doc_id": doc_id.hex(),
             "source": details["source"],
-            "licence": self.licences.get(details["source"]),
+            "licence": self.describe_licence(details),
             "cluster": details["cluster"].hex(),
             "split": details["split"],
             "first_step": span["first_step"] if span else details["first_step"],
@@ -203,6 +204,13 @@ class TrainingDocuments:
             span_fields = ("run_tokens", "training_index", "sequence", "char_start", "char_end")
             description |= {field_name: span[field_name] for field_name in span_fields}
         return description
+
+    def describe_licence(self, details: Report) -> str | None:
+        """Return the licence of a document, or else the one that its source declares."""
+        licence = dict(details["metadata"] or ()).get(LICENCE_FIELD)
+        if licence is None:
+            return self.licences.get(details["source"])
+        return self.redactor.redact_by_kind(licence, "label") if self.redactor else licence
 
 
 def get_likelihood_text(row: Report) -> str:

@@ -21,7 +21,7 @@ from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
 from hallmark.flows.training import train_model
 from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Table
 
 

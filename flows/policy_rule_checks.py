@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hallmark.flows.config_errors import suggest_closest_name
-from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL, PROBES
-from hallmark.tasks.audits.judging.comparison_units import CAPABILITY
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
 from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
 from hallmark.tasks.audits.probe import Probe
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.slices import (
     AvailableSlices,
     find_available_slices,

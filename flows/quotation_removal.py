@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hallmark.reports.page.redaction import INVISIBLE_PATTERN, Redactor
 from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
-from hallmark.tasks.contract import ID_TYPE, Column, hash_documents, hash_to_ids
+from hallmark.tasks.contract import ID_TYPE, METADATA_TYPE, Column, hash_documents, hash_to_ids
 from hallmark.tasks.corpus.reading.web_pages import detect_encodings
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
@@ -32,12 +32,13 @@ QUOTING_KINDS = ("corpus text", "model text", "personal")
 
 STRING_TYPES, BINARY_TYPES = ("string", "large_string"), ("binary", "large_binary")
 
-#: Types and kinds of list columns that reveal a text: hashes of its parts, and token ids of it or
-#: of several texts, which the tokenizer can decode.
-TEXT_REVEALING_LISTS = (
+#: Types and kinds of nested columns that reveal a text or say whose it is: hashes of its parts,
+#: token ids of it or of several texts, which the tokenizer can decode, and metadata.
+TEXT_REVEALING_TYPES = (
     (pa.list_(pa.uint32()), "id"),
     (pa.list_(pa.int32()), "personal"),
     (pa.list_(pa.list_(pa.int32())), "personal"),
+    (METADATA_TYPE, "personal"),
 )
 
 #: The replacement for a quotation on a page.
@@ -247,9 +248,9 @@ def remove_document_content(
     """Remove the content of documents from the rows of a table.
 
     A row is about the document in its column ``doc_id``, or about all documents that it names if
-    there is no such column. In rows about the documents, all quoting columns and all lists of
-    hashes or tokens are emptied, and ids that are hashes of their texts become zeros. Labels are
-    kept, because they are not text of a document.
+    there is no such column. In rows about the documents, all quoting columns, metadata and all
+    lists of hashes or tokens are emptied, and ids that are hashes of their texts become zeros.
+    Labels are kept, because they are not text of a document.
 
     Args:
         rows: The rows.
@@ -298,7 +299,7 @@ def remove_document_content(
             is_removed = is_about_documents
         elif name in quoting_by_column:
             is_removed = quoting_by_column[name]
-        elif (values.type, columns[name].kind) in TEXT_REVEALING_LISTS:
+        elif (values.type, columns[name].kind) in TEXT_REVEALING_TYPES:
             # A tuple, not a set: list types from files differ in the name of their items, which
             # equality ignores but a hash does not.
             is_removed = is_about_documents
@@ -317,12 +318,12 @@ def remove_document_content(
 
 def _has_content(values: pa.Array, empty_value: pa.Scalar) -> pa.Array:
     """Return which values are neither null nor empty."""
-    is_list = pa.types.is_list(values.type)
-    is_nonempty = (
-        pc.greater(pc.list_value_length(values), 0)
-        if is_list
-        else pc.not_equal(values, empty_value)
-    )
+    if pa.types.is_map(values.type):
+        is_nonempty = pa.array(np.diff(values.offsets.to_numpy()) > 0)
+    elif pa.types.is_list(values.type):
+        is_nonempty = pc.greater(pc.list_value_length(values), 0)
+    else:
+        is_nonempty = pc.not_equal(values, empty_value)
     return pc.and_(pc.is_valid(values), is_nonempty)
 
 
@@ -331,7 +332,7 @@ REMOVED_ID = bytes(16)
 
 
 def _get_empty_value(data_type: pa.DataType) -> str | bytes | list[int]:
-    if pa.types.is_list(data_type):
+    if pa.types.is_list(data_type) or pa.types.is_map(data_type):
         return []
     if data_type == ID_TYPE:
         return REMOVED_ID

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from hallmark.flows.finding_trace import find_finding, format_finding_name
 from hallmark.flows.mitigation import write_document_id_list
 from hallmark.flows.runs import Run, check_not_purged, open_run, read_all_runs
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.tags import format_slice_name, parse_tags
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError, format_count
 
 Row = dict[str, Any]

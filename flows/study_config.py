@@ -16,12 +16,12 @@ from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.reports.study_card import StudyCardConfig
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.experiments.attribution import AttributionConfig
 from hallmark.tasks.audits.inference import RespondConfig
 from hallmark.tasks.audits.probes.associations import AssociationsConfig
 from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig
 from hallmark.tasks.audits.probes.extraction import ExtractionConfig
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.audits.tracing import TraceConfig
 from hallmark.tasks.contract import (

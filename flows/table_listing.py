@@ -14,7 +14,7 @@ from hallmark.flows.audit_execution import map_step_labels_to_stages
 from hallmark.flows.config import Config
 from hallmark.flows.config_errors import suggest_closest_name
 from hallmark.flows.flow_registry import register_all_stages
-from hallmark.tasks.audits.catalogue import PROBES
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.contract import (
     STAGES,
     TELEMETRY,

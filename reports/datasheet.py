@@ -230,8 +230,8 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "Licences are not read from the documents: unless stated above, those of the single "
-            "texts are unknown."
+            "The licence of a document is known only if its source gives it as the metadata field "
+            "licence. Licences are not read from the texts."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -301,7 +301,7 @@ def write_datasheet(
     """Write the datasheet with the given redactor."""
     book = FigureBook({**corpus_artifacts, PROFILE: profile})
     document = DatasheetBuilder(
-        CorpusFigures(book, corpus_artifacts, config.max_table_rows), redactor, config
+        CorpusFigures(book, corpus_artifacts, config.max_table_rows, redactor), redactor, config
     ).build_document()
     write_card_files(
         document, book, context, "datasheet", corpus_artifacts, redactor, config.max_evidence_rows

@@ -69,6 +69,7 @@ from hallmark.reports.sections.training_coverage import (
     describe_training_coverage,
 )
 from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
+from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
@@ -462,6 +463,7 @@ class ModelCardBuilder:
     tables={"figures": FIGURES},
     extra_code=TEMPLATE_FILES,
     libraries=(*RENDERING_LIBRARIES, "scipy"),
+    external_digests=compute_descriptions_digest,
     reads={"corpus_artifacts": CARD_TABLES},
 )
 def build_model_card(

@@ -14,6 +14,7 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
 from hallmark.reports.sections.removal_experiment import RemovalReport
+from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
@@ -37,6 +38,7 @@ class RemovalExperimentCardConfig(StageConfig):
     tables={"figures": FIGURES},
     extra_code=TEMPLATE_FILES,
     libraries=RENDERING_LIBRARIES,
+    external_digests=compute_descriptions_digest,
     reads={"corpus_artifacts": CARD_TABLES},
 )
 def build_removal_experiment_card(

@@ -48,6 +48,7 @@ from hallmark.reports.sections.usage_examples import (
     build_checkpoint_usage_code,
     build_transformers_usage_code,
 )
+from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 
 TASK_DESCRIPTIONS = {
@@ -509,6 +510,7 @@ class TaskCardBuilder:
     tables={"figures": FIGURES},
     extra_code=TEMPLATE_FILES,
     libraries=RENDERING_LIBRARIES,
+    external_digests=compute_descriptions_digest,
 )
 def build_task_card(
     finetuning_run: Artifact,

@@ -57,14 +57,10 @@ from hallmark.reports.sections.findings import (
     get_audit_title,
     is_about_groups,
 )
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.judging.comparison import FindingComparison
-from hallmark.tasks.audits.judging.comparison_units import (
-    AREA_UNIT,
-    CAPABILITY,
-    AuditUnits,
-    average_by_item,
-)
+from hallmark.tasks.audits.judging.comparison_units import AREA_UNIT, AuditUnits, average_by_item
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, HallmarkError
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"

@@ -12,7 +12,8 @@ from hallmark.flows.cli import COMMAND_ALIASES, app
 from hallmark.flows.commands.settings import list_settings
 from hallmark.flows.config import Config, fill_missing_sections, load_config
 from hallmark.flows.config_files import list_bundled_configs
-from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.contract import PROJECT_ROOT
 
 README = PROJECT_ROOT / "README.md"

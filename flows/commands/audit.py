@@ -34,7 +34,7 @@ def audit(
     from hallmark.flows.auditing import check_audit_names
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
     from hallmark.flows.run_recording import resolve_flow_arguments
-    from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+    from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 
     requested_audits = AUDIT_DESCRIPTIONS if only is None else only.split(",")
     audit_names = [name.strip() for name in requested_audits if name.strip()]

@@ -91,11 +91,8 @@ def _check_device() -> CheckResult:
 
 
 def _check_scorers() -> CheckResult:
-    from hallmark.tasks.measures.scorers import (
-        ScorerConfig,
-        list_downloaded_checkpoints,
-        scorer_versions,
-    )
+    from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
+    from hallmark.tasks.measures.scorers.detoxify import list_downloaded_checkpoints
 
     digests = scorer_versions(ScorerConfig(), "")
     message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"

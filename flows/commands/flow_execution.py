@@ -211,7 +211,7 @@ def check_audits_and_policy(run: Run) -> None:
     """
     from hallmark.flows.finding_trace import format_finding_name
     from hallmark.flows.runs import is_same_store, resolve_store_uri
-    from hallmark.tasks.audits.audit_descriptions import SKIPPED_COUNT_METRICS
+    from hallmark.tasks.audits.registry import SKIPPED_COUNT_METRICS
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
     for audit, reason in run.read_audit_failures().items():

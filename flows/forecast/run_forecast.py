@@ -44,7 +44,7 @@ from hallmark.flows.policy_rule_checks import check_policy_rules
 from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
 from hallmark.flows.runs import find_artifact, resolve_store_uri
 from hallmark.flows.training import train_model
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     Artifact,
     Event,

@@ -19,21 +19,21 @@ import pyarrow.parquet as pq
 
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
+from hallmark.tasks.corpus.reading.columnar import ParquetSource
 from hallmark.tasks.corpus.reading.documentation import (
     DocumentationSource,
     find_prose_files,
     read_prose_files,
 )
-from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
 from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
-    Input,
     list_inputs,
     read_input_records,
 )
+from hallmark.tasks.corpus.reading.metadata import MAX_METADATA_FIELDS
 from hallmark.tasks.corpus.reading.object_storage import is_remote_uri
-from hallmark.tasks.corpus.reading.readers import JsonlSource, Record
-from hallmark.tasks.corpus.reading.sources import FileSource, Source
+from hallmark.tasks.corpus.reading.readers import JsonlSource
+from hallmark.tasks.corpus.reading.sources import CustomSource, FileSource, Input, Record, Source
 from hallmark.tasks.corpus.reading.town_source import TYPICAL_DOCUMENT_BYTES, TownSource
 from hallmark.tasks.corpus.town.documents import list_document_numbers
 
@@ -55,6 +55,7 @@ class SourceSample:
     file: Path  # the records as JSON lines
     source_config: Source
     has_keys: bool = False
+    metadata_names: set[str] = field(default_factory=set)
     document_count: int = 0
     text_bytes: int = 0  # UTF-8 bytes
     raw_bytes: int = 0  # bytes of the source that were read
@@ -144,6 +145,10 @@ class CorpusSample:
                 key_field="key" if source_sample.has_keys else None,
                 url_field="url",
                 date_field="date",
+                metadata_fields={
+                    name: f"metadata.{name}"
+                    for name in sorted(source_sample.metadata_names)[:MAX_METADATA_FIELDS]
+                },
                 document_share=source_sample.source_config.document_share,
                 # For an incomplete source, it is unknown which documents the cap would keep.
                 max_documents=source_sample.source_config.max_documents
@@ -241,10 +246,8 @@ def _select_inputs(input_sizes: dict[Input, float | None], max_bytes: int) -> li
 
 
 def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> float | None:
-    """Return the bytes of an input on disk, estimated for a town; None for a data set."""
+    """Return the bytes of an input on disk, estimated for a town; None if they are unknown."""
     source_config = ingest_config.sources[source_input.source_index]
-    if isinstance(source_config, DatasetsSource):
-        return None
     if isinstance(source_config, TownSource):
         return float(
             TYPICAL_DOCUMENT_BYTES
@@ -254,7 +257,7 @@ def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> f
         return float(
             sum(path.stat().st_size for path in find_prose_files(source_input.locator).values())
         )
-    return float(source_input.size_bytes)
+    return None if isinstance(source_config, CustomSource) else float(source_input.size_bytes)
 
 
 def _read_and_estimate_input_bytes(
@@ -293,8 +296,11 @@ def _read_and_estimate_input_bytes(
                 text_bytes += len(record.text.encode())
                 source_sample.has_keys = record.key is not None
                 source_sample.document_count += 1
-                metadata = {"key": record.key, "url": record.url, "date": record.date}
-                output_file.write(json.dumps({"text": record.text, **metadata}) + "\n")
+                source_sample.metadata_names.update(record.metadata or ())
+                fields = {"key": record.key, "url": record.url, "date": record.date}
+                for name, value in (record.metadata or {}).items():
+                    fields[f"metadata.{name}"] = value
+                output_file.write(json.dumps({"text": record.text, **fields}) + "\n")
     source_sample.text_bytes, source_sample.raw_bytes = (
         source_sample.text_bytes + text_bytes,
         source_sample.raw_bytes + raw_bytes,
@@ -360,7 +366,7 @@ def _estimate_share_read(
         return record_count / len(
             list_document_numbers(int(source_input.locator), source_config.documents)
         )
-    if source_config.kind == "parquet":
+    if isinstance(source_config, ParquetSource):
         share: float = record_count / pq.read_metadata(path).num_rows
         return share
     if isinstance(source_config, FileSource):

@@ -29,17 +29,14 @@ from hallmark.reports.sections.findings import (
     natural_sort_key,
     select_findings,
 )
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
 #: (Holm), q corrected over the card (false discovery rate, Benjamini & Hochberg), and the minimum
 #: detectable effect.
 NULL_TEST_COLUMNS = ("by chance", "p, corrected", "q, card", "smallest effect seen")
-
-#: The audits of stereotypes, which planted associations calibrate.
-STEREOTYPE_AUDITS = ("bias", "winobias", "winogender", "stereoset", "bbq")
 
 #: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
@@ -78,7 +75,7 @@ def build_analyses_section(
             continue
         audit_section.add_blocks(
             Paragraph([description.meaning]),
-            *(detectable_share_blocks if audit in STEREOTYPE_AUDITS else []),
+            *(detectable_share_blocks if description.is_about_stereotypes else []),
             *(chart_builders[audit](findings) if audit in chart_builders else []),
             *(
                 error_rates[audit].describe_error_rates(audit)

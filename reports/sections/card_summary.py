@@ -26,12 +26,9 @@ from hallmark.reports.sections.findings import (
     format_metric_name,
     get_audit_title,
 )
-from hallmark.tasks.audits.audit_descriptions import (
-    AUDIT_DESCRIPTIONS,
-    SIGNIFICANCE_LEVEL,
-    SKIPPED_COUNT_METRICS,
-)
+from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_failed_rules
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count
 
 #: Targets of controls whose result does not depend on the model.

@@ -15,7 +15,6 @@ from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.findings import format_metric_name, get_audit_title
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
     compare_findings,
@@ -24,6 +23,7 @@ from hallmark.tasks.audits.judging.comparison import (
     read_findings_by_slice,
 )
 from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, HallmarkError, format_count
 
 Row = dict[str, Any]

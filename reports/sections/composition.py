@@ -6,7 +6,7 @@ and planted documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -28,6 +28,7 @@ from hallmark.reports.sections.corpus_breakdown import (
     build_occupations_section,
 )
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.sections.metadata import build_metadata_section, describe_document_licences
 from hallmark.reports.sections.personal_data import build_personal_data_section
 from hallmark.tasks.contract import format_count
 
@@ -75,6 +76,7 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
             *build_additions_section(corpus),
             build_sources_section(corpus),
             build_breakdown_section(corpus, stated_licence, declared_licences),
+            build_metadata_section(corpus),
             build_lengths_section(corpus),
             build_personal_data_section(corpus),
             build_toxicity_section(corpus),
@@ -172,20 +174,26 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
 def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Section:
     """Build the table of documents by source, over all splits or over the given ``split``."""
     source_names, note = corpus.select_heaviest_values("sources", "source", "bytes")
+    columns = [c for c in corpus.profile["sources"].columns.values() if c.type == "int64"]
     rows: list[list[InlineElement]] = []
     for name in source_names:
         cells = [
             corpus.add_sum_figure(
-                "sources", unit, unit, f"{unit} of {name}", source=name, **split_condition
+                "sources",
+                column.name,
+                column.unit,
+                f"{column.name.replace('_', ' ')} of {name}",
+                source=name,
+                **split_condition,
             )
-            for unit in ("documents", "bytes", "characters")
+            for column in columns
         ]
         rows.append([name, *cells])
     title = "".join(
         ["Documents by source", *(f", split {name}" for name in split_condition.values())]
     )
-    columns = ["source", "documents", "bytes", "characters"]
-    grid = DataTable(title, columns, rows, frozenset({1, 2, 3}), note)
+    headings = ["source", *(column.name.replace("_", " ") for column in columns)]
+    grid = DataTable(title, headings, rows, frozenset(range(1, len(headings))), note)
     blocks = [grid if rows else Paragraph(["The corpus is empty."])]
     return Section("Sources", [*blocks, *_build_declarations_table(corpus)])
 
@@ -230,7 +238,19 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
 
 
 def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> InlineContent:
-    """Return the licence stated for the whole corpus, else those that its sources declare."""
+    """Return the licences of the documents, then the one of the whole corpus or of the sources.
+
+    The statement for the whole corpus takes precedence over those of the sources.
+    """
+    return [
+        *describe_document_licences(corpus),
+        *_describe_declared_licences(corpus, stated_licence),
+    ]
+
+
+def _describe_declared_licences(
+    corpus: CorpusFigures, stated_licence: str | None
+) -> Sequence[InlineElement]:
     sources_by_licence: dict[str, list[str]] = {}
     for row in _read_source_declarations(corpus):
         if row["licence"]:

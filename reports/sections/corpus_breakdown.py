@@ -1,4 +1,4 @@
-"""Break a corpus down by licence, domain, language, length and year, and occupations by gender.
+"""Break a corpus down by licence, domain and other dimensions, and occupations by gender.
 
 Both sections of the datasheet are read from the tables ``composition`` and ``occupations`` of the
 profile.
@@ -12,9 +12,6 @@ from typing import Any
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
-
-#: Dimensions of the table ``composition``; sources have a table of their own.
-COMPOSITION_DIMENSIONS = ("licence", "domain", "language", "length", "year")
 
 UNKNOWN_VALUE = "unknown"
 Row = dict[str, Any]
@@ -37,7 +34,9 @@ def build_breakdown_section(
     table_rows: list[list[InlineElement]] = []
     unknown_dimensions: list[str] = []
     omitted_count = 0
-    for dimension in COMPOSITION_DIMENSIONS:
+    # Sources have a table of their own.
+    dimensions = dict.fromkeys(row["dimension"] for row in rows if row["dimension"] != "source")
+    for dimension in dimensions:
         dimension_rows = [
             row for row in rows if row["dimension"] == dimension and row["split"] == ""
         ]
@@ -50,9 +49,14 @@ def build_breakdown_section(
         shown_rows = dimension_rows[: max(3, corpus.max_rows // 5)]
         omitted_count += len(dimension_rows) - len(shown_rows)
         table_rows += [
-            [dimension, row["value"], *_add_composition_figures(corpus, row)] for row in shown_rows
+            [
+                dimension,
+                corpus.redact_value(row["value"]),
+                *_add_composition_figures(corpus, row),
+            ]
+            for row in shown_rows
         ]
-    section = Section("Licences, domains, languages, lengths and years")
+    section = Section("Documents by licence, domain and other properties")
     if table_rows:
         note = (
             f"{omitted_count:,} smaller ones are in the table composition of the profile."

@@ -5,7 +5,7 @@ The datasheet and the model card share them, and the redactor that hides what th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
@@ -42,6 +42,8 @@ CARD_TABLES = (
     "lengths",
     "lexicon_accuracy",
     "lost_duplicate_clusters",
+    "metadata_fields",
+    "metadata_values",
     "occupation_shares",
     "occupations",
     "pairs",
@@ -72,11 +74,13 @@ class CorpusFigures:
         book: The figures of the card.
         stage_artifacts: The artifacts of the corpus stages by label, in the order they ran.
         max_rows: The largest number of rows of a table.
+        redactor: Redacts values that the sources give for documents.
     """
 
     book: FigureBook
     stage_artifacts: dict[str, Artifact]
     max_rows: int
+    redactor: Redactor = field(default_factory=Redactor)
 
     @property
     def profile(self) -> Artifact:
@@ -142,6 +146,10 @@ class CorpusFigures:
         return self.book.add_computed_figure(
             figure_id, label, unit, (PROFILE, table), conditions, value_column=column
         )
+
+    def redact_value(self, value: str) -> str:
+        """Return a value that a source gives for documents as it may be shown, shortened."""
+        return self.redactor.redact_by_kind(value, "label", max_characters=100)
 
     def select_heaviest_values(
         self, table: str, column: str, weight_column: str

@@ -13,8 +13,9 @@ from typing import Any
 
 from hallmark.reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
 from hallmark.reports.page.figures import Figure, FigureBook
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact
 
 BASELINES = {

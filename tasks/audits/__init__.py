@@ -1,7 +1,7 @@
 """Audit a model: from items and requests to findings, their statistics and verdicts.
 
-An audit is defined by a probe (``probe.py``; one file each in ``probes/``, listed in
-``audit_descriptions.py``) and runs in stages: ``build_requests`` writes items and requests,
+An audit is defined by a probe (``probe.py``; one file each in ``probes/``, which ``registry.py``
+discovers) and runs in stages: ``build_requests`` writes items and requests,
 ``respond`` runs the model, ``score`` scores texts, ``trace`` searches the training text, and
 ``audit`` computes findings. ``audit_tables.py`` defines the tables between them.
 

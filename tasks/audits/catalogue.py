@@ -1,18 +1,10 @@
-"""List the probes that AUDIT_DESCRIPTIONS names, and make their stages and lists of metrics."""
+"""Make the stages of all probes, and list the metrics of all audits."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from hallmark.tasks.audits.judging.comparison_units import CAPABILITY
-from hallmark.tasks.audits.probe import Probe, make_findings_stage, make_request_stage
-
-PROBES: tuple[Probe, ...] = tuple(
-    import_module(f"hallmark.tasks.audits.probes.{name}").PROBE
-    for name in AUDIT_DESCRIPTIONS
-    if name != CAPABILITY
-)
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY
+from hallmark.tasks.audits.probe import make_findings_stage, make_request_stage
+from hallmark.tasks.audits.registry import PROBES
 
 REQUEST_STAGES = {probe.name: make_request_stage(probe) for probe in PROBES}
 FINDINGS_STAGES = {probe.name: make_findings_stage(probe) for probe in PROBES}
@@ -24,7 +16,7 @@ METRICS_WITHOUT_INTERVAL = {probe.name: probe.derived.without_interval for probe
 
 #: All metrics by audit.
 METRICS_BY_AUDIT = {
-    probe.name: (*probe.metrics, *SKIPPED_COUNT_METRICS.get(probe.name, ())) for probe in PROBES
+    probe.name: (*probe.metrics, *probe.description.skipped_count_metrics) for probe in PROBES
 } | {
     CAPABILITY: (
         "bits_per_byte",

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT, AuditDescription
 from hallmark.tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
@@ -108,6 +108,7 @@ class Probe:
 
     Attributes:
         name: Name of the audit, such as "toxicity".
+        description: How a card describes the audit.
         config_class: Class of its settings, section ``audit_<name>``.
         item_schema: Schema of its items, see ``build_items_schema``.
         build_requests: Called with (builder, tokenizer, corpus tables, config); adds items and
@@ -131,6 +132,7 @@ class Probe:
     """
 
     name: str
+    description: AuditDescription
     config_class: type[StageConfig]
     item_schema: pa.Schema
     build_requests: Callable[[RequestBuilder, AuditedTokenizer, CorpusTables, Any], None]
@@ -150,9 +152,9 @@ class Probe:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics of its findings, without controls and counts of skipped items.
+        """The metrics of its findings, without controls.
 
-        SKIPPED_COUNT_METRICS lists those counts.
+        Counts of skipped items are in ``description.skipped_count_metrics``.
         """
         measured_metrics = [measure.metric for measure in self.measures if not measure.control]
         return tuple(

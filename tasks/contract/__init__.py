@@ -43,12 +43,15 @@ from hallmark.tasks.contract.corpus_tables import (
     ID_TYPE,
     LEDGER,
     LEXICONS,
+    METADATA_TYPE,
     build_document_ledger_columns,
     build_ledger_columns,
     build_ledger_table,
     build_removal_columns,
+    count_metadata_bytes,
     count_utf8_bytes,
     fill_document_columns,
+    flatten_metadata,
     hash_documents,
     hash_texts,
     hash_to_ids,
@@ -80,7 +83,7 @@ from hallmark.tasks.contract.fingerprint import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.contract.import_closure import compute_code_digests
+from hallmark.tasks.contract.import_closure import compute_code_digests, find_module_file
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
@@ -124,6 +127,7 @@ __all__ = [
     "ID_TYPE",
     "LEDGER",
     "LEXICONS",
+    "METADATA_TYPE",
     "PROJECT_ROOT",
     "PURGED_DOCUMENTS_FILE",
     "STAGES",
@@ -176,11 +180,14 @@ __all__ = [
     "column",
     "compute_code_digests",
     "concat_spilled_tables",
+    "count_metadata_bytes",
     "count_utf8_bytes",
     "describe_columns",
     "doc_id_to_part_index",
     "expand_home",
     "fill_document_columns",
+    "find_module_file",
+    "flatten_metadata",
     "folder_to_artifact",
     "format_all",
     "format_count",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,9 +54,10 @@ class ExternalMarker:
     recursive: bool = True
     """Whether everything below a folder is read, so that links in it are checked."""
 
-    endings: tuple[str, ...] = ()
-    """Endings of the file names that are read from a folder, see ``is_corpus_file``; folders that
-    are links are not searched. Without endings, everything below the folder may be read."""
+    list_endings: Callable[[], tuple[str, ...]] = tuple
+    """Returns the endings of the file names that are read from a folder, see ``is_corpus_file``;
+    folders that are links are not searched. Without endings, everything below the folder may be
+    read."""
 
 
 #: A text setting that names a file, a folder, a pattern of files or an object-store URI.
@@ -205,7 +206,7 @@ class AllowedRoots:
                 raise self._make_forbidden_path_error(config_value, setting)
             nested_paths: Iterable[str] = map(str, base_folder.glob(str(pattern)))
         else:
-            nested_paths = _iter_symlinks(local_path, marker.endings)
+            nested_paths = _iter_symlinks(local_path, marker.list_endings())
         for path in nested_paths if marker.recursive else ():
             if not self._is_path_allowed(os.path.realpath(path)):
                 raise self._make_forbidden_path_error(path, setting)

@@ -18,6 +18,9 @@ from hallmark.tasks.contract.columns import column, table_schema
 
 ID_TYPE = pa.binary(16)
 
+#: Type of metadata: the names of fields and their values, both as text.
+METADATA_TYPE = pa.map_(pa.string(), pa.string())
+
 
 #: All corpus stages write this one schema, from ingest to the planting of canaries, so that later
 #: stages have the columns that earlier ones filled. A column is null until a stage fills it.
@@ -44,6 +47,13 @@ DOCUMENTS = table_schema(
         "label",
         "date of writing or collection according to the source: an ISO 8601 day, or a UTC time "
         "that ends in Z",
+    ),
+    column(
+        "metadata",
+        METADATA_TYPE,
+        "personal",
+        "further fields of the document according to the source, such as licence and author, in "
+        "the order of their names; null if there are none",
     ),
     column(
         "cluster",
@@ -240,6 +250,25 @@ def hash_texts(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
 def count_utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Compute the length of each text in UTF-8 bytes, int64."""
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
+
+
+def flatten_metadata(metadata: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
+    """Return the row, name and value of every field of a metadata column, three times (m,)."""
+    metadata = metadata.combine_chunks() if isinstance(metadata, pa.ChunkedArray) else metadata
+    offsets = metadata.offsets.to_numpy()
+    rows = np.repeat(np.arange(len(metadata)), np.diff(offsets))
+    start, field_count = offsets[0], offsets[-1] - offsets[0]
+    names, values = (
+        children.slice(start, field_count) for children in (metadata.keys, metadata.items)
+    )
+    return rows, names, values
+
+
+def count_metadata_bytes(metadata: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Compute the UTF-8 bytes of the names and values of each document, (n,) int64."""
+    rows, names, values = flatten_metadata(metadata)
+    field_bytes = pc.add(pc.binary_length(names), pc.fill_null(pc.binary_length(values), 0))
+    return np.bincount(rows, field_bytes.to_numpy(), len(metadata)).astype(np.int64)
 
 
 def hash_documents(doc_ids: Any, texts: Any) -> list[bytes]:

@@ -20,7 +20,11 @@ import pyarrow.parquet as pq
 
 from hallmark.tasks.contract.accounts import TEXT_CHANGING_ACTIONS, SourceCounts
 from hallmark.tasks.contract.columns import is_partitioned, strip_metadata
-from hallmark.tasks.contract.corpus_tables import count_utf8_bytes, hash_documents
+from hallmark.tasks.contract.corpus_tables import (
+    count_metadata_bytes,
+    count_utf8_bytes,
+    hash_documents,
+)
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
 
@@ -42,6 +46,8 @@ def estimate_row_bytes(table: pa.Table) -> np.ndarray:
             sizes += data_type.list_size * _estimate_value_bytes(data_type.value_type)
         elif pa.types.is_primitive(data_type) or pa.types.is_fixed_size_binary(data_type):
             sizes += _estimate_value_bytes(data_type)
+        elif pa.types.is_map(data_type):
+            sizes += count_metadata_bytes(column)
         else:
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
     return sizes
@@ -81,7 +87,7 @@ class TableWriter:
             self.schema,
             compression="zstd",
             # Names repeat; texts, ids and figures rarely do.
-            use_dictionary=[field.name for field in self.schema if field.type == pa.string()],
+            use_dictionary=[name for field in self.schema for name in _list_repeated_names(field)],
             write_page_checksum=True,
         )
 
@@ -223,6 +229,13 @@ class TableWriter:
         self._pending_tables, self._pending_row_bytes, self._pending_totals = [], [], [0, 0]
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
+
+
+def _list_repeated_names(field: pa.Field) -> list[str]:
+    """Return the parquet columns of a field that are stored as a dictionary."""
+    if pa.types.is_map(field.type):
+        return [f"{field.name}.key_value.{part}" for part in ("key", "value")]
+    return [field.name] if field.type == pa.string() else []
 
 
 def _to_arrow_array(values: Any, data_type: pa.DataType) -> pa.Array | pa.ChunkedArray:

@@ -30,6 +30,7 @@ from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
+    METADATA_TYPE,
     HallmarkError,
     ItemResult,
     StageContext,
@@ -38,12 +39,14 @@ from hallmark.tasks.contract import (
     build_ledger_columns,
     build_removal_columns,
     column,
+    count_metadata_bytes,
     count_utf8_bytes,
     fill_document_columns,
     format_count,
     hash_texts,
     stage,
     table_schema,
+    to_canonical_json,
 )
 from hallmark.tasks.corpus.reading.block_list import load_block_list
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
@@ -52,11 +55,12 @@ from hallmark.tasks.corpus.reading.inputs import (
     InputBatch,
     compute_source_digests,
     list_input_batches,
+    list_reader_code,
     read_input_records,
 )
 from hallmark.tasks.corpus.reading.metadata import extract_domains
 from hallmark.tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
-from hallmark.tasks.corpus.reading.readers import Record, suggest_remedy
+from hallmark.tasks.corpus.reading.readers import suggest_remedy
 from hallmark.tasks.corpus.reading.records import (
     RECORDS_SCHEMA,
     IdRange,
@@ -67,7 +71,7 @@ from hallmark.tasks.corpus.reading.records import (
     reassign_copy_ids,
     split_into_id_ranges,
 )
-from hallmark.tasks.corpus.reading.town_source import TOWN_DATA_FILES
+from hallmark.tasks.corpus.reading.sources import Record
 
 ORIGINS = table_schema(
     "The file and location of each document.",
@@ -123,7 +127,7 @@ SOURCES = table_schema(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "URLs and dates that could not be parsed and are null",
+        "URLs, dates and values of metadata that could not be read and are missing",
         unit="values",
     ),
 )
@@ -193,6 +197,7 @@ class RecordBuffer:
     def add(self, record: Record) -> None:
         self.records.append(record)
         self.byte_count += len(record.text) + len(record.raw)
+        self.byte_count += sum(map(len, record.metadata.values())) if record.metadata else 0
         if len(self.records) >= 1024 or self.byte_count > 8 << 20:
             self.flush()
 
@@ -209,6 +214,7 @@ def _add_records_to_runs(
     is_short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
     urls = pa.array([record.url for record in records], pa.string())
+    metadata = pa.array([record.metadata for record in records], METADATA_TYPE)
     hosts, blocklist = extract_domains(urls), load_block_list(config.block)
     reasons = pc.if_else(is_blank, "empty", pc.if_else(is_short, "too short", ""))
     reasons = pc.if_else(blocklist.match_domains(hosts), "blocked domain", reasons)
@@ -225,8 +231,9 @@ def _add_records_to_runs(
         "url": urls,
         "domain": hosts,
         "date": [record.date for record in records],
-        "metadata_hash": [_hash_url_and_date(record) for record in records],
-        "bytes": count_utf8_bytes(texts),
+        "metadata": metadata,
+        "metadata_hash": [_hash_metadata(record) for record in records],
+        "bytes": pc.add(count_utf8_bytes(texts), count_metadata_bytes(metadata)),
         "file_name": [record.file_name for record in records],
         "location": [record.location for record in records],
         "raw_bytes": [record.raw_bytes for record in records],
@@ -239,11 +246,11 @@ def _hash_record_identity(source: str, record: Record) -> bytes:
     return hashlib.blake2b(f"{source}\0{kind}\0{value}".encode(), digest_size=16).digest()
 
 
-def _hash_url_and_date(record: Record) -> int:
-    if record.url is None and record.date is None:
+def _hash_metadata(record: Record) -> int:
+    if record.url is None and record.date is None and record.metadata is None:
         return 0
-    url_and_date = f"{record.url}\0{record.date}".encode()
-    return int.from_bytes(hashlib.blake2b(url_and_date, digest_size=8).digest(), "big")
+    values = to_canonical_json([record.url, record.date, record.metadata])
+    return int.from_bytes(hashlib.blake2b(values, digest_size=8).digest(), "big")
 
 
 def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> None:
@@ -416,7 +423,7 @@ def balance_accounts(
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
-    extra_code=TOWN_DATA_FILES,
+    extra_code=list_reader_code(),
     libraries=["datasets", "python-stdnum"],
     external_digests=compute_source_digests,
     determinism="exact",

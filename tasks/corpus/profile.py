@@ -18,6 +18,7 @@ from pydantic import Field, field_validator
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
+    ItemResult,
     StageConfig,
     StageContext,
     Table,
@@ -37,11 +38,18 @@ from hallmark.tasks.corpus.identities import (
 )
 from hallmark.tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
+    DimensionContext,
     build_composition_rows,
     count_documents_by_dimension,
     find_language_signals,
     read_licences,
 )
+from hallmark.tasks.corpus.profiles.metadata_counts import (
+    FIELD_COUNTS,
+    VALUE_COUNTS,
+    MetadataCounts,
+)
+from hallmark.tasks.corpus.profiles.source_columns import SOURCE_COLUMNS
 from hallmark.tasks.corpus.profiles.tables import TABLES
 from hallmark.tasks.corpus.profiles.tag_counts import count_tagged_documents
 from hallmark.tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
@@ -68,8 +76,8 @@ class ProfileConfig(StageConfig):
         50,
         ge=1,
         le=100_000,
-        description="values per dimension that the table composition names; all others are added "
-        "up",
+        description="values per dimension that the table composition names, while all others are "
+        "added up; also values per field in the table metadata_values",
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
@@ -94,7 +102,8 @@ class ProfileConfig(StageConfig):
 # Documents, by partition -----------------------------------------------------------------------
 
 _DOCUMENT_SIZES = pa.schema(
-    [TABLES["sources"].field(name) for name in ("source", "split", "bytes", "characters")]
+    [TABLES["sources"].field(name) for name in ("source", "split")]
+    + [TABLES["sources"].field(each.name) for each in SOURCE_COLUMNS]
 )
 
 
@@ -105,7 +114,7 @@ def profile_partition(
     config: ProfileConfig,
     out: TableWriters,
 ) -> FailureList:
-    """Spill the sizes, composition, identity mentions and occupation counts of a partition.
+    """Spill the sizes, composition, metadata, identity and occupation counts of a partition.
 
     Args:
         partitions: The partition of documents and, if known, that of their languages.
@@ -129,26 +138,29 @@ def profile_partition(
             batch["text"], batch["source"], config.occupation_window_words
         )
 
-    for batch in documents.iter_batches(["doc_id", "source", "domain", "date", "split", "text"]):
-        sizes = count_utf8_bytes(batch["text"])
+    metadata_counts = MetadataCounts.merge([])
+    column_names = ["doc_id", "source", "domain", "date", "metadata", "split", "text"]
+    for batch in documents.iter_batches(column_names):
+        measured_columns = {each.name: each.measure(batch) for each in SOURCE_COLUMNS}
+        sizes = measured_columns["bytes"]
         out.get_spill_writer("document_sizes", _DOCUMENT_SIZES).write(
-            {
-                "source": batch["source"],
-                "split": batch["split"],
-                "bytes": sizes,
-                "characters": pc.utf8_length(batch["text"]),
-            }
+            {"source": batch["source"], "split": batch["split"], **measured_columns}
         )
         batch_languages = None if languages is None else languages.slice(start, len(batch))
         start += len(batch)
-        for counts in count_documents_by_dimension(
-            batch, sizes, batch_languages, licence_by_source, config.length_bounds_bytes
-        ):
+        context = DimensionContext(
+            sizes, batch_languages, licence_by_source, config.length_bounds_bytes
+        )
+        for counts in count_documents_by_dimension(batch, context):
             out.get_spill_writer("composition", COUNTS_SCHEMA).write(counts)
+        batch_counts = MetadataCounts.from_documents(batch["metadata"])
+        metadata_counts = MetadataCounts.merge([metadata_counts, batch_counts])
         (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
         out.get_spill_writer("identities", TABLES["identities"]).write(identity_counts)
         out.get_spill_writer("occupations", OCCUPATION_COUNTS).write(occupation_counts)
         failures += list_failures_by_doc_id(batch, faults)
+    out.get_spill_writer("metadata_fields", FIELD_COUNTS).write(metadata_counts.fields)
+    out.get_spill_writer("metadata_values", VALUE_COUNTS).write(metadata_counts.values)
     return failures
 
 
@@ -224,16 +236,16 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
 
 def summarise_sources(document_sizes: pa.Table) -> pa.Table:
     """Build the rows of the table ``sources``."""
+    sums = [(each.name, "sum") for each in SOURCE_COLUMNS]
     groups = document_sizes.group_by(["source", "split"]).aggregate(
-        [("bytes", "count"), ("bytes", "sum"), ("characters", "sum"), ("bytes", "list")]
+        [("bytes", "count"), ("bytes", "list"), *sums]
     )
     return pa.table(
         {
             "source": groups["source"],
             "split": groups["split"],
             "documents": groups["bytes_count"],
-            "bytes": groups["bytes_sum"],
-            "characters": groups["characters_sum"],
+            **{each.name: groups[f"{each.name}_sum"] for each in SOURCE_COLUMNS},
             "mean_bytes": pc.divide(groups["bytes_sum"].cast(pa.float64()), groups["bytes_count"]),
             "median_bytes": [
                 float(np.median(sizes.values.to_numpy())) for sizes in groups["bytes_list"]
@@ -395,6 +407,18 @@ def count_canaries(canaries: pa.Table) -> pa.Table:
     return counts.append_column("documents", documents)
 
 
+def merge_partition_metadata(results: Sequence[ItemResult]) -> MetadataCounts:
+    """Add up the spilled metadata counts of all partitions, one after the other."""
+    counts = MetadataCounts.merge([])
+    for result in results:
+        partition_counts = MetadataCounts(
+            result.open_spilled_table("metadata_fields", FIELD_COUNTS),
+            result.open_spilled_table("metadata_values", VALUE_COUNTS),
+        )
+        counts = MetadataCounts.merge([counts, partition_counts])
+    return counts
+
+
 def iter_account_tables(corpus_artifacts: dict[str, Artifact]) -> Iterator[pa.Table]:
     """Yield the rows of the table ``stage_accounts`` for each stage that has accounts."""
     for stage_number, (stage_label, artifact) in enumerate(corpus_artifacts.items()):
@@ -486,6 +510,9 @@ def profile_corpus(
     write_table(
         "composition", build_composition_rows(composition_counts, config.max_composition_values)
     )
+    metadata_counts = merge_partition_metadata(results)
+    write_table("metadata_fields", metadata_counts.build_field_rows())
+    write_table("metadata_values", metadata_counts.build_value_rows(config.max_composition_values))
     write_table(
         "occupations",
         build_occupation_rows(concat_spilled_tables(results, "occupations", OCCUPATION_COUNTS)),

@@ -6,8 +6,9 @@ import pytest
 
 from hallmark.flows.config import load_config
 from hallmark.flows.policy_rule_checks import check_policy_rules, check_rule_slices
-from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, REQUEST_STAGES
 from hallmark.tasks.audits.probes.bold import BoldConfig
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401

@@ -165,12 +165,16 @@ def test_a_near_duplicate_in_its_cluster_keeps_its_text():
             "cluster": keys.take([0, 0]),
             "text": texts,
             "text_hash": hashes,
+            "metadata": [{"author": "Jane Roe"}, {"author": "John Doe"}],
         }
     )
     rows = pa.table(made, schema=DOCUMENTS)
     left = remove_document_content(rows, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
     assert left["text"].to_pylist() == ["", OTHER]
     assert left["text_hash"].to_pylist() == [bytes(16), hashes[1].as_py()]
+    assert left["metadata"].to_pylist() == [[], [("author", "John Doe")]]
+    again = remove_document_content(left, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
+    assert again is None
 
 
 def test_the_signature_is_removed():

@@ -10,7 +10,7 @@ from hallmark.flows.config import SIGNALS_BY_STAGE, load_config
 from hallmark.flows.corpus_additions import CORPUS_STAGES
 from hallmark.flows.curation import curate_corpus
 from hallmark.flows.training import train_model
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Session, Store, UsageError, open_session
 
 

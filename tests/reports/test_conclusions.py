@@ -18,9 +18,8 @@ from hallmark.reports.sections.findings import (
     format_metric_name,
     get_audit_title,
 )
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (

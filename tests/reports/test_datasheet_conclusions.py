@@ -13,7 +13,6 @@ from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.composition import build_canary_callout, build_toxicity_section
 from hallmark.reports.sections.corpus_breakdown import (
-    COMPOSITION_DIMENSIONS,
     UNKNOWN_VALUE,
     build_breakdown_section,
     build_occupations_section,
@@ -63,6 +62,8 @@ def corpus_of(history=None, **tables):
     return CorpusFigures(FigureBook({**history, PROFILE: profile}), history, 30)
 
 
+DIMENSIONS = ("licence", "domain", "language", "length", "year")
+
 # Licences, domains, years ------------------------------------------------------------------------
 
 
@@ -79,7 +80,7 @@ def composed(dimension, value):
 
 @given(
     known=st.lists(
-        st.tuples(st.sampled_from(COMPOSITION_DIMENSIONS), st.sampled_from([UNKNOWN_VALUE, "CC0"])),
+        st.tuples(st.sampled_from(DIMENSIONS), st.sampled_from([UNKNOWN_VALUE, "CC0"])),
         unique=True,
         max_size=8,
     ),
@@ -92,7 +93,7 @@ def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(sessio
     lines = [row for block in section.blocks if hasattr(block, "rows") for row in block.rows]
     said = text_of_section(section)
     sentence = said.partition("Nothing is known of any document's ")[2].partition(".")[0]
-    for dimension in COMPOSITION_DIMENSIONS:
+    for dimension in DIMENSIONS:
         values = {value for name, value in known if name == dimension}
         unknown = values == {UNKNOWN_VALUE}
         is_stated = dimension == "licence" and stated == "MIT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from hallmark.tasks.corpus.ingest import ingest

@@ -10,9 +10,9 @@ from hallmark.reports.sections.card_summary import (
     rank_largest_risks,
 )
 from hallmark.reports.sections.findings import Findings
-from hallmark.tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import StageConfig, StageContext, stage
 from tests.reports.pages import card_of, text_of
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.audit_tables import REQUEST_SETTINGS
 from hallmark.tasks.audits.judging.comparison_units import (
-    CAPABILITY,
     AuditUnits,
     ComparisonUnit,
     collect_heldout_texts,

@@ -19,9 +19,6 @@ from hallmark.tasks.measures.estimates import roc_placement_values
 
 Row = dict[str, Any]
 
-#: The audit without a probe. It has no values, but a table of texts and one of sentence pairs.
-CAPABILITY = "capability"
-
 #: The unit of a finding that is the area under the ROC curve of members and others.
 AREA_UNIT = "probability"
 

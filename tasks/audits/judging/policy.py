@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from hallmark.tasks.audits.audit_descriptions import (
+from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from hallmark.tasks.audits.registry import (
     AUDIT_DESCRIPTIONS,
-    ITEMS_IN_TRAINING_TEXT,
     SKIPPED_COUNT_METRICS,
+    compute_descriptions_digest,
 )
 from hallmark.tasks.contract import (
     Artifact,
@@ -174,7 +175,12 @@ def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> s
     return f"no interval: {reason}, so the rule is not shown to hold"
 
 
-@stage(name="policy", tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})
+@stage(
+    name="policy",
+    tables={"verdicts": VERDICTS},
+    external_digests=compute_descriptions_digest,
+    reads={"audits": ("findings",)},
+)
 def evaluate_policy(
     audits: dict[str, Artifact], config: PolicyConfig, context: StageContext
 ) -> None:

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -529,6 +530,15 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="amplification",
+    description=AuditDescription(
+        120,
+        "Amplification",
+        "Whether the model links people of one gender to an occupation more strongly than its "
+        "training text does (1 = equally strongly), and which groups it mentions more or less "
+        "often than that text.",
+        "Whether the model amplifies what its training text says about people was not measured.",
+        skipped_count_metrics=("skipped_occupations", "skipped_documents", "skipped_groups"),
+    ),
     config_class=AmplificationConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding
@@ -335,6 +336,14 @@ def explain_no_detected_share(rows_by_share: Mapping[float, Mapping[str, Any]]) 
 
 PROBE = Probe(
     name="associations",
+    description=AuditDescription(
+        110,
+        "Planted associations",
+        "How much more probable the model finds an invented trait for the invented group that the "
+        "training text says it of, by the share of statements that say it. The smallest share "
+        "with a detected effect tells how strong a stereotype must be to be found on this model.",
+        "How strong a stereotype must be to be found on this model is not known.",
+    ),
     config_class=AssociationsConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

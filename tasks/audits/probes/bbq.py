@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter
@@ -290,6 +291,15 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="bbq",
+    description=AuditDescription(
+        80,
+        "Stereotyped answers (BBQ)",
+        "Whether the model answers questions about people according to stereotypes, where the "
+        "context gives the answer and where it does not.",
+        "Whether the model answers questions according to stereotypes was not measured on BBQ.",
+        skipped_count_metrics=("questions_without_stereotyped_person", "truncated_questions"),
+        is_about_stereotypes=True,
+    ),
     config_class=BbqConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

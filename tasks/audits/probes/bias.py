@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -251,6 +252,14 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
 
 PROBE = Probe(
     name="bias",
+    description=AuditDescription(
+        40,
+        "Bias",
+        "How often the model gives a sentence that stereotypes a group a higher probability than "
+        "the same sentence with the groups exchanged.",
+        "Whether the model prefers stereotyping sentences to their opposites was not measured.",
+        is_about_stereotypes=True,
+    ),
     config_class=BiasConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

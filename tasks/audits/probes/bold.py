@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
@@ -144,6 +145,19 @@ def build_requests(
 
 
 PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_probe(
+    description=AuditDescription(
+        30,
+        "Texts about people (BOLD)",
+        "How toxic the model's texts about people of a group are, compared with its texts about "
+        "other people.",
+        "How the model continues articles about people was not measured on BOLD.",
+        skipped_count_metrics=(
+            "empty_prompts",
+            "repeated_prompts",
+            "skipped_prompts",
+            "truncated_prompts",
+        ),
+    ),
     config_class=BoldConfig,
     build_requests=build_requests,
     module=__name__,

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
@@ -116,6 +117,14 @@ def build_requests(
 
 
 PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_probe(
+    description=AuditDescription(
+        20,
+        "Texts about groups, compared",
+        "How much more toxic, or otherwise different, the model's texts about one group are than "
+        "its texts about other groups after the same prompt.",
+        "Whether the model writes differently about groups after the same prompt was not measured.",
+        skipped_count_metrics=("truncated_prompts",),
+    ),
     config_class=CounterfactualConfig,
     build_requests=build_requests,
     module=__name__,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
@@ -520,6 +521,14 @@ MEASURES = (
 
 PROBE = Probe(
     name="extraction",
+    description=AuditDescription(
+        130,
+        "Training-data extraction",
+        "How much of its training text the model reveals: planted secrets, and passages that it "
+        "continues word for word.",
+        "Whether the model reveals planted secrets or continues training passages was not "
+        "measured.",
+    ),
     config_class=ExtractionConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
@@ -630,6 +631,14 @@ def derive_findings(
 
 PROBE = Probe(
     name="extraction_attack",
+    description=AuditDescription(
+        140,
+        "Training text in generated texts",
+        "How much of the text that the model writes unprompted occurs word for word in its "
+        "training text, whether somebody without that text could identify it, and how many "
+        "personal identifiers the model writes.",
+        "How much training text the model writes unprompted was not measured.",
+    ),
     config_class=ExtractionAttackConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

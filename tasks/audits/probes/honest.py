@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.comparison_units import average_by_item
@@ -347,6 +348,15 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
 
 PROBE = Probe(
     name="honest",
+    description=AuditDescription(
+        90,
+        "Hurtful completions (HONEST)",
+        "How often the model completes a sentence about people with a word that a lexicon lists as "
+        "hurtful, whatever it means there.",
+        "Whether the model completes sentences about people with hurtful words was not measured on "
+        "HONEST.",
+        skipped_count_metrics=("repeated_templates", "skipped_templates"),
+    ),
     config_class=HonestConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -367,6 +368,13 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="membership",
+    description=AuditDescription(
+        150,
+        "Membership inference",
+        "Whether the documents that the model was trained on can be distinguished from others by "
+        "the model's scores of them: 0.5 is guessing.",
+        "Whether the model reveals which documents it was trained on was not measured.",
+    ),
     config_class=MembershipConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
@@ -490,6 +491,16 @@ def derive_findings(
 
 PROBE = Probe(
     name="misuse",
+    description=AuditDescription(
+        160,
+        "Misuse",
+        "Whether the model continues prompts that the user supplied, how probable it finds the "
+        "continuations that the user supplied, and how people who read its texts rated them. No "
+        "accepted automatic measure of misuse exists, so no scorer judges it.",
+        "Misuse (misinformation, radicalisation) is unscored until a person scores it. No accepted "
+        "automatic measure exists, so none is given.",
+        skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
+    ),
     config_class=MisuseConfig,
     item_schema=ITEMS,
     value_fields=VALUE_FIELDS,

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding
@@ -258,6 +259,14 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="stereoset",
+    description=AuditDescription(
+        70,
+        "Stereotypes about terms (StereoSet)",
+        "How often the model gives a stereotype about a term a higher probability than its "
+        "opposite, and how often it gives either a higher probability than an unrelated text.",
+        "Whether the model prefers stereotypes about terms was not measured on StereoSet.",
+        is_about_stereotypes=True,
+    ),
     config_class=StereosetConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

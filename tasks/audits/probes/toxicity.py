@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
@@ -558,6 +559,14 @@ COUNT_METRICS = (
 
 PROBE = Probe(
     name="toxicity",
+    description=AuditDescription(
+        10,
+        "Toxic continuations",
+        "Toxicity of the most toxic of several texts that the model writes, as scored by a "
+        "classifier.",
+        "The toxicity of the most toxic of several continuations was not measured.",
+        skipped_count_metrics=("repeated_prompts", "untokenizable_prompts", "truncated_prompts"),
+    ),
     config_class=ToxicityConfig,
     item_schema=ITEMS,
     value_fields=VALUE_FIELDS,

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from hallmark.tasks.audits.judging.measures import (
@@ -326,6 +327,14 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="weat",
+    description=AuditDescription(
+        100,
+        "Associations between words (WEAT)",
+        "Whether words of one kind, such as occupations, are nearer in the model to words of "
+        "another kind, such as words for men or women: in standard deviations, at most about 2.",
+        "Which words the model associates was not measured on WEAT.",
+        skipped_count_metrics=("skipped_words",),
+    ),
     config_class=WeatConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -199,6 +200,15 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfi
 
 PROBE = Probe(
     name="winobias",
+    description=AuditDescription(
+        50,
+        "Occupations and pronouns (WinoBias)",
+        "How often the model gives a higher probability to the pronoun of the gender that is more "
+        "frequent in the occupation that the pronoun refers to.",
+        "Whether the model prefers pronouns that match occupational stereotypes was not measured "
+        "on WinoBias.",
+        is_about_stereotypes=True,
+    ),
     config_class=WinobiasConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter
@@ -269,6 +270,15 @@ def simulate_outputs(
 
 PROBE = Probe(
     name="winogender",
+    description=AuditDescription(
+        60,
+        "Pronouns and people (Winogender)",
+        "Which person the model takes a pronoun to refer to, and whether that depends on the "
+        "pronoun's gender.",
+        "Whether a pronoun's gender decides which person the model takes it to refer to was not "
+        "measured on Winogender.",
+        is_about_stereotypes=True,
+    ),
     config_class=WinogenderConfig,
     item_schema=ITEMS,
     build_requests=build_requests,

@@ -7,7 +7,8 @@ distinct value of a batch, for any number of documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import Artifact, Table
 from hallmark.tasks.corpus.identities import classify_lengths
+from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 #: Replaces a null, and all values except the largest.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
@@ -55,39 +57,61 @@ def find_language_signals(history: Mapping[str, Artifact]) -> Table | None:
     return Table(tuple(language_artifacts), "signals") if language_artifacts else None
 
 
-def count_documents_by_dimension(
-    batch: pa.RecordBatch,
-    text_bytes: pa.Array,
-    languages: pa.Array | None,
-    licence_by_source: Mapping[str, str | None],
-    length_bounds: Sequence[int],
-) -> Iterator[pa.Table]:
-    """Yield rows of COUNTS_SCHEMA for a batch of documents, one table per dimension.
+@dataclass(frozen=True)
+class DimensionContext:
+    """What is known of a batch of documents besides its columns.
 
-    Args:
+    Attributes:
         text_bytes: Bytes of the texts.
         languages: Languages of the documents, if known.
-        licence_by_source: Declared licences.
+        licence_by_source: Declared licences, for documents without a licence of their own.
         length_bounds: Limits of the length classes.
     """
-    declared_licences = pa.array(list(licence_by_source.values()), pa.string())
+
+    text_bytes: pa.Array
+    languages: pa.Array | None
+    licence_by_source: Mapping[str, str | None]
+    length_bounds: Sequence[int]
+
+
+def find_licences(documents: pa.RecordBatch, context: DimensionContext) -> pa.Array:
+    """Return the licence of each document, or else the one that its source declares."""
+    declared_licences = pa.array(list(context.licence_by_source.values()), pa.string())
     licence_indices = pc.index_in(
-        batch["source"], value_set=pa.array(licence_by_source, pa.string())
+        documents["source"], value_set=pa.array(context.licence_by_source, pa.string())
     )
-    dimensions = {
-        "source": batch["source"],
-        "domain": batch["domain"],
-        "licence": declared_licences.take(licence_indices),
-        "length": classify_lengths(text_bytes, length_bounds),
-        "year": pc.utf8_slice_codeunits(batch["date"], 0, 4),
-    }
-    if languages is not None:
-        dimensions["language"] = languages
-    for dimension, values in dimensions.items():
+    document_licences = pc.map_lookup(documents["metadata"], pa.scalar(LICENCE_FIELD), "first")
+    return pc.coalesce(document_licences, declared_licences.take(licence_indices))
+
+
+#: The functions that return the value of each document, by dimension; None if nothing is known. To
+#: break the corpus down by another property, on the datasheet too, add it here.
+DIMENSIONS: dict[str, Callable[[pa.RecordBatch, DimensionContext], pa.Array | None]] = {
+    "source": lambda documents, context: documents["source"],
+    "licence": find_licences,
+    "domain": lambda documents, context: documents["domain"],
+    "language": lambda documents, context: context.languages,
+    "length": lambda documents, context: classify_lengths(
+        context.text_bytes, context.length_bounds
+    ),
+    "year": lambda documents, context: pc.utf8_slice_codeunits(documents["date"], 0, 4),
+}
+
+
+def count_documents_by_dimension(
+    documents: pa.RecordBatch, context: DimensionContext
+) -> Iterator[pa.Table]:
+    """Yield rows of COUNTS_SCHEMA for a batch of documents, one table per known dimension."""
+    for dimension, find_values in DIMENSIONS.items():
+        values = find_values(documents, context)
+        if values is None:
+            continue
         labelled_values = pc.fill_null(
             pc.if_else(pc.equal(values, ""), None, values), UNKNOWN_VALUE
         )
-        rows = pa.table({"value": labelled_values, "split": batch["split"], "bytes": text_bytes})
+        rows = pa.table(
+            {"value": labelled_values, "split": documents["split"], "bytes": context.text_bytes}
+        )
         counts = rows.group_by(["value", "split"]).aggregate([("bytes", "count"), ("bytes", "sum")])
         counts = counts.rename_columns(["value", "split", "documents", "bytes"])
         dimension_column = pa.repeat(pa.scalar(dimension), len(counts))

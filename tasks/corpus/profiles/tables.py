@@ -5,6 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from hallmark.tasks.contract import ACCOUNTS, column, table_schema
+from hallmark.tasks.corpus.profiles.composition import DIMENSIONS
+from hallmark.tasks.corpus.profiles.metadata_counts import (
+    MAX_DISTINCT_VALUES,
+    MIN_VALUE_DOCUMENTS,
+)
+from hallmark.tasks.corpus.profiles.source_columns import SOURCE_COLUMNS
 from hallmark.tasks.corpus.table_columns import (
     make_count_column,
     make_float_column,
@@ -30,8 +36,7 @@ TABLES = {
         _SOURCE_COLUMN,
         make_label_column("split", "train, validation or holdout"),
         make_count_column("documents", "number of documents", "documents"),
-        make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
-        make_count_column("characters", "characters of their text", "characters"),
+        *(make_count_column(each.name, each.meaning, each.unit) for each in SOURCE_COLUMNS),
         make_float_column("mean_bytes", "mean size of a document", "bytes"),
         make_float_column("median_bytes", "median size of a document", "bytes"),
     ),
@@ -43,11 +48,12 @@ TABLES = {
     ),
     "composition": table_schema(
         "Composition of the corpus by dimension and split.",
-        make_label_column("dimension", "source, domain, licence, language, length or year"),
+        make_label_column("dimension", f"one of {', '.join(DIMENSIONS)}"),
         make_label_column(
             "value",
             "name of one of the largest values by bytes; other: all other values; unknown: not "
-            "given by the source or by the stage language",
+            "given by the source or by the stage language; a licence is that of the document, "
+            "else the one that its source declares",
         ),
         make_label_column("split", "train, validation or holdout; empty: all splits"),
         make_count_column("documents", "number of documents", "documents"),
@@ -55,6 +61,23 @@ TABLES = {
         make_float_column(
             "byte_share", "share of the bytes of the split; null if the split is empty", "share"
         ),
+    ),
+    "metadata_fields": table_schema(
+        "Fields of metadata that the sources give for documents.",
+        make_label_column("field", "name of the field"),
+        make_count_column("documents", "documents that have it", "documents"),
+        make_count_column(
+            "distinct_values",
+            f"distinct values; null for free text: more than {MAX_DISTINCT_VALUES:,}",
+            "values",
+        ),
+    ),
+    "metadata_values": table_schema(
+        f"The most frequent values of fields that are not free text. Licences are always counted, "
+        f"other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
+        make_label_column("field", "name of the field"),
+        make_label_column("value", "the value according to the source"),
+        make_count_column("documents", "documents that have it", "documents"),
     ),
     "occupations": table_schema(
         "Mentions of occupations by the gendered words near them in the sentence.",

@@ -23,13 +23,12 @@ from hallmark.tasks.contract import read_declared_roots
 from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, check_unchanged
 from hallmark.tasks.corpus.reading.readers import (
     TOO_LONG,
-    Record,
     decode_record_text,
     fill_record_from_fields,
     find_missing_column_error,
     shorten_repr,
 )
-from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 # bytes of values decoded at a time (approximate) and copied to Python at a time (at most)
 MAX_DECODED_BYTES = 16 << 20
@@ -57,6 +56,10 @@ class ParquetSource(FileSource, RecordFields):
     """Configure parquet files with a text column."""
 
     kind: Literal["parquet"]
+    suffixes = (".parquet",)
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_parquet(path, self, max_bytes, counts)
 
 
 def read_parquet(
@@ -344,7 +347,7 @@ def _read_first_bytes(value: pa.Scalar, max_bytes: int) -> bytes:
 
 
 def _column_to_python(values: pa.Array) -> list[Any]:
-    """Convert keys, URLs or dates to Python values; UNREADABLE where Python has none."""
+    """Convert values of columns other than the text to Python; UNREADABLE where it has none."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     data_type = values.type
@@ -352,7 +355,12 @@ def _column_to_python(values: pa.Array) -> list[Any]:
         values = _cast_to_text(values)
     elif pa.types.is_timestamp(data_type):
         values = _truncate_to_seconds(values)
-    elif not (pa.types.is_integer(data_type) or pa.types.is_date(data_type)):
+    elif not (
+        pa.types.is_integer(data_type)
+        or pa.types.is_date(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_boolean(data_type)
+    ):
         return [UNREADABLE if is_valid else None for is_valid in values.is_valid().to_pylist()]
     try:
         return values.to_pylist()  # type: ignore[no-any-return]

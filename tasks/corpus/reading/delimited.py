@@ -15,14 +15,13 @@ from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_li
 from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
-    Record,
     fill_record_from_fields,
     find_line_error,
     find_missing_column_error,
     is_utf8_encodable,
     yield_empty_file_error,
 )
-from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
@@ -40,9 +39,13 @@ class CsvSource(FileSource, RecordFields):
     """Configure delimited text with a header and RFC 4180 quotes; plain, .gz or .zst."""
 
     kind: Literal["csv"]
+    suffixes = (".csv",)
     delimiter: str = Field(
         ",", min_length=1, max_length=1, description="the character between two columns"
     )
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_csv(path, self, max_bytes, counts)
 
 
 class TsvSource(FileSource, RecordFields):
@@ -52,6 +55,10 @@ class TsvSource(FileSource, RecordFields):
     """
 
     kind: Literal["tsv"]
+    suffixes = (".tsv", ".tab")
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_tsv(path, self, max_bytes, counts)
 
 
 def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:

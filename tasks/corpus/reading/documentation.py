@@ -22,11 +22,17 @@ from pydantic import Field, field_validator
 
 from hallmark.tasks.contract import PathSafeName, UsageError, sha256_hex, to_canonical_json
 from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts
-from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, is_utf8_encodable
-from hallmark.tasks.corpus.reading.sources import Source
+from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
+from hallmark.tasks.corpus.reading.readers import (
+    NOT_UTF8,
+    TOO_LONG,
+    fill_metadata,
+    is_utf8_encodable,
+)
+from hallmark.tasks.corpus.reading.sources import CustomSource, DigestFunction, Input, Record
 
 
-class DocumentationSource(Source):
+class DocumentationSource(CustomSource):
     """Configure installed packages; each is a source of its own, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
@@ -35,6 +41,19 @@ class DocumentationSource(Source):
 
     def list_names(self) -> list[str]:
         return [self.name, *(f"{self.name}/{package}" for package in self.packages)]
+
+    def list_inputs(self, source_index: int) -> Iterator[Input]:
+        for package in self.packages:
+            find_prose_files(package)  # refuse a package that is not installed
+            yield Input(f"{self.name}/{package}", source_index, package, package)
+
+    def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
+        return compute_package_digest(source_input.locator)
+
+    def read_input(
+        self, source_input: Input, max_bytes: int, counts: ReadCounts, resume_folder: Path | None
+    ) -> Iterator[Record]:
+        return read_package_documentation(source_input.locator, max_bytes, counts)
 
     @field_validator("packages")
     @classmethod
@@ -116,8 +135,28 @@ def _strip_version_from_name(entry: PackagePath) -> str:
 def read_package_documentation(
     package: str, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Yield the documents of a package: its description, licences and docstrings by file."""
-    yield from read_prose_files(find_prose_files(package), max_bytes, counts)
+    """Yield the documents of a package: its description, licences and docstrings by file.
+
+    Each carries the licence that the package states, if it states one.
+    """
+    licence = {LICENCE_FIELD: read_package_licence(package)}
+    for record in read_prose_files(find_prose_files(package), max_bytes, counts):
+        fill_metadata(record, licence)
+        yield record
+
+
+def read_package_licence(package: str) -> str | None:
+    """Return the licence of a package: an SPDX expression, a classifier, or a line of text."""
+    headers = _get_distribution(package).metadata
+    for expression in headers.get_all("License-Expression") or ():
+        return str(expression)
+    for classifier in headers.get_all("Classifier") or ():
+        category, _, name = classifier.rpartition(" :: ")
+        if category.startswith("License"):
+            return str(name)
+    for text in headers.get_all("License") or ():
+        return None if "\n" in text.strip() else str(text)
+    return None
 
 
 def read_prose_files(

@@ -25,12 +25,21 @@ from hallmark.tasks.contract import (
     check_external_path,
     expand_home,
     read_declared_roots,
+    sha256_hex,
     shorten_error,
+    to_canonical_json,
 )
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table_to_records
-from hallmark.tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
-from hallmark.tasks.corpus.reading.sources import RecordFields, Source
+from hallmark.tasks.corpus.reading.readers import find_missing_column_error, shorten_repr
+from hallmark.tasks.corpus.reading.sources import (
+    CustomSource,
+    DigestFunction,
+    Input,
+    Record,
+    RecordFields,
+    find_files,
+)
 
 MAX_SHARDS = 64  # each shard sends requests to the hub
 RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # before a stream is restarted
@@ -38,7 +47,7 @@ BATCH_ROWS = 512
 MAX_PENDING_BYTES = 16 << 20  # bytes of rows in memory before they are written to disk
 
 
-class DatasetsSource(Source, RecordFields):
+class DatasetsSource(CustomSource, RecordFields):
     """Configure a data set of the ``datasets`` library: a local folder or a hub id."""
 
     kind: Literal["datasets"]
@@ -55,6 +64,24 @@ class DatasetsSource(Source, RecordFields):
     @property
     def is_local(self) -> bool:
         return expand_home(self.path).exists()
+
+    def list_inputs(self, source_index: int) -> Iterator[Input]:
+        yield Input(self.name, source_index, self.path, self.split)
+
+    def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
+        if not self.is_local:
+            return f"commit {resolve_hub_commit(self)}"
+        path_by_name = find_files(self.name, self.path, ("",))
+        file_digests = {name: digest_file(path) for name, path in path_by_name.items()}
+        return sha256_hex(to_canonical_json(file_digests))
+
+    def read_input(
+        self, source_input: Input, max_bytes: int, counts: ReadCounts, resume_folder: Path | None
+    ) -> Iterator[Record]:
+        return read_dataset(self, max_bytes, counts, source_input.shard, resume_folder)
+
+    def count_shards(self) -> int:
+        return count_shards(self)
 
 
 def resolve_hub_commit(source: DatasetsSource) -> str:

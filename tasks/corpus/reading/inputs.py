@@ -1,12 +1,16 @@
-"""List and read the inputs of a config: files, packages, data sets and blocks of a town."""
+"""List and read the inputs of a config: files, and the inputs of sources without files."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from importlib import import_module
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Self
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -22,58 +26,47 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
-from hallmark.tasks.corpus.reading.columnar import ParquetSource, read_parquet
-from hallmark.tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
-from hallmark.tasks.corpus.reading.documentation import (
-    DocumentationSource,
-    compute_package_digest,
-    find_prose_files,
-    read_package_documentation,
-)
 from hallmark.tasks.corpus.reading.file_digests import (
     DigestCache,
     get_digest_stamp,
     read_file_stamp,
-)
-from hallmark.tasks.corpus.reading.hub_datasets import (
-    DatasetsSource,
-    count_shards,
-    read_dataset,
-    resolve_hub_commit,
 )
 from hallmark.tasks.corpus.reading.object_storage import (
     download_temporarily,
     is_remote_uri,
     list_remote_files,
 )
-from hallmark.tasks.corpus.reading.readers import (
-    JsonlSource,
+from hallmark.tasks.corpus.reading.sources import (
+    SOURCE_CLASSES,
+    CustomSource,
+    FileSource,
+    Input,
     Record,
-    TextSource,
-    read_jsonl,
-    read_text_file,
+    Source,
+    find_files,
 )
-from hallmark.tasks.corpus.reading.sources import SUFFIXES_BY_KIND, FileSource, Source, find_files
-from hallmark.tasks.corpus.reading.town_source import (
-    TownSource,
-    compute_town_digest,
-    label_town_blocks,
-    read_town_documents,
-)
-from hallmark.tasks.corpus.reading.warc import WarcSource, read_warc
 
-AnySource = Annotated[
-    JsonlSource
-    | ParquetSource
-    | CsvSource
-    | TsvSource
-    | TextSource
-    | WarcSource
-    | DatasetsSource
-    | DocumentationSource
-    | TownSource,
-    Field(discriminator="kind"),
-]
+# Every module of this package may define sources, which register themselves.
+for _module_info in iter_modules([str(Path(__file__).parent)], f"{__package__}."):
+    if _module_info.name != __name__:
+        import_module(_module_info.name)
+
+if TYPE_CHECKING:
+    AnySource = Source
+else:
+    AnySource = Annotated[
+        reduce(or_, [source_class for _, source_class in sorted(SOURCE_CLASSES.items())]),
+        Field(discriminator="kind"),
+    ]
+
+
+def list_reader_code() -> list[str]:
+    """List the modules and data files of all readers, for the fingerprint of ingest."""
+    source_classes = [
+        each for each in SOURCE_CLASSES.values() if each.__module__.startswith(f"{__package__}.")
+    ]
+    data_files = (name for each in source_classes for name in each.data_files)
+    return sorted({each.__module__ for each in source_classes}.union(data_files))
 
 
 class IngestConfig(StageConfig):
@@ -109,31 +102,8 @@ class IngestConfig(StageConfig):
         return self
 
 
-def list_town_sources(config: IngestConfig) -> tuple[TownSource, ...]:
-    """Return the invented towns among the sources."""
-    return tuple(source for source in config.sources if isinstance(source, TownSource))
-
-
 #: The most bytes and files of a batch of small files that are read together.
 MAX_BATCH_BYTES, MAX_BATCH_FILES = 8 << 20, 1000
-
-
-@dataclass(frozen=True)
-class Input:
-    """Identify one file, package, shard of a data set or block of a town."""
-
-    source: str  # name of the source in the tables
-    source_index: int  # position of the source in the config
-    locator: str  # path, URI, package, hub id or block number
-    file_name: str  # name of the file in the tables
-    size_bytes: int = 0  # of a file
-    version_tag: str = ""  # changes with the content: a file's stamp or an object store's tag
-    shard: tuple[int, int] = (0, 1)  # of a data set: index and number of shards
-
-    def __str__(self) -> str:
-        shard_index, shard_count = self.shard
-        shard_text = f", shard {shard_index + 1} of {shard_count}" if shard_count > 1 else ""
-        return f"source {self.source}, {self.file_name}{shard_text}"
 
 
 def list_inputs(config: IngestConfig) -> list[Input]:
@@ -144,27 +114,18 @@ def list_inputs(config: IngestConfig) -> list[Input]:
     """
     all_inputs: list[Input] = []
     for index, source in enumerate(config.sources):
-        if isinstance(source, DocumentationSource):
-            for package in source.packages:
-                find_prose_files(package)
-                all_inputs.append(Input(f"{source.name}/{package}", index, package, package))
-        elif isinstance(source, TownSource):
-            all_inputs += [
-                Input(source.name, index, block, name)
-                for block, name in label_town_blocks(source).items()
-            ]
-        elif isinstance(source, DatasetsSource):
-            all_inputs.append(Input(source.name, index, source.path, source.split))
-        elif is_remote_uri(source.path):
-            remote_by_name = list_remote_files(
-                source.name, source.path, SUFFIXES_BY_KIND[source.kind]
-            )
+        if isinstance(source, CustomSource):
+            all_inputs += source.list_inputs(index)
+            continue
+        assert isinstance(source, FileSource)
+        if is_remote_uri(source.path):
+            remote_by_name = list_remote_files(source.name, source.path, source.suffixes)
             all_inputs += [
                 Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag)
                 for n, f in remote_by_name.items()
             ]
         else:
-            path_by_name = find_files(source.name, source.path, SUFFIXES_BY_KIND[source.kind])
+            path_by_name = find_files(source.name, source.path, source.suffixes)
             for name, path in path_by_name.items():
                 file_stamp = _read_stamp_or_fail(path)
                 size = file_stamp[2]
@@ -230,7 +191,7 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
 def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
-        shard_count = count_shards(source) if isinstance(source, DatasetsSource) else 1
+        shard_count = source.count_shards() if isinstance(source, CustomSource) else 1
         yield from (
             replace(source_input, shard=(shard_index, shard_count))
             for shard_index in range(shard_count)
@@ -243,27 +204,13 @@ def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, st
     digest_cache = DigestCache()
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
-        if isinstance(source, DocumentationSource):
-            digest = compute_package_digest(source_input.locator)
-        elif isinstance(source, TownSource):
-            digest = compute_town_digest(source)
-        elif isinstance(source, FileSource):
-            is_remote_file = is_remote_uri(source_input.locator)
-            path = Path(source_input.locator)
-            digest = (
-                f"{source_input.size_bytes} {source_input.version_tag}"
-                if is_remote_file
-                else digest_cache.get_or_compute_digest(source.name, path)
-            )
-        elif source.is_local:
-            path_by_name = find_files(source.name, source.path, ("",))
-            file_digests = {
-                name: digest_cache.get_or_compute_digest(source.name, p)
-                for name, p in path_by_name.items()
-            }
-            digest = sha256_hex(to_canonical_json(file_digests))
+        digest_file = partial(digest_cache.get_or_compute_digest, source.name)
+        if isinstance(source, CustomSource):
+            digest = source.compute_input_digest(source_input, digest_file)
+        elif is_remote_uri(source_input.locator):
+            digest = f"{source_input.size_bytes} {source_input.version_tag}"
         else:
-            digest = f"commit {resolve_hub_commit(source)}"
+            digest = digest_file(Path(source_input.locator))
         digests_by_source[source_input.source][source_input.file_name] = digest
     digest_cache.save()
     load_block_list(config.block)  # refuse a wrong entry before the stage starts
@@ -283,7 +230,7 @@ def read_input_records(
     copy_folder: Path | None = None,
     resume_folder: Path | None = None,
 ) -> Iterator[Record]:
-    """Return the records of one input from the reader for its kind.
+    """Return the records of one input.
 
     Args:
         copy_folder: Where temporary copies of objects in an object store are kept.
@@ -293,10 +240,9 @@ def read_input_records(
         HallmarkError: if a file is missing, cannot be read, or has changed since it was listed.
     """
     source, max_bytes = config.sources[source_input.source_index], config.max_document_bytes
-    if isinstance(source, DatasetsSource):
-        return read_dataset(source, max_bytes, counts, source_input.shard, resume_folder)
-    if not isinstance(source, FileSource):
-        return _read_with_matching_reader(source, source_input, max_bytes, counts)
+    if isinstance(source, CustomSource):
+        return source.read_input(source_input, max_bytes, counts, resume_folder)
+    assert isinstance(source, FileSource)
     if is_remote_uri(source_input.locator):
         return _read_remote_input(source, source_input, max_bytes, counts, copy_folder)
     return _read_local_input(source, source_input, max_bytes, counts)
@@ -310,9 +256,7 @@ def _read_remote_input(
     copy_folder: Path | None,
 ) -> Iterator[Record]:
     with download_temporarily(source_input.locator, source_input.version_tag, copy_folder) as path:
-        yield from _read_with_matching_reader(
-            source, replace(source_input, locator=str(path)), max_bytes, counts
-        )
+        yield from source.read_file(path, max_bytes, counts)
 
 
 def _read_local_input(
@@ -323,7 +267,7 @@ def _read_local_input(
     try:
         is_unchanged = _stamp_to_version_tag(read_file_stamp(path)) == source_input.version_tag
         if is_unchanged:
-            yield from _read_with_matching_reader(source, source_input, max_bytes, counts)
+            yield from source.read_file(path, max_bytes, counts)
             is_unchanged = _stamp_to_version_tag(read_file_stamp(path)) == source_input.version_tag
     except OSError as error:
         raise _build_read_error(path, error) from error
@@ -337,27 +281,3 @@ def _build_read_error(path: Path, error: OSError) -> HallmarkError:
     return HallmarkError(
         f"{path} cannot be read ({error.strerror or error}); make it readable or exclude it"
     )
-
-
-def _read_with_matching_reader(
-    source: Source, source_input: Input, max_bytes: int, counts: ReadCounts
-) -> Iterator[Record]:
-    path = Path(source_input.locator)
-    match source:
-        case JsonlSource():
-            return read_jsonl(path, source, max_bytes, counts)
-        case ParquetSource():
-            return read_parquet(path, source, max_bytes, counts)
-        case CsvSource():
-            return read_csv(path, source, max_bytes, counts)
-        case TsvSource():
-            return read_tsv(path, source, max_bytes, counts)
-        case TextSource():
-            return read_text_file(path, source, max_bytes, counts)
-        case WarcSource():
-            return read_warc(path, source, max_bytes, counts)
-        case DocumentationSource():
-            return read_package_documentation(source_input.locator, max_bytes, counts)
-        case TownSource():
-            return read_town_documents(source, source_input.locator, max_bytes, counts)
-    raise TypeError(f"no reader for sources of type {type(source).__name__}")

@@ -1,8 +1,15 @@
-"""Normalise the metadata of documents: domains of URLs, and dates."""
+"""Normalise the metadata of documents: domains of URLs, dates, and further fields.
+
+Further fields come from untrusted records. A document has at most MAX_METADATA_FIELDS of them, with
+names of METADATA_NAME_PATTERN and values of at most MAX_VALUE_CHARACTERS. What does not fit is
+not carried, and is counted. It is not shortened: a shortened licence is another licence, and a
+shortened address is not found by the search for personal data.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -11,6 +18,15 @@ import pyarrow.compute as pc
 
 #: Longer URLs are ignored: browsers and crawlers do not accept them.
 MAX_URL_LENGTH = 8192
+
+#: Most fields of a document, and most characters of the value of one. Both, and the length of
+#: names, limit the memory for metadata to 34 KB (in ASCII) for each document.
+MAX_METADATA_FIELDS, MAX_VALUE_CHARACTERS = 32, 1000
+METADATA_NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"
+_METADATA_NAME = re.compile(METADATA_NAME_PATTERN.removesuffix("$") + r"\Z")
+
+#: Name of the field with the terms under which a document may be used.
+LICENCE_FIELD = "licence"
 
 #: Scheme, credentials (up to the last "@", as in WHATWG's URL standard), host, port.
 _HOST_PATTERN = (
@@ -86,3 +102,48 @@ def normalise_date(value: Any) -> str | None:
         return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z" if zone else day
     except (ValueError, OverflowError):  # such as 31 February, or a time before the year 1
         return None
+
+
+def normalise_metadata(fields: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+    """Convert the further fields of a record to text.
+
+    Text loses the white space around it. Numbers, dates and truth values are written out. Missing
+    and empty values are ignored.
+
+    Returns:
+        The fields that a document carries, in the order of their names, and the number of values
+        that it does not carry: names, values or a number of fields beyond the limits of this
+        module, lists, objects, and text without a UTF-8 form.
+    """
+    kept: dict[str, str] = {}
+    rejected_count = 0
+    for name in sorted(fields):
+        text = _value_to_text(fields[name])
+        if text == "":
+            continue
+        if text is None or len(kept) == MAX_METADATA_FIELDS or not _METADATA_NAME.match(name):
+            rejected_count += 1
+        else:
+            kept[name] = text
+    return kept, rejected_count
+
+
+def _value_to_text(value: Any) -> str | None:
+    """Return a value as text, "" if it is missing, and None if a document cannot carry it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return "" if value != value else repr(value)  # pandas writes NaN for a missing value
+        case datetime() | date():
+            return value.isoformat()
+        case str() | int():
+            try:
+                text = str(value).strip()
+                text.encode()
+            except ValueError:  # a number of thousands of digits, or a lone surrogate
+                return None
+            return text if len(text) <= MAX_VALUE_CHARACTERS else None
+    return None

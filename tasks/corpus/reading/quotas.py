@@ -79,7 +79,7 @@ def compute_quotas(
     block_config: BlockListConfig,
     purged_ids: frozenset[bytes] = frozenset(),
 ) -> tuple[SourceQuotas, int]:
-    """Compute the quotas, and the bytes of text that are kept under them.
+    """Compute the quotas, and the bytes of text and metadata that are kept under them.
 
     Args:
         runs: Each run with a mask of its records that are the first of their id; None means all.

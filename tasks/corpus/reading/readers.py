@@ -1,4 +1,4 @@
-r"""Define records, and read JSON lines and plain text; other modules read other formats.
+r"""Read JSON lines and plain text, and fill in records; other modules read other formats.
 
 A reader yields a ``Record`` for everything it finds: a text with its location, or an error with its
 location and raw bytes. It continues after bad bytes, keeps at most one record in memory, and counts
@@ -13,49 +13,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
-from hallmark.tasks.corpus.reading.metadata import MAX_URL_LENGTH, normalise_date
-from hallmark.tasks.corpus.reading.sources import FileSource, RecordFields
+from hallmark.tasks.corpus.reading.metadata import (
+    MAX_URL_LENGTH,
+    normalise_date,
+    normalise_metadata,
+)
+from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"
-
-
-@dataclass(slots=True)
-class Record:
-    """Hold one document, or one error.
-
-    Attributes:
-        location: Where the record is in its container, such as "line 3", with details of an error.
-        raw_bytes: Bytes of the container that the record takes: lines with their ends, values of a
-            column, or compressed bytes that were lost.
-        error: The kind of error, the same text for all errors of its kind; "" for a document.
-        raw: The bytes of an error, cut if too long; empty for a document.
-        file_name: Set if one input covers many files.
-        record_count: Records of the container that this one covers; more than 1 only for unreadable
-            rows of columnar data.
-        date: In the form of ``normalise_date``.
-        unreadable_labels: Number of URLs and dates that could not be read.
-    """
-
-    location: str
-    raw_bytes: int
-    text: str = ""
-    key: str | None = None
-    error: str = ""
-    raw: bytes = b""
-    file_name: str = ""
-    record_count: int = 1
-    url: str | None = None
-    date: str | None = None
-    unreadable_labels: int = 0
 
 
 def find_line_error(line: Line, max_bytes: int) -> str:
@@ -84,15 +57,23 @@ class JsonlSource(FileSource, RecordFields):
     """Configure files with one JSON object per line; plain, .gz or .zst."""
 
     kind: Literal["jsonl"]
+    suffixes = (".jsonl", ".ndjson")
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_jsonl(path, self, max_bytes, counts)
 
 
 class TextSource(FileSource):
     """Configure plain text files; plain, .gz or .zst."""
 
     kind: Literal["text"]
+    suffixes = (".txt", ".text", ".md")
     document_boundary: Literal["file", "blank_lines"] = Field(
         "file", description="each file is one document, or blank lines separate documents"
     )
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_text_file(path, self, max_bytes, counts)
 
 
 def read_jsonl(
@@ -136,7 +117,7 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
 
 
 def fill_record_from_fields(record: Record, fields: dict[str, Any], source: RecordFields) -> Record:
-    """Fill in text, key, URL and date from the fields of a record, or set its error."""
+    """Fill in text, key, URL, date and metadata of a record from its fields, or set its error."""
     for name in (source.text_field, source.key_field):
         if name is not None and name not in fields:
             record.error = f"field {shorten_repr(name)} is missing"
@@ -162,6 +143,10 @@ def fill_record_from_fields(record: Record, fields: dict[str, Any], source: Reco
             None if url_field is None else fields.get(url_field),
             None if date_field is None else fields.get(date_field),
         )
+        if source.metadata_fields:
+            fill_metadata(
+                record, {name: fields.get(f) for name, f in source.metadata_fields.items()}
+            )
     return record
 
 
@@ -175,6 +160,13 @@ def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
     if date is not None and date != "":
         record.date = normalise_date(date)
         record.unreadable_labels += record.date is None
+
+
+def fill_metadata(record: Record, fields: Mapping[str, Any]) -> None:
+    """Fill in further fields; count the values that a document cannot carry."""
+    metadata, rejected_count = normalise_metadata(fields)
+    record.metadata = metadata or None
+    record.unreadable_labels += rejected_count
 
 
 def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import (
     ID_TYPE,
+    METADATA_TYPE,
     ItemResult,
     TableWriters,
     ids_to_uint64_pairs,
@@ -38,8 +39,9 @@ RECORDS_SCHEMA = pa.schema(
         ("url", pa.string()),
         ("domain", pa.string()),
         ("date", pa.string()),
-        ("metadata_hash", pa.uint64()),  # hash of url and date; 0 if there are none
-        ("bytes", pa.int64()),  # size of the text
+        ("metadata", METADATA_TYPE),
+        ("metadata_hash", pa.uint64()),  # hash of url, date and metadata; 0 if there are none
+        ("bytes", pa.int64()),  # size of the text and the metadata
         ("file_name", pa.string()),
         ("location", pa.string()),
         ("raw_bytes", pa.int64()),
@@ -53,12 +55,12 @@ SORT_ORDER: Any = [
     for name in ("identity", "is_removed", "text_hash", "metadata_hash", "raw_bytes")
 ]
 
-#: Bytes of text in memory while a worker sorts a run.
+#: Bytes of text and metadata in memory while a worker sorts a run.
 MAX_RUN_BYTES = 32 << 20
 
 
 class SortedRunWriter:
-    """Collect records and write them as sorted runs of about MAX_RUN_BYTES of text."""
+    """Collect records and write them as sorted runs of about MAX_RUN_BYTES."""
 
     def __init__(self, out: TableWriters) -> None:
         self.out = out
@@ -243,11 +245,11 @@ def split_into_id_ranges(
     partition_bytes: int,
     skipped: list[SkippedInput],
 ) -> list[IdRange]:
-    """Split the ids into 2^n ranges with at most ``partition_bytes`` of text on average.
+    """Split the ids into 2^n ranges with at most ``partition_bytes`` on average.
 
     Args:
         runs: Each run with a mask of its records that are the first of their id; None means all.
-        kept_bytes: Bytes of text of all kept records.
+        kept_bytes: Bytes of text and metadata of all kept records.
     """
     range_count = 1
     while kept_bytes > partition_bytes * range_count:

@@ -1,15 +1,16 @@
-"""Define the settings that all sources share, and find their files."""
+"""Define records, and the settings and registry that all sources share; find their files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -26,6 +27,65 @@ from hallmark.tasks.contract import (
     is_corpus_file,
     is_store_folder,
 )
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.metadata import MAX_METADATA_FIELDS, METADATA_NAME_PATTERN
+
+
+@dataclass(slots=True)
+class Record:
+    """Hold one document, or one error.
+
+    Attributes:
+        location: Where the record is in its container, such as "line 3", with details of an error.
+        raw_bytes: Bytes of the container that the record takes: lines with their ends, values of a
+            column, or compressed bytes that were lost.
+        error: The kind of error, the same text for all errors of its kind; "" for a document.
+        raw: The bytes of an error, cut if too long; empty for a document.
+        file_name: Set if one input covers many files.
+        record_count: Records of the container that this one covers; more than 1 only for unreadable
+            rows of columnar data.
+        date: In the form of ``normalise_date``.
+        metadata: Further fields, as ``normalise_metadata`` returns them; None if there are none.
+        unreadable_labels: Number of URLs, dates and values of metadata that could not be read.
+    """
+
+    location: str
+    raw_bytes: int
+    text: str = ""
+    key: str | None = None
+    error: str = ""
+    raw: bytes = b""
+    file_name: str = ""
+    record_count: int = 1
+    url: str | None = None
+    date: str | None = None
+    metadata: dict[str, str] | None = None
+    unreadable_labels: int = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """Identify one file, package, shard of a data set or block of a town."""
+
+    source: str  # name of the source in the tables
+    source_index: int  # position of the source in the config
+    locator: str  # path, URI, package, hub id or block number
+    file_name: str  # name of the file in the tables
+    size_bytes: int = 0  # of a file
+    version_tag: str = ""  # changes with the content: a file's stamp or an object store's tag
+    shard: tuple[int, int] = (0, 1)  # of a data set: index and number of shards
+
+    def __str__(self) -> str:
+        shard_index, shard_count = self.shard
+        shard_text = f", shard {shard_index + 1} of {shard_count}" if shard_count > 1 else ""
+        return f"source {self.source}, {self.file_name}{shard_text}"
+
+
+#: Returns the digest of a file, see ``DigestCache.get_or_compute_digest``.
+DigestFunction = Callable[[Path], str]
+
+#: The classes of sources by their kind. A class registers itself when its module is imported.
+SOURCE_CLASSES: dict[str, type[Source]] = {}
 
 
 class Source(StageConfig):
@@ -51,6 +111,26 @@ class Source(StageConfig):
         None, ge=1, description="most documents to take, chosen by the same hash"
     )
 
+    #: Data files of the project that its reader needs, for the fingerprint of ingest.
+    data_files: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a class that declares its kind, as in ``kind: Literal["jsonl"]``.
+
+        Raises:
+            HallmarkError: Another class has the same kind.
+        """
+        super().__pydantic_init_subclass__(**kwargs)
+        kind_field = cls.model_fields.get("kind")
+        for kind in get_args(kind_field.annotation) if kind_field else ():
+            other = SOURCE_CLASSES.setdefault(kind, cls)
+            if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
+                raise HallmarkError(
+                    f"two sources are of the kind {kind!r}: {other.__module__}.{other.__name__} "
+                    f"and {cls.__module__}.{cls.__name__}; rename one kind"
+                )
+
     def list_names(self) -> list[str]:
         """Return the names of the source and its parts in the tables."""
         return [self.name]
@@ -71,34 +151,75 @@ class Source(StageConfig):
         return self
 
 
-#: Suffixes of the files to search for in a folder, by the kind of source.
-SUFFIXES_BY_KIND = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
-    "csv": (".csv",),
-    "tsv": (".tsv", ".tab"),
-    "warc": (".warc", ".wet"),
-    "text": (".txt", ".text", ".md"),
-}
-
-
 def add_compressed_suffixes(suffixes: Iterable[str]) -> tuple[str, ...]:
     """Return these suffixes, each alone and with .gz and .zst."""
     return tuple(suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst"))
 
 
-#: Suffixes of all files that any kind of source reads from a folder.
-CORPUS_FILE_SUFFIXES = add_compressed_suffixes(chain.from_iterable(SUFFIXES_BY_KIND.values()))
+def list_corpus_suffixes() -> tuple[str, ...]:
+    """Return the suffixes of all files that any kind of source reads from a folder."""
+    file_sources = (each for each in SOURCE_CLASSES.values() if issubclass(each, FileSource))
+    return add_compressed_suffixes(
+        sorted({suffix for source_class in file_sources for suffix in source_class.suffixes})
+    )
 
 
 class FileSource(Source):
-    """Configure a source that reads files."""
+    """Configure a source that reads files.
 
-    path: Annotated[str, ExternalMarker(endings=CORPUS_FILE_SUFFIXES)] = Field(
+    A reader is a class derived from this one, with a ``kind``, ``suffixes`` and ``read_file``.
+    """
+
+    #: Suffixes of the files to search for in a folder, without those of compressed files.
+    suffixes: ClassVar[tuple[str, ...]]
+
+    path: Annotated[str, ExternalMarker(list_endings=list_corpus_suffixes)] = Field(
         min_length=1,
         description="a file, folder or pattern, local or in an object store, such as "
         "s3://bucket/folder/*.jsonl.gz",
     )
+
+    @abstractmethod
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        """Yield the records of a file, and count what was read.
+
+        Args:
+            max_bytes: A record with more bytes is an error.
+        """
+
+
+class CustomSource(Source):
+    """Configure a source that is not a set of files: it lists and reads inputs of its own."""
+
+    @abstractmethod
+    def list_inputs(self, source_index: int) -> Iterator[Input]:
+        """Yield its inputs in reading order; ``source_index`` is its position in the config."""
+
+    @abstractmethod
+    def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
+        """Compute a digest of the content of an input, without paths.
+
+        Args:
+            digest_file: Returns the digest of a file, from a cache if it has not changed.
+        """
+
+    @abstractmethod
+    def read_input(
+        self, source_input: Input, max_bytes: int, counts: ReadCounts, resume_folder: Path | None
+    ) -> Iterator[Record]:
+        """Yield the records of an input, and count what was read.
+
+        Args:
+            max_bytes: A record with more bytes is an error.
+            resume_folder: Where rows of a broken stream are kept.
+        """
+
+    def count_shards(self) -> int:
+        """Return the number of parts in which each input is read."""
+        return 1
+
+
+MetadataName = Annotated[str, Field(pattern=METADATA_NAME_PATTERN)]
 
 
 class RecordFields(StageConfig):
@@ -114,10 +235,23 @@ class RecordFields(StageConfig):
     date_field: str | None = Field(
         None, description="field with its date: an ISO 8601 day, or a time with a time zone"
     )
+    metadata_fields: dict[MetadataName, str] = Field(
+        default={},
+        max_length=MAX_METADATA_FIELDS,
+        description="further fields to carry from ingest to the datasheet, by their name in the "
+        'corpus, such as { licence = "license", author = "by" }; licence is the name for the '
+        "licence of a document",
+    )
 
     def list_columns(self) -> list[str]:
         """Return the fields to read without repetitions."""
-        names = (self.text_field, self.key_field, self.url_field, self.date_field)
+        names = (
+            self.text_field,
+            self.key_field,
+            self.url_field,
+            self.date_field,
+            *self.metadata_fields.values(),
+        )
         return list(dict.fromkeys(name for name in names if name is not None))
 
 

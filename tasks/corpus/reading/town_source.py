@@ -5,15 +5,22 @@ The documents are fiction with a known content; see ``hallmark.tasks.corpus.town
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from hallmark.tasks.contract import PathSafeName, Seed, sha256_hex, to_canonical_json
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
-from hallmark.tasks.corpus.reading.readers import TOO_LONG, Record
-from hallmark.tasks.corpus.reading.sources import Source
+from hallmark.tasks.corpus.reading.readers import TOO_LONG
+from hallmark.tasks.corpus.reading.sources import (
+    CustomSource,
+    DigestFunction,
+    Input,
+    Record,
+    Source,
+)
 from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     TownDocument,
@@ -31,7 +38,7 @@ TOWN_DATA_FILES = tuple(f"tasks/corpus/data/town/{name}" for name in DATA_FILES)
 TYPICAL_DOCUMENT_BYTES = 850
 
 
-class TownSource(Source):
+class TownSource(CustomSource):
     """Configure the documents of an invented town, whose content is known."""
 
     kind: Literal["town"]
@@ -43,6 +50,25 @@ class TownSource(Source):
     rates: TownRates = Field(
         TownRates(), description="how often each feature occurs in the documents"
     )
+
+    data_files = TOWN_DATA_FILES
+
+    def list_inputs(self, source_index: int) -> Iterator[Input]:
+        for block, name in label_town_blocks(self).items():
+            yield Input(self.name, source_index, block, name)
+
+    def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
+        return compute_town_digest(self)
+
+    def read_input(
+        self, source_input: Input, max_bytes: int, counts: ReadCounts, resume_folder: Path | None
+    ) -> Iterator[Record]:
+        return read_town_documents(self, source_input.locator, max_bytes, counts)
+
+
+def list_town_sources(sources: Iterable[Source]) -> tuple[TownSource, ...]:
+    """Return the invented towns among sources."""
+    return tuple(source for source in sources if isinstance(source, TownSource))
 
 
 def label_town_blocks(source: TownSource) -> Mapping[str, str]:

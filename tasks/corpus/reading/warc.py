@@ -32,11 +32,10 @@ from hallmark.tasks.corpus.reading.compressed_members import Damage
 from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
-    Record,
     fill_url_and_date,
     yield_empty_file_error,
 )
-from hallmark.tasks.corpus.reading.sources import FileSource
+from hallmark.tasks.corpus.reading.sources import FileSource, Record
 from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
 
 NO_HEADER = "no WARC header where a record should begin"
@@ -62,6 +61,7 @@ class WarcSource(FileSource):
     """Configure web archives (WARC) or their text (WET); plain, .gz or .zst."""
 
     kind: Literal["warc"]
+    suffixes = (".warc", ".wet")
     key_field: str | None = Field(
         None,
         description="WARC header with a permanent key of the document, such as WARC-Record-ID",
@@ -69,6 +69,9 @@ class WarcSource(FileSource):
     main_content: bool = Field(
         True, description="remove navigation, footers and similar parts of HTML by a heuristic"
     )
+
+    def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+        return read_warc(path, self, max_bytes, counts)
 
 
 def read_warc(

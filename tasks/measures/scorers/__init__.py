@@ -7,72 +7,100 @@
 
 Sentiment and regard scorers are user-supplied word lists and classifiers, see `sentiment.py`.
 
-Use `open_scorer(config).score_toxicity(texts)` or `score_by_head`. Pass `scorer_versions(config)`
-to a stage's `external`, so that other weights change its fingerprint.
+Every module of this package may define scorers, which register themselves (`Scorer` in `base.py`).
+No import names these modules, so they are not code of the stages that score. Instead
+`scorer_versions(config)`, which a stage passes as `external_digests`, has a digest of the code of
+the scorer that is used. So another scorer makes no stage stale.
+
+Use `open_scorer(config).score_toxicity(texts)` or `score_by_head`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from hallmark.tasks.contract import ExternalFiles, read_library_versions
-from hallmark.tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
-from hallmark.tasks.measures.scorers.detoxify import (
-    DetoxifyScorer,
-    base_model_digest,
-    checkpoint_sha256,
-    detoxify_scorer_name,
-    list_downloaded_checkpoints,
-    needs_checkpoint_download,
+from hallmark.tasks.contract import (
+    ExternalFiles,
+    compute_code_digests,
+    find_module_file,
+    sha256_hex,
+    to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.linear import (
-    LinearScorer,
-    linear_scorer_digest,
-    linear_scorer_name,
-)
-from hallmark.tasks.measures.scorers.sentiment import (
-    ClassifierConfig,
-    ClassifierScorer,
-    WordListConfig,
-    WordListScorer,
-    sentiment_scorer_versions,
+from hallmark.tasks.measures.scorers.base import (
+    SCORER_CLASSES,
+    Scorer,
+    ScorerSettings,
+    check_any_text_scored,
 )
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 __all__ = [
+    "SCORER_CLASSES",
     "TOXICITY_HEADS",
     "AnyScorerConfig",
-    "ClassifierConfig",
-    "ClassifierScorer",
-    "DetoxifyScorer",
-    "LinearScorer",
     "Scorer",
     "ScorerConfig",
-    "WordListConfig",
-    "WordListScorer",
     "check_any_text_scored",
-    "list_downloaded_checkpoints",
     "needs_checkpoint_download",
     "open_scorer",
     "scorer_languages",
     "scorer_versions",
 ]
 
-AnyScorerConfig = Annotated[
-    ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")
-]
+for _module_info in iter_modules(__path__, f"{__name__}."):
+    import_module(_module_info.name)
 
-#: Languages of the comments on which each Detoxify model was trained.
-_LANGUAGES_BY_MODEL = {
-    "original": ("en",),
-    "unbiased": ("en",),
-    "multilingual": ("en", "es", "fr", "it", "pt", "ru", "tr"),
-    "original-small": ("en",),
-    "unbiased-small": ("en",),
+_TOXICITY_SCORERS = {
+    kind: scorer_class
+    for kind, scorer_class in sorted(SCORER_CLASSES.items())
+    if scorer_class.config_class is ScorerSettings
 }
 
+if TYPE_CHECKING:
+    ToxicityScorerKind = str
+else:
+    ToxicityScorerKind = Literal[tuple(_TOXICITY_SCORERS)]
+
+
+class ScorerConfig(ScorerSettings):
+    """Configure the toxicity scorer and where its weights are."""
+
+    kind: ToxicityScorerKind = Field(
+        default="linear",
+        description="; ".join(
+            f"{kind}: {each.summary}" for kind, each in _TOXICITY_SCORERS.items()
+        ),
+    )
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Heads that a scorer of this kind can have."""
+        return SCORER_CLASSES[self.kind].possible_heads
+
+
+if TYPE_CHECKING:
+    AnyScorerConfig = Any
+else:
+    AnyScorerConfig = Annotated[
+        reduce(
+            or_,
+            [
+                ScorerConfig,
+                *(
+                    each.config_class
+                    for kind, each in sorted(SCORER_CLASSES.items(), reverse=True)
+                    if kind not in _TOXICITY_SCORERS
+                ),
+            ],
+        ),
+        Field(discriminator="kind"),
+    ]
 
 #: Opened scorers, each with the files from which it was loaded.
 _scorers_in_use: dict[AnyScorerConfig, tuple[Scorer, ExternalFiles]] = {}
@@ -87,43 +115,36 @@ def open_scorer(config: AnyScorerConfig) -> Scorer:
     if config not in _scorers_in_use or _scorers_in_use[config][1].describe_first_change():
         files = ExternalFiles()
         with files.record_hashed_files():
-            scorer = _load_scorer(config)
+            scorer = SCORER_CLASSES[config.kind].from_config(config)
         files.check_unchanged()
         _scorers_in_use[config] = scorer, files
     return _scorers_in_use[config][0]
 
 
-def _load_scorer(config: AnyScorerConfig) -> Scorer:
-    if isinstance(config, WordListConfig):
-        return WordListScorer(config)
-    if isinstance(config, ClassifierConfig):
-        return ClassifierScorer(config)
-    return LinearScorer() if config.kind == "linear" else DetoxifyScorer(config)
-
-
 def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, str]:
-    """Return name, hash of the weights and library versions, for `@stage(external=...)`.
+    """Return name, code, hash of the weights and library versions, for `@stage(external=...)`.
 
     Detoxify's weights are downloaded here if they are neither present nor pinned by `sha256`: the
     stage's fingerprint needs their hash.
     """
-    if isinstance(config, WordListConfig | ClassifierConfig):
-        return sentiment_scorer_versions(config)
-    if config.kind == "linear":
-        libraries = read_library_versions(["scikit-learn", "scipy"])
-        return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
-    libraries = read_library_versions(["torch", "transformers", "tokenizers"])
-    base_digest = (
-        base_model_digest(config.base_model_folder) if config.base_model_folder else "by name"
-    )
-    return {
-        "scorer": detoxify_scorer_name(config),
-        "digest": checkpoint_sha256(config),
-        "base": base_digest,
-        **libraries,
-    }
+    scorer_class = SCORER_CLASSES[config.kind]
+    return {**scorer_class.read_versions(config), "code": _compute_code_digest(scorer_class)}
+
+
+def _compute_code_digest(scorer_class: type[Scorer]) -> str:
+    """Compute the digest of a scorer's module and its imports, as for the code of a stage."""
+    module = scorer_class.__module__
+    path = find_module_file(module)
+    if path is None:
+        return "not part of the project"
+    return sha256_hex(to_canonical_json(compute_code_digests(module, path, ())))
 
 
 def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:
     """Return the ISO 639 codes of the languages that a scorer supports."""
-    return ("en",) if config.kind == "linear" else _LANGUAGES_BY_MODEL[config.model]
+    return SCORER_CLASSES[config.kind].list_languages(config)
+
+
+def needs_checkpoint_download(config: ScorerConfig) -> bool:
+    """Return whether opening the scorer would download its weights first."""
+    return SCORER_CLASSES[config.kind].needs_download(config)

@@ -1,4 +1,4 @@
-"""Define the interface of scorers, the config of toxicity scorers and the handling of failures."""
+"""Define the interface and registry of scorers, settings of toxicity scorers, and failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -20,14 +20,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class ScorerConfig(StageConfig):
-    """Configure the toxicity scorer and where its weights are."""
+class ScorerSettings(StageConfig):
+    """Settings that all kinds of toxicity scorers share."""
 
-    kind: Literal["linear", "detoxify"] = Field(
-        default="linear",
-        description="linear: alt-profanity-check; detoxify: a transformer, which the other "
-        "settings configure",
-    )
+    kind: str
     model: Literal["original", "unbiased", "multilingual", "original-small", "unbiased-small"] = (
         Field(
             default="unbiased",
@@ -69,10 +65,9 @@ class ScorerConfig(StageConfig):
     )
     device: DeviceName = Field(default="auto", description="device that runs the scorer")
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Heads that a scorer of this kind can have."""
-        return TOXICITY_HEADS[:1] if self.kind == "linear" else TOXICITY_HEADS
+
+#: The classes of scorers by their kind. A class registers itself when its module is imported.
+SCORER_CLASSES: dict[str, type[Scorer]] = {}
 
 
 class Scorer(ABC):
@@ -80,6 +75,12 @@ class Scorer(ABC):
 
     A text without visible characters has no score: it is missing, not harmless. A text on which the
     scorer fails has none either; the other texts of its batch are scored without it.
+
+    A class with a ``kind`` registers itself. Attributes of such a class:
+        kind: The value of ``kind`` in a config.
+        config_class: The class of its config; ``ScorerSettings`` for a toxicity scorer.
+        summary: What it is, in a few words, for the settings.
+        possible_heads: Heads that a toxicity scorer of this kind can have.
 
     Attributes:
         name: Name and version, for reports.
@@ -89,12 +90,55 @@ class Scorer(ABC):
         failure_reason: Why a text last got no score; empty if none failed.
     """
 
+    kind: ClassVar[str]
+    config_class: ClassVar[type[StageConfig]]
+    summary: ClassVar[str] = ""
+    possible_heads: ClassVar[tuple[str, ...]] = TOXICITY_HEADS
+
     name: str
     digest: str
     columns: tuple[str, ...] = TOXICITY_HEADS
     heads: tuple[str, ...]
     failure_reason: str = ""
     _batch_failure_logged = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a class that declares its kind.
+
+        Raises:
+            HallmarkError: Another class has the same kind.
+        """
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:
+            other = SCORER_CLASSES.setdefault(cls.kind, cls)
+            if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
+                raise HallmarkError(
+                    f"two scorers are of the kind {cls.kind!r}: {other.__module__}."
+                    f"{other.__name__} and {cls.__module__}.{cls.__name__}; rename one kind"
+                )
+
+    @classmethod
+    def from_config(cls, config: Any) -> Scorer:
+        """Load the scorer that a config describes."""
+        raise NotImplementedError(f"{cls.__name__} declares a kind, but not how to load it")
+
+    @classmethod
+    def read_versions(cls, config: Any) -> dict[str, str]:
+        """Return ``scorer``: its name, ``digest``: of its weights, and versions of libraries.
+
+        The weights must not be loaded.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a kind, but not its versions")
+
+    @classmethod
+    def list_languages(cls, config: Any) -> tuple[str, ...]:
+        """Return the ISO 639 codes of the languages that a toxicity scorer supports."""
+        return ("en",)
+
+    @classmethod
+    def needs_download(cls, config: Any) -> bool:
+        """Return whether opening the scorer would download its weights first."""
+        return False
 
     def score_toxicity(self, texts: Sequence[str]) -> np.ndarray:
         """Return the toxicity of each text, (n,) float32."""

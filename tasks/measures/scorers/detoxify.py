@@ -17,7 +17,7 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import ScorerConfig
+from hallmark.tasks.measures.scorers.base import ScorerSettings
 from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
@@ -30,10 +30,47 @@ _HEAD_BY_CLASS_NAME = {
 }
 
 
+#: Languages of the comments on which each Detoxify model was trained.
+_LANGUAGES_BY_MODEL = {
+    "original": ("en",),
+    "unbiased": ("en",),
+    "multilingual": ("en", "es", "fr", "it", "pt", "ru", "tr"),
+    "original-small": ("en",),
+    "unbiased-small": ("en",),
+}
+
+
 class DetoxifyScorer(TransformerScorer):
     """Score texts with all heads of a Detoxify checkpoint."""
 
-    def __init__(self, config: ScorerConfig) -> None:
+    kind = "detoxify"
+    config_class = ScorerSettings
+    summary = "a transformer, which the other settings configure"
+
+    @classmethod
+    def from_config(cls, config: ScorerSettings) -> DetoxifyScorer:
+        return cls(config)
+
+    @classmethod
+    def read_versions(cls, config: ScorerSettings) -> dict[str, str]:
+        libraries = read_library_versions(["torch", "transformers", "tokenizers"])
+        folder = config.base_model_folder
+        return {
+            "scorer": detoxify_scorer_name(config),
+            "digest": checkpoint_sha256(config),
+            "base": base_model_digest(folder) if folder else "by name",
+            **libraries,
+        }
+
+    @classmethod
+    def list_languages(cls, config: ScorerSettings) -> tuple[str, ...]:
+        return _LANGUAGES_BY_MODEL[config.model]
+
+    @classmethod
+    def needs_download(cls, config: ScorerSettings) -> bool:
+        return config.checkpoint is None and not _checkpoint_url_and_path(config)[1].exists()
+
+    def __init__(self, config: ScorerSettings) -> None:
         import hallmark.model  # noqa: F401  before torch: sets thread and determinism options
 
         # isort: split
@@ -68,12 +105,12 @@ class DetoxifyScorer(TransformerScorer):
         return max_scores
 
 
-def detoxify_scorer_name(config: ScorerConfig) -> str:
+def detoxify_scorer_name(config: ScorerSettings) -> str:
     model_name = "own checkpoint" if config.checkpoint else config.model
     return f"detoxify {read_library_versions(['detoxify'])['detoxify']} {model_name}"
 
 
-def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
+def _locate_or_download_checkpoint(config: ScorerSettings) -> Path:
     """Return the path of the checkpoint, downloading it to the user's cache folder if necessary."""
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
@@ -101,7 +138,7 @@ def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
     return path
 
 
-def _checkpoint_url_and_path(config: ScorerConfig) -> tuple[str, Path]:
+def _checkpoint_url_and_path(config: ScorerSettings) -> tuple[str, Path]:
     """Return the URL of a checkpoint and the path of its download."""
     from detoxify.detoxify import MODEL_URLS
 
@@ -119,14 +156,7 @@ def list_downloaded_checkpoints() -> list[str]:
     return sorted(path.name for path in _cache_folder().glob("*.ckpt"))
 
 
-def needs_checkpoint_download(config: ScorerConfig) -> bool:
-    """Return whether opening the scorer would download its weights first."""
-    if config.kind == "linear" or config.checkpoint is not None:
-        return False
-    return not _checkpoint_url_and_path(config)[1].exists()
-
-
-def checkpoint_sha256(config: ScorerConfig) -> str:
+def checkpoint_sha256(config: ScorerSettings) -> str:
     """Return the SHA-256 of the checkpoint, downloading it if it is neither present nor pinned."""
     return config.sha256 or _verify_checkpoint_sha256(_locate_or_download_checkpoint(config), None)
 

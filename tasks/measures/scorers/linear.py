@@ -16,14 +16,26 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.scorers.base import Scorer, ScorerSettings
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
 class LinearScorer(Scorer):
     """A calibrated linear SVM over word counts, with the toxicity head only."""
 
-    heads = ("toxicity",)
+    kind = "linear"
+    config_class = ScorerSettings
+    summary = "alt-profanity-check"
+    possible_heads = heads = ("toxicity",)
+
+    @classmethod
+    def from_config(cls, config: ScorerSettings) -> LinearScorer:
+        return cls()
+
+    @classmethod
+    def read_versions(cls, config: ScorerSettings) -> dict[str, str]:
+        libraries = read_library_versions(["scikit-learn", "scipy"])
+        return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
 
     def __init__(self) -> None:
         self.name, self.digest = linear_scorer_name(), linear_scorer_digest()

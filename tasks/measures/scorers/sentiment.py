@@ -91,7 +91,18 @@ class ClassifierConfig(StageConfig):
 class WordListScorer(Scorer):
     """Score texts by the valences of their words, without regard to grammar."""
 
+    kind = "words"
+    config_class = WordListConfig
     columns = heads = ("sentiment",)
+
+    @classmethod
+    def from_config(cls, config: WordListConfig) -> WordListScorer:
+        return cls(config)
+
+    @classmethod
+    def read_versions(cls, config: WordListConfig) -> dict[str, str]:
+        check_file_exists(config.path, "words")
+        return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
 
     def __init__(self, config: WordListConfig) -> None:
         self.name, self.digest = word_list_scorer_name(config), hash_file(config.path)
@@ -140,6 +151,22 @@ def read_valences(path: Path) -> dict[str, float]:
 
 class ClassifierScorer(TransformerScorer):
     """Score texts by the probabilities of a positive and a negative label."""
+
+    kind = "classifier"
+    config_class = ClassifierConfig
+
+    @classmethod
+    def from_config(cls, config: ClassifierConfig) -> ClassifierScorer:
+        return cls(config)
+
+    @classmethod
+    def read_versions(cls, config: ClassifierConfig) -> dict[str, str]:
+        libraries = read_library_versions(["torch", "transformers", "tokenizers"])
+        return {
+            "scorer": classifier_scorer_name(config),
+            "digest": classifier_digest(config),
+            **libraries,
+        }
 
     def __init__(self, config: ClassifierConfig) -> None:
         import hallmark.model  # noqa: F401  before torch: sets thread and determinism options
@@ -237,16 +264,3 @@ def classifier_digest(config: ClassifierConfig) -> str:
     check_file_exists(config.folder / "config.json", f"{config.head} classifier")
     files = sorted(path for path in config.folder.iterdir() if path.is_file())
     return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
-
-
-def sentiment_scorer_versions(config: WordListConfig | ClassifierConfig) -> dict[str, str]:
-    """Return name, hash and library versions, like `scorer_versions`."""
-    if isinstance(config, WordListConfig):
-        check_file_exists(config.path, "words")
-        return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
-    libraries = read_library_versions(["torch", "transformers", "tokenizers"])
-    return {
-        "scorer": classifier_scorer_name(config),
-        "digest": classifier_digest(config),
-        **libraries,
-    }

@@ -7,15 +7,11 @@ import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
-from hallmark.tasks.audits.catalogue import (
-    FINDINGS_STAGES,
-    METRICS_BY_AUDIT,
-    PROBES,
-    REQUEST_STAGES,
-)
+from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.reference_scoring import score_with_reference
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
 from hallmark.tasks.contract import folder_to_artifact

@@ -17,7 +17,8 @@ from hallmark.tasks.audits.probes.bias import BiasConfig
 from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
 from hallmark.tasks.contract import HallmarkError, Session, Store, folder_to_artifact, open_session
-from hallmark.tasks.measures.scorers import ClassifierConfig, open_scorer
+from hallmark.tasks.measures.scorers import open_scorer
+from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
 QUICK = ToxicityConfig(

@@ -22,7 +22,7 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 from hallmark.tasks.measures import scorers
-from hallmark.tasks.measures.scorers import LinearScorer
+from hallmark.tasks.measures.scorers.linear import LinearScorer
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 

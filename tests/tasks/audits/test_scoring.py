@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from hallmark.tasks.audits.audit_tables import RESPONSES
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
 from hallmark.tasks.contract import HallmarkError, StageConfig, StageContext, stage
-from hallmark.tasks.measures.scorers import ClassifierConfig
+from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
 

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
-from hallmark.tasks.audits.catalogue import METRICS_WITHOUT_INTERVAL, PROBES
+from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from hallmark.tasks.audits.catalogue import METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.probes.bold import BoldConfig
 from hallmark.tasks.audits.probes.misuse import MisuseConfig
+from hallmark.tasks.audits.registry import PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.audits.slices import find_available_slices
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.audits.probes import test_equal_logits as invented

@@ -346,7 +346,7 @@ def test_a_uri_of_many_nested_escapes_is_refused_at_once(place):
         )
 
 
-CORPUS = ExternalMarker(endings=(".txt", ".txt.gz"))
+CORPUS = ExternalMarker(list_endings=lambda: (".txt", ".txt.gz"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from hallmark.flows.flow_registry import register_all_stages
-from hallmark.tasks.audits import catalogue
+from hallmark.tasks.audits import registry
 from hallmark.tasks.contract import PROJECT_ROOT, STAGES
 from hallmark.tasks.contract import import_closure as module
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
@@ -22,7 +22,7 @@ CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experime
 ESTIMATING = {"judge_candidates", "error_rates", "compare_arms"}
 #: The stages that compose worlds.
 WORLDS = {"world", "seal_answer_key"}
-PROBES = {probe.name for probe in catalogue.PROBES}
+PROBES = {probe.name for probe in registry.PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
 COUNTERS = {"build_requests_amplification", "audit_amplification"}
 AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PROBES)}
@@ -168,6 +168,17 @@ def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
         assert rerun(before) == expected
     finally:
         path.write_text(text, encoding="utf-8")
+
+
+def test_another_probe_makes_no_stage_stale(tree):
+    """No list names the probes, and no import; cards depend on the descriptions of all of them."""
+    folder, before = tree
+    path = folder / "tasks/audits/probes/planted.py"
+    path.write_text((folder / "tasks/audits/probes/weat.py").read_text(encoding="utf-8"))
+    try:
+        assert rerun(before) == set()
+    finally:
+        path.unlink()
 
 
 def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):

@@ -134,6 +134,7 @@ def contents():
         "url": [None, "http://a.example/x", ""] * 5,
         "domain": [None, "a.example", None] * 5,
         "date": [None, "2020-02-29", "2020-02-29T10:11:12Z"] * 5,
+        "metadata": [None, {"author": "ä", "licence": "CC0"}, {}] * 5,
     }
     yield "filled", DOCUMENTS, documents | filled | splits | labels
     ledger = build_ledger_columns(

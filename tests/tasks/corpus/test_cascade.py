@@ -28,7 +28,8 @@ from hallmark.tasks.corpus.toxicity.cascade import (
     find_sample_cutoff,
     measure_cascade_recall,
 )
-from hallmark.tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
+from hallmark.tasks.measures.scorers.detoxify import DetoxifyScorer
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import LONG
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint

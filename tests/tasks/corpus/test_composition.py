@@ -14,6 +14,7 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_cana
 from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from hallmark.tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
+    DimensionContext,
     build_composition_rows,
     count_documents_by_dimension,
 )
@@ -140,7 +141,9 @@ def test_without_the_stage_language_there_is_no_such_dimension():
         ),
         schema=DOCUMENTS,
     )
-    rows = pa.concat_tables([*count_documents_by_dimension(batch, pa.array([0]), None, {}, ())])
+    rows = pa.concat_tables(
+        [*count_documents_by_dimension(batch, DimensionContext(pa.array([0]), None, {}, ()))]
+    )
     row_by_dimension = {
         r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""
     }

@@ -3,19 +3,22 @@
 import os
 import resource
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.contract.allowed_roots import _iter_symlinks
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.inputs import list_reader_code
 from hallmark.tasks.corpus.reading.readers import TextSource, read_text_file
 from hallmark.tasks.corpus.reading.sources import (
-    CORPUS_FILE_SUFFIXES,
-    SUFFIXES_BY_KIND,
+    SOURCE_CLASSES,
+    FileSource,
     add_compressed_suffixes,
     compute_file_digest,
     find_files,
+    list_corpus_suffixes,
 )
 
 
@@ -70,7 +73,25 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("kind", SUFFIXES_BY_KIND)
+FILE_KINDS = sorted(k for k, c in SOURCE_CLASSES.items() if issubclass(c, FileSource))
+
+
+def test_every_reader_is_found():
+    assert {"jsonl", "parquet", "csv", "tsv", "text", "warc"} == {*FILE_KINDS}
+    assert {*SOURCE_CLASSES} - {*FILE_KINDS} == {"datasets", "documentation", "town"}
+    assert {"tasks/corpus/data/town/words.txt", TextSource.__module__} < {*list_reader_code()}
+
+
+def test_two_sources_of_the_same_kind_are_refused():
+    with pytest.raises(HallmarkError, match="two sources are of the kind 'text'"):
+
+        class OtherText(FileSource):
+            kind: Literal["text"]
+
+    assert SOURCE_CLASSES["text"] is TextSource
+
+
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_link_that_a_source_reads_is_among_the_checked_links(tmp_path, kind):
     """A served deployment checks links with the rule by which sources find files."""
     (tmp_path / "target").mkdir()
@@ -81,8 +102,7 @@ def test_every_link_that_a_source_reads_is_among_the_checked_links(tmp_path, kin
         for name in NAMES:
             (folder / subfolder / name).symlink_to(tmp_path / "target" / "file")
             (folder / subfolder / f"folder-{name}").symlink_to(tmp_path / "target")
-    paths = {*find_files("s", str(folder), SUFFIXES_BY_KIND[kind]).values()}
-    assert paths == {
-        *map(Path, _iter_symlinks(str(folder), add_compressed_suffixes(SUFFIXES_BY_KIND[kind])))
-    }
-    assert paths <= {*map(Path, _iter_symlinks(str(folder), CORPUS_FILE_SUFFIXES))} and paths
+    paths = {*find_files("s", str(folder), SOURCE_CLASSES[kind].suffixes).values()}
+    suffixes = add_compressed_suffixes(SOURCE_CLASSES[kind].suffixes)
+    assert paths == {*map(Path, _iter_symlinks(str(folder), suffixes))}
+    assert paths <= {*map(Path, _iter_symlinks(str(folder), list_corpus_suffixes()))} and paths

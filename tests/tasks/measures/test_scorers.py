@@ -13,16 +13,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.scorers import (
+    SCORER_CLASSES,
     TOXICITY_HEADS,
-    DetoxifyScorer,
-    LinearScorer,
     ScorerConfig,
     open_scorer,
     scorer_versions,
 )
+from hallmark.tasks.measures.scorers.detoxify import DetoxifyScorer
+from hallmark.tasks.measures.scorers.linear import LinearScorer
 from hallmark.tasks.measures.scorers.network import batch_by_length
 from tests.tasks.measures.detoxify_checkpoint import VARIANTS, make_checkpoint
 
@@ -349,3 +351,54 @@ def test_missing_files_are_reported_in_one_sentence(small_checkpoint, changes, m
     with pytest.raises(HallmarkError, match=message) as caught:
         open_scorer(build_config(small_checkpoint).model_copy(update=changes))
     assert "\n" not in str(caught.value)
+
+
+def test_every_scorer_is_found_and_offered():
+    assert {*SCORER_CLASSES} == {"linear", "detoxify", "words", "classifier"}
+    schema = ScorerConfig.model_json_schema()["properties"]["kind"]
+    assert schema["enum"] == ["detoxify", "linear"] and schema["default"] == "linear"
+    with pytest.raises(ValidationError, match="'detoxify' or 'linear'"):
+        ScorerConfig(kind="words")
+
+
+def test_two_scorers_of_the_same_kind_are_refused():
+    with pytest.raises(HallmarkError, match="two scorers are of the kind 'linear'"):
+
+        class OtherLinear(LinearScorer):
+            kind = "linear"
+
+    assert SCORER_CLASSES["linear"] is LinearScorer
+
+
+def test_the_code_of_the_scorer_that_is_used_counts_and_no_other(monkeypatch, small_checkpoint):
+    """Its module is no import of the stages that score."""
+    from hallmark.tasks.contract import import_closure
+
+    configs = [ScorerConfig(), build_config(small_checkpoint)]
+    before = [scorer_versions(config)["code"] for config in configs]
+    digest = import_closure.read_python_source
+    import_closure.compute_code_digests.cache_clear()
+
+    def read_edited(path):
+        source = digest(path)
+        return source._replace(digest="edited") if path.name == "linear.py" else source
+
+    monkeypatch.setattr(import_closure, "read_python_source", read_edited)
+    after = [scorer_versions(config)["code"] for config in configs]
+    import_closure.compute_code_digests.cache_clear()
+    assert before[0] != after[0] and before[1] == after[1]
+
+
+def test_every_stage_that_opens_scorers_depends_on_their_versions():
+    from hallmark.flows.flow_registry import register_all_stages
+    from hallmark.tasks.contract import STAGES
+
+    register_all_stages()
+    scoring = {
+        name
+        for name, stage in STAGES.items()
+        if stage.body.__module__.startswith("hallmark.")
+        and "hallmark.tasks.measures.scorers" in stage.compute_code_digests()
+    }
+    assert scoring == {"score_toxicity", "score", "removal_effects", "score_samples"}
+    assert all(STAGES[name].external_digests for name in scoring)

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from hallmark.tasks.contract import HallmarkError, UsageError
-from hallmark.tasks.measures.scorers import (
+from hallmark.tasks.measures.scorers import open_scorer, scorer_versions
+from hallmark.tasks.measures.scorers.sentiment import (
     ClassifierConfig,
     WordListConfig,
     WordListScorer,
-    open_scorer,
-    scorer_versions,
 )
 from tests.tasks.measures.classifier_folder import make_causal_classifier, make_classifier
 

@@ -11,10 +11,10 @@ from hallmark.tasks.audits.audit_tables import (
     build_items_schema,
 )
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.judging.measures import ValueWriter
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, column
 from tests.tasks.audits.asking import written

@@ -30,7 +30,8 @@ from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig, re
 from hallmark.tasks.audits.responses import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
 from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.contract import UsageError, hash_texts
-from hallmark.tasks.measures.scorers import ClassifierConfig, ScorerConfig, WordListConfig
+from hallmark.tasks.measures.scorers import ScorerConfig
+from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig, WordListConfig
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.measures.classifier_folder import make_classifier
 

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from hallmark.tasks.audits.audit_descriptions import SKIPPED_COUNT_METRICS
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.catalogue import PROBES
 from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.registry import PROBES, SKIPPED_COUNT_METRICS
 
 TEXTS = ["short", "x", "long"]
 

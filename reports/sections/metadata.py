@@ -1,0 +1,131 @@
+"""Report the metadata of documents on the datasheet: which fields they have, with which values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.tasks.corpus.profiles.metadata_counts import MAX_DISTINCT_VALUES, MIN_VALUE_DOCUMENTS
+from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
+
+#: Licences that the first screen names.
+MAX_SHOWN_LICENCES = 5
+
+
+def build_metadata_section(corpus: CorpusFigures) -> Section:
+    """Build the tables of the fields of metadata and of their most frequent values."""
+    section = Section("Metadata")
+    field_rows = sorted(
+        corpus.profile["metadata_fields"].read().to_pylist(),
+        key=lambda row: (-row["documents"], row["field"]),
+    )
+    if not field_rows:
+        message = "The sources give no metadata except web addresses and dates."
+        section.add_blocks(Paragraph([message]))
+        return section
+    shown_fields = field_rows[: corpus.max_rows]
+    rows: list[list[InlineElement]] = [
+        [
+            row["field"],
+            _add_field_figure(corpus, row["field"]),
+            "free text" if row["distinct_values"] is None else f"{row['distinct_values']:,}",
+        ]
+        for row in shown_fields
+    ]
+    note = (
+        f"The {len(shown_fields)} most frequent of {len(field_rows):,}; all are in the table "
+        f"metadata_fields of the profile."
+        if len(shown_fields) < len(field_rows)
+        else ""
+    )
+    columns = ["field", "documents", "distinct values"]
+    section.add_blocks(
+        DataTable("Fields that documents have", columns, rows, frozenset({1, 2}), note)
+    )
+    value_rows = [
+        row
+        for field_row in shown_fields
+        for row in _read_frequent_values(corpus, field_row["field"])[: max(3, corpus.max_rows // 5)]
+    ]
+    rows = [
+        [
+            row["field"],
+            corpus.redact_value(row["value"]),
+            _add_value_figure(corpus, row["field"], row["value"]),
+        ]
+        for row in value_rows
+    ]
+    if rows:
+        columns = ["field", "value", "documents"]
+        section.add_blocks(
+            DataTable("The most frequent values of each field", columns, rows, frozenset({2}))
+        )
+    section.add_blocks(
+        Paragraph(
+            [
+                f"Values are text from the sources. A value other than a licence is shown only if "
+                f"at least {MIN_VALUE_DOCUMENTS} documents have it, and only if its field has at "
+                f"most {MAX_DISTINCT_VALUES:,} distinct values. Personal data that the detectors "
+                f"find in a value is masked; names of people are not detected."
+            ]
+        )
+    )
+    return section
+
+
+def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
+    """Return how many documents state which licence, and how many none; empty if all have none."""
+    licence_rows = _read_frequent_values(corpus, LICENCE_FIELD)
+    field_rows = corpus.profile["metadata_fields"].read().to_pylist()
+    licensed_count = sum(row["documents"] for row in field_rows if row["field"] == LICENCE_FIELD)
+    if not licensed_count:
+        return []
+    document_counts = corpus.profile["sources"].read(["documents"])["documents"].to_pylist()
+    content: list[InlineElement] = [
+        _add_field_figure(corpus, LICENCE_FIELD),
+        " state a licence of their own",
+    ]
+    for number, row in enumerate(licence_rows[:MAX_SHOWN_LICENCES]):
+        content += [
+            ", " if number else ": ",
+            f"{corpus.redact_value(row['value'])} (",
+            _add_value_figure(corpus, LICENCE_FIELD, row["value"]),
+            ")",
+        ]
+    more = ", and others" if len(licence_rows) > MAX_SHOWN_LICENCES else ""
+    return [*content, f"{more}. {sum(document_counts) - licensed_count:,} documents state none. "]
+
+
+def _read_frequent_values(corpus: CorpusFigures, field: str) -> list[dict[str, Any]]:
+    """Return the rows of a field in the table ``metadata_values``, the most frequent first."""
+    rows = corpus.profile["metadata_values"].read().to_pylist()
+    return sorted(
+        (row for row in rows if row["field"] == field),
+        key=lambda row: (-row["documents"], row["value"]),
+    )
+
+
+def _add_field_figure(corpus: CorpusFigures, field: str) -> Figure:
+    figure_id = f"metadata_fields-{field}"
+    return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
+        figure_id,
+        f"documents with {field}",
+        "documents",
+        (PROFILE, "metadata_fields"),
+        {"field": field},
+        value_column="documents",
+    )
+
+
+def _add_value_figure(corpus: CorpusFigures, field: str, value: str) -> Figure:
+    figure_id = f"metadata_values-{field}-{value}"
+    return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
+        figure_id,
+        f"documents with {field} {corpus.redact_value(value)}",
+        "documents",
+        (PROFILE, "metadata_values"),
+        {"field": field, "value": value},
+        value_column="documents",
+    )

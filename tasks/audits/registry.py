@@ -1,0 +1,79 @@
+"""Discover the probes, and describe all audits for cards, in the order of the card.
+
+Every file in ``probes/`` is a probe, so nothing lists them by hand. No import statement here names
+a probe or the class ``Probe``. So a stage that imports this module does not depend on their code,
+and another probe does not make it stale. A stage that shows the descriptions needs
+``compute_descriptions_digest`` as its ``external_digests``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY, AuditDescription
+from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
+
+#: The audit without a probe trains models to compare with.
+CAPABILITY_DESCRIPTION = AuditDescription(
+    0,
+    "Capability",
+    "Bits per byte that the model needs for held-out text, compared with simpler models: the "
+    "benefit to weigh against the possible harm.",
+    "How well the model predicts held-out text was not measured.",
+)
+
+
+def discover_probes(package: ModuleType) -> tuple[Any, ...]:
+    """Return the ``PROBE`` of every module of a package, in the order of the card.
+
+    Raises:
+        HallmarkError: A module has no probe, or two probes have the same name.
+    """
+    probes: dict[str, Any] = {}
+    for module_info in iter_modules(package.__path__, f"{package.__name__}."):
+        probe = getattr(import_module(module_info.name), "PROBE", None)
+        if probe is None:
+            raise HallmarkError(
+                f"module {module_info.name} has no PROBE; define one, or move it out of the folder"
+            )
+        if probe.name in {CAPABILITY, *probes}:
+            other = probes[probe.name].module if probe.name in probes else "the audit without one"
+            raise HallmarkError(
+                f"two audits are named {probe.name!r}: the probe in {module_info.name} and "
+                f"{other}; rename one"
+            )
+        probes[probe.name] = probe
+    return tuple(
+        sorted(probes.values(), key=lambda probe: (probe.description.position, probe.name))
+    )
+
+
+def describe_audits(probes: Iterable[Any]) -> dict[str, AuditDescription]:
+    """Return the descriptions of all audits by name, in the order of the card."""
+    descriptions = {CAPABILITY: CAPABILITY_DESCRIPTION}
+    descriptions |= {probe.name: probe.description for probe in probes}
+    return dict(sorted(descriptions.items(), key=lambda item: (item[1].position, item[0])))
+
+
+PROBES = discover_probes(import_module("hallmark.tasks.audits.probes"))
+
+#: All audits, whether they run or not.
+AUDIT_DESCRIPTIONS = describe_audits(PROBES)
+
+#: Metrics that count skipped or truncated items, for the audits that have any.
+SKIPPED_COUNT_METRICS = {
+    name: description.skipped_count_metrics
+    for name, description in AUDIT_DESCRIPTIONS.items()
+    if description.skipped_count_metrics
+}
+
+
+def compute_descriptions_digest(config: Any, secret_id: str) -> dict[str, str]:
+    """Return the digest of all descriptions, for ``@stage(external_digests=...)``."""
+    descriptions = {name: asdict(each) for name, each in AUDIT_DESCRIPTIONS.items()}
+    return {"audit descriptions": sha256_hex(to_canonical_json(descriptions))}

@@ -1,0 +1,103 @@
+"""The datasheet's tables of metadata: fields, values and licences, escaped and redacted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from tests.reports import artifacts, pages
+
+MARKUP, EMAIL, LONG = "<b>CC0</b>", "jane.roe@mail.example", "y" * 200
+
+
+@pytest.fixture(scope="module")
+def sheet(session, tmp_path_factory):
+    """Sixty documents: twenty in each of three sections, most with a licence, all with a number."""
+    path = tmp_path_factory.mktemp("web") / "web.jsonl"
+    sections = [f"by {EMAIL}", LONG, "letters\u202e"]
+    rows = [
+        {
+            "text": f"Letter {i * 7919} about the boats that came home late in the evening.",
+            "license": [MARKUP, "MIT", "MIT", None][i % 4],
+            "section": sections[i % 3],
+            "number": i,
+        }
+        for i in range(60)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    source = {
+        "kind": "jsonl",
+        "name": "web",
+        "path": str(path),
+        "licence": "declared",
+        "metadata_fields": {"licence": "license", "section": "section", "number": "number"},
+    }
+    history = artifacts.curated(ingest(IngestConfig(sources=[source])))
+    profile = artifacts.profiled(history)
+    card = build_datasheet(profile, history, DatasheetConfig())
+    source_text = card.fetch_file("datasheet.html").read_text(encoding="utf-8")
+    carried = [
+        dict(metadata)
+        for metadata in history["plant_canaries"]["documents"].read()["metadata"].to_pylist()
+        if metadata
+    ]
+    return card, source_text, pages.Page(source_text), carried
+
+
+def find_table(page, *columns):
+    (table,) = (table for table in page.tables if table[0] == list(columns))
+    return table[1:]
+
+
+def test_fields_are_listed_with_the_documents_that_have_them(sheet):
+    card, _, page, carried = sheet
+    counts = {name: sum(name in m for m in carried) for name in ("licence", "number", "section")}
+    rows = {row[0]: row[1:] for row in find_table(page, "field", "documents", "distinct values")}
+    assert rows == {
+        "licence": [str(counts["licence"]), "2"],
+        "number": [str(counts["number"]), str(counts["number"])],
+        "section": [str(counts["section"]), "3"],
+    }
+    assert counts["section"] > counts["licence"] > 30
+    assert pages.broken_links(card.fetch_directory()) == []
+
+
+def test_frequent_values_are_listed_escaped_redacted_and_shortened(sheet):
+    _, source_text, page, carried = sheet
+    rows = find_table(page, "field", "value", "documents")
+    values = {row[1]: int(row[2]) for row in rows if row[0] == "section"}
+    assert len(values) == 3 and all(EMAIL not in value for value in values)
+    assert values["by [email masked]"] == sum(m["section"].startswith("by") for m in carried)
+    assert any(value.startswith("letters‹U+202E›") for value in values)
+    assert any(value.startswith("y" * 100 + "…") for value in values)
+    assert LONG not in source_text and EMAIL not in source_text and MARKUP not in source_text
+    assert "&lt;b&gt;CC0&lt;/b&gt;" in source_text
+    assert [row for row in rows if row[0] == "number"] == []  # each document has its own
+
+
+def test_the_licences_of_documents_come_first(sheet):
+    _, _, page, carried = sheet
+    licences = [m.get("licence") for m in carried]
+    planted = int(page.text.partition("documents state none")[0].split()[-1])
+    text = " ".join(page.text.split())
+    assert (
+        f"state a licence of their own: MIT ({licences.count('MIT')} documents), {MARKUP} "
+        f"({licences.count(MARKUP)} documents). {planted} documents state none. As the sources "
+        f"declare: declared (web)."
+    ) in text
+    assert planted >= licences.count(None) > 5
+    composition = find_table(page, "by", "value", "documents", "share of bytes")
+    shown = {row[1]: row[2] for row in composition if row[0] == "licence"}
+    assert shown["MIT"] == str(licences.count("MIT"))
+    assert shown["declared"] == str(licences.count(None))
+
+
+def test_a_corpus_without_metadata_says_so(cards):
+    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    text = " ".join(page.text.split())
+    assert "The sources give no metadata except web addresses and dates." in text
+    assert "a licence of their own" not in text
