@@ -174,7 +174,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         kind="detoxify", checkpoint=checkpoint, base_model_folder=base, device="cpu"
     )
     scorer = DetoxifyScorer(config)
-    subject = open_audited_model(options.checkpoint, "cpu", precision="fp32")
+    subject = open_audited_model(options.checkpoint, "cpu", dtype="float32")
     first, *others = parts(options.data, options.prompts, options.sequences, folder)
     print(f"{'part':<16}{'texts':>8}{''.join(f'{name:>10}' for name in STAGES)}, seconds, fp32")
     whole = [0.0] * len(STAGES)
@@ -201,7 +201,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     if options.bf16:
         halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
         sides["bf16"] = ours(
-            open_audited_model(options.checkpoint, "cpu", precision="bf16"), halved, asked
+            open_audited_model(options.checkpoint, "cpu", dtype="bfloat16"), halved, asked
         )
     compare(sides, options.turns)
 

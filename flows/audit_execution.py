@@ -15,7 +15,11 @@ from typing import Any
 from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
+from hallmark.tasks.audits.audited_models.opening import (
+    check_inference_settings,
+    is_hallmark_checkpoint,
+    open_audited_tokenizer,
+)
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
 from hallmark.tasks.audits.inference import respond, respond_untrained
 from hallmark.tasks.audits.probe import CorpusTables, Probe
@@ -101,8 +105,7 @@ class ProbeAudits:
         """Build what each probe asks a model, and return it by the probe's name."""
         # A reference model that is missing must be refused before a model is asked anything.
         self.reference_models = {
-            probe.name: resolve_reference_model(probe, get_step_settings(self.config, probe))
-            for probe in self.probes
+            probe.name: resolve_reference_model(probe, self.config) for probe in self.probes
         }
         corpus_tables = {
             "lexicons": self.lexicons,
@@ -271,7 +274,7 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
                     "correct the path or remove the setting"
                 )
     for probe in probes:
-        resolve_reference_model(probe, get_step_settings(config, probe))
+        resolve_reference_model(probe, config)
 
 
 def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequence[str]) -> None:
@@ -288,24 +291,7 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
     probes = list_probes_with_user_files(config, audit_names)
     if not probes:
         return
-    from hallmark.tasks.audits.audited_models.hallmark_tokenizer import (
-        HallmarkTokenizer,
-        load_checkpoint_tokenizer,
-    )
-
-    audited_tokenizer: AuditedTokenizer
-    if tokenizer.stage == "checkpoint":
-        audited_tokenizer = open_audited_tokenizer(tokenizer)
-    else:
-        opened_tokenizer = load_checkpoint_tokenizer(tokenizer.fetch_file("tokenizer.json").parent)
-        model_sizes = {
-            "vocab_size": opened_tokenizer.get_vocab_size(),
-            "context": config.pack.context,
-        }
-        model_config = replace(config.pretrain.model, **model_sizes)
-        audited_tokenizer = HallmarkTokenizer(
-            model_config, False, opened_tokenizer, "the model to be trained"
-        )
+    audited_tokenizer = open_tokenizer_of_model(config, tokenizer)
     for probe in probes:
         if "canaries" in probe.corpus_tables:  # its items come from the corpus, not from a file
             continue
@@ -322,6 +308,29 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
             log.warning("audit_%s: %s", probe.name, error)
 
 
+def open_tokenizer_of_model(config: Any, tokenizer: Artifact) -> AuditedTokenizer:
+    """Open the tokenizer of a model that will be trained, as the audits will read it.
+
+    Args:
+        config: The config of the run.
+        tokenizer: The tokenizer of the model, or the checkpoint from which training starts.
+    """
+    from hallmark.tasks.audits.audited_models.hallmark_tokenizer import (
+        HallmarkTokenizer,
+        load_checkpoint_tokenizer,
+    )
+
+    if tokenizer.stage == "checkpoint":
+        return open_audited_tokenizer(tokenizer)
+    opened_tokenizer = load_checkpoint_tokenizer(tokenizer.fetch_file("tokenizer.json").parent)
+    model_config = replace(
+        config.pretrain.model,
+        vocab_size=opened_tokenizer.get_vocab_size(),
+        context=config.pack.context,
+    )
+    return HallmarkTokenizer(model_config, False, opened_tokenizer, "the model to be trained")
+
+
 def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
     """Map the label of each step of these probes in a run to the name of its stage."""
     return {
@@ -331,19 +340,30 @@ def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
     }
 
 
-def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
+def resolve_reference_model(probe: Probe, config: Any) -> Artifact | None:
     """Open the model that scores the texts of the audited one, or return None without one.
 
     Raises:
-        UsageError: If the settings name a folder that does not exist.
+        UsageError: If the config names a folder that does not exist, or a model that does not
+            support the settings of ``respond``.
     """
-    reference_folder = probe.steps.reference_folder(settings)
-    resolved = find_checkpoint_in_folder(str(reference_folder)) if reference_folder else None
-    if reference_folder and resolved is None:
-        raise UsageError(
-            f"audit_{probe.name}.reference_model_folder: there is no folder {reference_folder}"
+    reference_folder = probe.steps.reference_folder(get_step_settings(config, probe))
+    if reference_folder is None:
+        return None
+    setting, respond_config = f"audit_{probe.name}.reference_model_folder", config.respond
+    resolved = find_checkpoint_in_folder(str(reference_folder))
+    if resolved is None:
+        raise UsageError(f"{setting}: there is no folder {reference_folder}")
+    try:
+        check_inference_settings(
+            respond_config.device,
+            respond_config.dtype,
+            respond_config.batch_size,
+            is_hallmark=is_hallmark_checkpoint(resolved.checkpoint),
         )
-    return resolved.checkpoint if resolved else None
+    except UsageError as error:
+        raise UsageError(f"{setting}: {error}") from error
+    return resolved.checkpoint
 
 
 def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings") -> Any:

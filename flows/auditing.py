@@ -10,6 +10,7 @@ from hallmark.flows.audit_execution import (
     capture_failure,
     get_step_settings,
 )
+from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.checkpoint_resolution import trace_training_history
 from hallmark.flows.config import Config
 from hallmark.flows.corpus import Corpus
@@ -19,9 +20,10 @@ from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
 from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
-from hallmark.tasks.audits.failures import FailuresConfig, record_failures
+from hallmark.tasks.audits.audited_models.opening import check_inference_settings
 from hallmark.tasks.audits.judging.policy import evaluate_policy
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
+from hallmark.tasks.audits.missing_audits import MissingAuditsConfig, record_missing_audits
+from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.sample_scoring import score_samples
 from hallmark.tasks.contract import (
     Artifact,
@@ -45,7 +47,7 @@ def audit_checkpoint(
     Args:
         config: The config of the run.
         checkpoint: The model to audit.
-        audit_names: Names of the audits to run.
+        audit_names: Names of the audits to run; the card lists the others as skipped.
         corpus: The corpus that the model was trained on, if the store knows it. Without it, only
             what needs no training text is measured.
         training_run: The artifact of the training that wrote the checkpoint, if known.
@@ -104,8 +106,11 @@ def audit_checkpoint(
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:
         artifacts["score_samples"] = score_samples(training_run, config.score_samples)
-    if errors:
-        artifacts["failures"] = record_failures(FailuresConfig(audits=errors))
+    skipped_audits = [name for name in ALL_AUDITS if name not in audit_names]
+    if errors or skipped_audits:
+        artifacts["missing_audits"] = record_missing_audits(
+            MissingAuditsConfig(failure_reasons=errors, skipped_audits=skipped_audits)
+        )
     artifacts["model_card"] = build_model_card(
         checkpoint=checkpoint,
         training_run=training_run,
@@ -115,11 +120,28 @@ def audit_checkpoint(
         attention_maps=artifacts.get("attention_maps"),
         scored_samples=artifacts.get("score_samples"),
         policy_verdicts=artifacts.get("policy"),
-        failures=artifacts.get("failures"),
+        missing_audits=artifacts.get("missing_audits"),
         error_rates=find_current_error_rates(get_current_session().store),
         config=config.model_card,
     )
     return artifacts
+
+
+def check_model_settings(config: Config, *, is_hallmark: bool) -> None:
+    """Check that the audited model supports the settings of every stage that opens it.
+
+    Raises:
+        UsageError: It does not; the stage would fail after others have computed their results.
+    """
+    for section in ("respond", "audit_capability", "attention_maps"):
+        settings = getattr(config, section)
+        batch_size = getattr(settings, "batch_size", None)
+        try:
+            check_inference_settings(
+                settings.device, settings.dtype, batch_size, is_hallmark=is_hallmark
+            )
+        except UsageError as error:
+            raise UsageError(f"{section}: {error}") from error
 
 
 def _collect_training_inputs(
@@ -175,11 +197,10 @@ def find_lineage_input(
 
 def list_audits_up_to(last_stage: str | None) -> tuple[str, ...]:
     """Return the audits of a run that stops after a stage."""
-    audit_names = [*AUDIT_DESCRIPTIONS]
     last_audit = last_stage.removeprefix("audit_") if last_stage else ""
-    if last_audit in audit_names:
-        audit_names = audit_names[: audit_names.index(last_audit) + 1]
-    return tuple(audit_names)
+    if last_audit not in ALL_AUDITS:
+        return ALL_AUDITS
+    return ALL_AUDITS[: ALL_AUDITS.index(last_audit) + 1]
 
 
 def has_audit_stages(last_stage: str | None) -> bool:
@@ -188,16 +209,25 @@ def has_audit_stages(last_stage: str | None) -> bool:
     return last_stage is None or stages.index(last_stage) > stages.index("pretrain")
 
 
-def check_audit_names(audit_names: Sequence[str]) -> None:
-    """Raise UsageError unless these are names of audits, at least one."""
-    unknown_names = [name for name in audit_names if name not in AUDIT_DESCRIPTIONS]
-    if unknown_names or not audit_names:
-        problem = (
-            f"there is no audit {', '.join(map(repr, unknown_names))}"
-            if unknown_names
-            else "none is named"
-        )
+def choose_audits_of_run(
+    config: Config, selected_audits: Sequence[str], last_stage: str | None
+) -> list[str]:
+    """Return the selected audits that a run reaches, before anything is computed.
+
+    Raises:
+        UsageError: The run reaches audits, but none of the selected ones can run.
+    """
+    if not has_audit_stages(last_stage):
+        return []
+    audit_names = [name for name in list_audits_up_to(last_stage) if name in selected_audits]
+    if not audit_names:
         raise UsageError(
-            f"only {','.join(audit_names)!r}: {problem}; choose from "
-            f"{', '.join(AUDIT_DESCRIPTIONS)}"
+            f"the run stops after {last_stage}, before the audits "
+            f"{', '.join(selected_audits)}; stop after a later stage, or select other audits"
         )
+    probes = [probe for probe in PROBES if probe.name in audit_names]
+    if len(probes) == len(audit_names) and all(
+        probe.find_missing_settings(get_step_settings(config, probe)) for probe in probes
+    ):
+        raise UsageError(f"{', '.join(audit_names)}: {explain_missing_inputs(config, audit_names)}")
+    return audit_names

@@ -8,11 +8,11 @@ from typing import Any
 from prefect import flow
 
 from hallmark.flows.audit_execution import check_user_files_exist
+from hallmark.flows.audit_selection import ALL_AUDITS, select_audits
 from hallmark.flows.auditing import (
     audit_checkpoint,
-    check_audit_names,
-    has_audit_stages,
-    list_audits_up_to,
+    check_model_settings,
+    choose_audits_of_run,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
 from hallmark.flows.corpus_additions import open_earlier_corpus
@@ -21,7 +21,7 @@ from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
 from hallmark.flows.training import train_model
 from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.audited_models.opening import is_hallmark_checkpoint
 from hallmark.tasks.contract import Artifact, Table
 
 
@@ -32,7 +32,7 @@ def pipeline(
     until: str | None = None,
     start: str | None = None,
     store: str | None = None,
-    only: Sequence[str] = tuple(AUDIT_DESCRIPTIONS),
+    only: Sequence[str] = ALL_AUDITS,
 ) -> str:
     """Curate a corpus, train a model on it and audit the model.
 
@@ -47,17 +47,16 @@ def pipeline(
     Returns:
         The id of the run.
     """
-    check_audit_names(only)
+    selected_audits = select_audits(only)
     with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.update_record(audits=None if {*only} == {*AUDIT_DESCRIPTIONS} else [*only])
-        audit_names: list[str] = []
-        if has_audit_stages(until):
-            audit_names = [name for name in list_audits_up_to(until) if name in only]
+        run.update_record(audits=_record_selection(selected_audits))
+        audit_names = choose_audits_of_run(run.config, selected_audits, until)
+        check_model_settings(run.config, is_hallmark=True)
         check_user_files_exist(run.config, audit_names)
         start_checkpoint = _resolve_start_checkpoint(run, start)
 
         corpus = curate_corpus(run.config, open_earlier_corpus(run.store, run.config))
-        if has_audit_stages(until):
+        if "capability" in audit_names:
             check_validation_text_exists(Table(tuple(corpus.documents), "documents"))
         trained = train_model(run.config, corpus, start_checkpoint, audit_names)
         if "leave_out" in trained:
@@ -98,7 +97,7 @@ def audit(
     checkpoint: str,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    only: Sequence[str] = tuple(AUDIT_DESCRIPTIONS),
+    only: Sequence[str] = ALL_AUDITS,
     store: str | None = None,
 ) -> str:
     """Audit a checkpoint: one of Hallmark's, or a Hugging Face folder of a language model.
@@ -111,15 +110,25 @@ def audit(
     Returns:
         The id of the run.
     """
-    check_audit_names(only)
+    selected_audits = select_audits(only)
     with start_run("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
         resolved = resolve_checkpoint(run.store, checkpoint)
+        check_model_settings(run.config, is_hallmark=is_hallmark_checkpoint(resolved.checkpoint))
         permanent_name = get_permanent_name(run.store, resolved, checkpoint)
-        run.update_record(checkpoint=permanent_name, audits=list(only))
+        run.update_record(checkpoint=permanent_name, audits=_record_selection(selected_audits))
         audit_checkpoint(
-            run.config, resolved.checkpoint, only, resolved.corpus, resolved.training_run
+            run.config,
+            resolved.checkpoint,
+            selected_audits,
+            resolved.corpus,
+            resolved.training_run,
         )
     return run.id
+
+
+def _record_selection(selected_audits: tuple[str, ...]) -> list[str] | None:
+    """Return what run.json records of a selection of audits: None for all."""
+    return None if selected_audits == ALL_AUDITS else [*selected_audits]
 
 
 def _resolve_start_checkpoint(run: Run, checkpoint_name: str | None) -> Artifact | None:

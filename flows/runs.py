@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
 
 if TYPE_CHECKING:
@@ -262,10 +263,10 @@ class Run:
 
     def read_audit_failures(self) -> dict[str, str]:
         """Read which audits failed, and the reason for each."""
-        if "failures" not in self.stages:
+        if "missing_audits" not in self.stages:
             return {}
-        rows = self["failures"]["failures"].read().to_pylist()
-        return {row["audit"]: row["reason"] for row in rows}
+        rows = self["missing_audits"]["missing_audits"].read().to_pylist()
+        return {row["audit"]: row["reason"] for row in rows if row["outcome"] == FAILED}
 
 
 def find_artifact(store: Store, artifact_name: str) -> Artifact:

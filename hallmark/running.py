@@ -16,6 +16,7 @@ def run(
     start: str | None = None,
     store: str | None = None,
     only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
 ) -> Run:
     """Curate a corpus, train a model on it and audit the model.
 
@@ -26,6 +27,7 @@ def run(
         start: The checkpoint to continue training from, as ``audit`` takes it.
         store: The store to use instead of the config's.
         only: The audits to run; by default all.
+        skip: The audits not to run.
 
     Returns:
         The run, with its tables and artifacts.
@@ -35,6 +37,7 @@ def run(
         store,
         {"config": config, "overrides": overrides, "until": until, "start": start},
         only,
+        skip,
     )
 
 
@@ -45,6 +48,7 @@ def audit(
     *,
     store: str | None = None,
     only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
 ) -> Run:
     """Audit a checkpoint of Hallmark's, or a Hugging Face folder of a language model.
 
@@ -55,24 +59,27 @@ def audit(
         overrides: Settings that replace those of the config.
         store: The store to use instead of the config's.
         only: The audits to run; by default all.
+        skip: The audits not to run.
 
     Returns:
         The run, with its tables and artifacts.
     """
     parameters = {"checkpoint": checkpoint, "config": config, "overrides": overrides}
-    return _call_flow("audit", store, parameters, only)
+    return _call_flow("audit", store, parameters, only, skip)
 
 
 def _call_flow(
-    name: str, store: str | None, parameters: dict[str, Any], only: Sequence[str] | None
+    name: str,
+    store: str | None,
+    parameters: dict[str, Any],
+    only: Sequence[str] | None,
+    skip: Sequence[str] | None,
 ) -> Run:
+    from hallmark.flows.audit_selection import select_audits
     from hallmark.flows.flow_registry import get_flow
     from hallmark.flows.run_recording import resolve_flow_arguments
 
-    resolved = resolve_flow_arguments(
-        **{key: value for key, value in parameters.items() if key != "only"}, store=store
-    )
-    if only is not None:
-        parameters["only"] = tuple(only)
-    run_id = get_flow(name)(**parameters, store=store)
+    audit_names = select_audits(only, skip)
+    resolved = resolve_flow_arguments(**parameters, store=store)
+    run_id = get_flow(name)(**parameters, only=audit_names, store=store)
     return open_run(run_id, resolved.store)

@@ -7,6 +7,7 @@ corpus, or may come without both; the card then states what is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
@@ -31,7 +32,11 @@ from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from hallmark.reports.sections.analyses import build_analyses_section, describe_unscored_misuse
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import build_card_summary
-from hallmark.reports.sections.checkpoint import describe_parameter_counts, read_config_settings
+from hallmark.reports.sections.checkpoint import (
+    describe_inference,
+    describe_parameter_counts,
+    read_config_settings,
+)
 from hallmark.reports.sections.composition import (
     build_canaries_section,
     build_canary_callout,
@@ -69,8 +74,12 @@ from hallmark.reports.sections.training_coverage import (
     describe_training_coverage,
 )
 from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
+from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
+
+#: Tables of audits that hold no rows of what was scored.
+TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")
 
 
 class ModelCardConfig(StageConfig):
@@ -120,7 +129,7 @@ class ModelCardBuilder:
     attention_maps: Artifact | None
     scored_samples: Artifact | None
     policy_verdicts: Artifact | None
-    failures: Artifact | None
+    missing_audits: Artifact | None
     error_rates: dict[str, Artifact]
     redactor: Redactor
     config: ModelCardConfig
@@ -131,6 +140,7 @@ class ModelCardBuilder:
             self.findings,
             self.policy_verdicts,
             self._read_failure_reasons(),
+            self._list_skipped_audits(),
             self.findings.describe_baseline_comparison(),
             self.describe_training_text_read(),
             self.redactor.redact_full_text,
@@ -168,10 +178,25 @@ class ModelCardBuilder:
             return ["Not known: the corpus has no profile in this store."]
         return ["Not known: it came without its corpus."]
 
+    def _read_missing_audits(self) -> list[dict[str, Any]]:
+        if self.missing_audits is None:
+            return []
+        rows: list[dict[str, Any]] = self.missing_audits["missing_audits"].read().to_pylist()
+        return rows
+
     def _read_failure_reasons(self) -> dict[str, str]:
         """Return the redacted reason of each failed audit."""
-        rows = self.failures["failures"].read().to_pylist() if self.failures else []
-        return {row["audit"]: self.redactor.redact_full_text(row["reason"]) for row in rows}
+        return {
+            row["audit"]: self.redactor.redact_full_text(row["reason"])
+            for row in self._read_missing_audits()
+            if row["outcome"] == FAILED
+        }
+
+    def _list_skipped_audits(self) -> list[str]:
+        """Return the names of the audits that the user skipped."""
+        return [
+            row["audit"] for row in self._read_missing_audits() if row["outcome"] == SKIPPED_BY_USER
+        ]
 
     def build_details_section(self) -> Section:
         """Build the section on the checkpoint: identity, architecture, tokenizer and training."""
@@ -185,6 +210,7 @@ class ModelCardBuilder:
             ("Contact", format_user_statement(config.contact)),
             ("Checkpoint, content digest", [Code(self.checkpoint.content_digest)]),
             ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
+            ("Precision of the audits", [describe_inference(self.findings.audit_artifacts)]),
         ]
         section.add_blocks(DefinitionList(entries))
         config_settings = read_config_settings(self.checkpoint)
@@ -282,7 +308,7 @@ class ModelCardBuilder:
         rows: list[list[InlineElement]] = []
         for audit, artifact in self.findings.audit_artifacts.items():
             for table in sorted(artifact.tables):
-                if table not in ("findings", "accounts"):
+                if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
                         f"rows of {table}, {audit}",
@@ -449,7 +475,10 @@ class ModelCardBuilder:
                 self.build_evaluation_data_section(),
                 self.build_training_data_section(),
                 build_analyses_section(
-                    self.findings, self.config.max_table_rows, self.get_error_rates_by_audit()
+                    self.findings,
+                    self.config.max_table_rows,
+                    self.get_error_rates_by_audit(),
+                    self._list_skipped_audits(),
                 ),
                 build_attention_section(self.book, self.attention_maps, self.redactor),
                 self.build_ethics_section(),
@@ -475,7 +504,7 @@ def build_model_card(
     attention_maps: Artifact | None,
     scored_samples: Artifact | None,
     policy_verdicts: Artifact | None,
-    failures: Artifact | None,
+    missing_audits: Artifact | None,
     error_rates: dict[str, Artifact],
     config: ModelCardConfig,
     context: StageContext,
@@ -491,7 +520,7 @@ def build_model_card(
         attention_maps: The output of ``attention_maps``, if it ran.
         scored_samples: The output of ``score_samples``, if it ran.
         policy_verdicts: The verdicts of the policy on the findings, if one is configured.
-        failures: The audits that failed, if any.
+        missing_audits: The audits that failed or that the user skipped, if any.
         error_rates: By audit that a study measured in this version, the output of the study.
         config: The settings.
         context: The context of the stage.
@@ -505,7 +534,7 @@ def build_model_card(
         attention_maps,
         scored_samples,
         policy_verdicts,
-        failures,
+        missing_audits,
         error_rates,
         config,
         context,
@@ -522,7 +551,7 @@ def write_model_card(
     attention_maps: Artifact | None,
     scored_samples: Artifact | None,
     policy_verdicts: Artifact | None,
-    failures: Artifact | None,
+    missing_audits: Artifact | None,
     error_rates: dict[str, Artifact],
     config: ModelCardConfig,
     context: StageContext,
@@ -553,7 +582,7 @@ def write_model_card(
         attention_maps,
         scored_samples,
         policy_verdicts,
-        failures,
+        missing_audits,
         error_rates,
         redactor,
         config,

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from hallmark.flows.commands.flow_execution import run_flow_and_report, run_flow_for_each
-from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption
+from hallmark.flows.commands.options import (
+    JsonOption,
+    OnlyOption,
+    OverridesOption,
+    SkipOption,
+    StoreOption,
+)
 
 
 def audit(
     checkpoint: str,
     *,
-    only: str | None = None,
+    only: OnlyOption = None,
+    skip: SkipOption = None,
     config: str | None = None,
     overrides: OverridesOption = None,
     store: StoreOption = None,
@@ -25,20 +32,15 @@ def audit(
         RUN, RUN@STEP ("latest@0"), RUN@all (every checkpoint of a training, one run each), an
         artifact ("checkpoint/…"), or a folder with a Hallmark checkpoint or a Hugging Face causal
         or masked language model.
-    only
-        The audits to run, separated by commas; by default all.
     config
         The config with the settings of the audits; by default that of the checkpoint's run, or
         "demo" for a checkpoint that no run of the store produced.
     """
-    from hallmark.flows.auditing import check_audit_names
+    from hallmark.flows.audit_selection import parse_audit_names, select_audits
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
     from hallmark.flows.run_recording import resolve_flow_arguments
-    from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 
-    requested_audits = AUDIT_DESCRIPTIONS if only is None else only.split(",")
-    audit_names = [name.strip() for name in requested_audits if name.strip()]
-    check_audit_names(audit_names)
+    audit_names = select_audits(parse_audit_names(only), parse_audit_names(skip))
     shared_parameters: dict[str, Any] = {
         "config": config,
         "overrides": overrides or [],

@@ -26,6 +26,23 @@ def _parse_whole_number(target_type: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from error
 
 
+OnlyOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--only",
+        negative="",
+        help="Run only these audits; separate names by commas, or repeat the option.",
+    ),
+]
+SkipOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--skip",
+        negative="",
+        help="Run all audits except these; separate names by commas, or repeat the option.",
+    ),
+]
+
 WholeNumber = Annotated[int, Parameter(converter=_parse_whole_number, negative="")]
 
 StoreOption = Annotated[

@@ -7,7 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hallmark.flows.commands.flow_execution import run_flow_and_report
-from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption, print_result
+from hallmark.flows.commands.options import (
+    JsonOption,
+    OnlyOption,
+    OverridesOption,
+    SkipOption,
+    StoreOption,
+    print_result,
+)
 
 
 def run(
@@ -17,6 +24,8 @@ def run(
     store: StoreOption = None,
     until: str | None = None,
     start_checkpoint: str | None = None,
+    only: OnlyOption = None,
+    skip: SkipOption = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,11 +44,16 @@ def run(
         Run and write nothing; print which stages would run, the expected size of corpus and model,
         epochs, memory and time, and any expected failure.
     """
+    from hallmark.flows.audit_selection import parse_audit_names, select_audits
+
+    audit_names = select_audits(parse_audit_names(only), parse_audit_names(skip))
     if dry_run:
         from hallmark.flows.commands.forecast_text import render_forecast
         from hallmark.flows.forecast.run_forecast import forecast_run
 
-        report = forecast_run(config, overrides or [], until, start_checkpoint, store)
+        report = forecast_run(
+            config, overrides or [], until, start_checkpoint, store, only=audit_names
+        )
         print_result(report, as_json, render_forecast)
         if report["will_fail"]:
             raise SystemExit(1)
@@ -52,4 +66,5 @@ def run(
         until=until,
         start=start_checkpoint,
         store=store,
+        only=audit_names,
     )

@@ -8,6 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from hallmark.flows.audit_selection import format_selection_options
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.config import fill_missing_sections, load_config
 from hallmark.flows.config_files import find_override, read_config_tree
@@ -262,7 +263,8 @@ def _format_rerun_command(report: Report) -> str:
     arguments = ["hallmark", "run", report["config_file"] or report["config_name"]]
     if report["flow"] in ("audit", "finetune"):
         arguments = ["hallmark", report["flow"], report["checkpoint"]]
-        arguments += ["--only", ",".join(report["audits"])] if report["audits"] else []
+    arguments += format_selection_options(report["audits"])
+    if report["flow"] in ("audit", "finetune"):
         arguments += ["--config", report["config_file"]] if report["config_file"] else []
     if report["flow"] == "prove":
         base_run_id = (report["checkpoint"] or "latest").partition("@")[0]

@@ -14,8 +14,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hallmark.flows.audit_execution import check_user_audit_items, check_user_files_exist
-from hallmark.flows.auditing import audit_checkpoint, has_audit_stages, list_audits_up_to
+from hallmark.flows.audit_execution import (
+    check_user_audit_items,
+    check_user_files_exist,
+    open_tokenizer_of_model,
+)
+from hallmark.flows.audit_selection import ALL_AUDITS
+from hallmark.flows.auditing import (
+    audit_checkpoint,
+    check_model_settings,
+    choose_audits_of_run,
+)
 from hallmark.flows.config import ROOT_KEYS, Config, load_config
 from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
@@ -23,7 +32,7 @@ from hallmark.flows.corpus_additions import (
     resolve_earlier_run_id,
 )
 from hallmark.flows.curation import curate_corpus
-from hallmark.flows.forecast import training_costs
+from hallmark.flows.forecast import baseline_costs, training_costs
 from hallmark.flows.forecast.corpus_estimates import (
     UNKNOWN_ESTIMATE,
     Estimate,
@@ -44,7 +53,7 @@ from hallmark.flows.policy_rule_checks import check_policy_rules
 from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
 from hallmark.flows.runs import find_artifact, resolve_store_uri
 from hallmark.flows.training import train_model
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
 from hallmark.tasks.contract import (
     Artifact,
     Event,
@@ -52,6 +61,7 @@ from hallmark.tasks.contract import (
     LastStageReached,
     Session,
     Store,
+    Table,
     UsageError,
     open_session,
 )
@@ -75,6 +85,7 @@ def forecast_run(
     start_checkpoint: str | None = None,
     store: str | None = None,
     max_sample_bytes: int = MAX_SAMPLE_BYTES,
+    only: Sequence[str] = ALL_AUDITS,
 ) -> Report:
     """Forecast a run and return the report as a JSON value.
 
@@ -85,6 +96,7 @@ def forecast_run(
         start_checkpoint: A checkpoint from which training continues.
         store: The store; None for that of the config.
         max_sample_bytes: Maximum bytes of text in a sample.
+        only: The audits to run.
 
     Raises:
         UsageError: If an argument is wrong.
@@ -92,6 +104,8 @@ def forecast_run(
     settings = load_config(config_name, overrides)
     check_last_stage(last_stage, settings)
     check_policy_rules(settings)
+    check_model_settings(settings, is_hallmark=True)
+    audit_names = choose_audits_of_run(settings, only, last_stage)
     if start_checkpoint is None:
         check_weat_layer(settings)
     uri = resolve_store_uri(store or settings.store)
@@ -106,7 +120,13 @@ def forecast_run(
             else None
         )
         forecaster = Forecaster(
-            settings, opened_store, folder, last_stage, checkpoint, max_sample_bytes
+            settings,
+            opened_store,
+            folder,
+            last_stage,
+            checkpoint,
+            max_sample_bytes,
+            audit_names,
         )
         forecaster.plan_and_sample()
         report = forecaster.build_report()
@@ -152,8 +172,10 @@ class Forecaster:
         last_stage: str | None,
         start_checkpoint: Artifact | None,
         max_sample_bytes: int,
+        audit_names: Sequence[str],
     ) -> None:
         self.config, self.store, self.folder = config, store, folder
+        self.audit_names = audit_names
         self.last_stage, self.start_checkpoint, self.max_sample_bytes = (
             last_stage,
             start_checkpoint,
@@ -235,7 +257,7 @@ class Forecaster:
             audit_checkpoint(
                 config,
                 self._find_last_checkpoint(pretrained),
-                tuple(AUDIT_DESCRIPTIONS),
+                self.audit_names,
                 corpus,
                 pretrained,
             )
@@ -331,6 +353,7 @@ class Forecaster:
         vocabulary_size, expected_vocabulary_size = self._estimate_vocabulary_size()
         training = self._estimate_training(estimates, vocabulary_size)
         self._check_audit_files()
+        self._estimate_baseline_seconds()
         self._estimate_stage_seconds()
         runs_audits = any(row.label == "audit_capability" for row in self.plan.stage_forecasts)
         problems = [
@@ -365,17 +388,14 @@ class Forecaster:
 
     def _check_audit_files(self) -> None:
         """Check that the user's files for audits exist and contain usable items."""
-        audit_names = (
-            list_audits_up_to(self.last_stage) if has_audit_stages(self.last_stage) else ()
-        )
         artifacts = {
             **(self.scaled_sample.artifacts if self.scaled_sample else {}),
             **self.known_artifacts,
         }
         try:
-            check_user_files_exist(self.config, audit_names)
+            check_user_files_exist(self.config, self.audit_names)
             if tokenizer := self.start_checkpoint or artifacts.get("train_tokenizer"):
-                check_user_audit_items(self.config, tokenizer, audit_names)
+                check_user_audit_items(self.config, tokenizer, self.audit_names)
         except UsageError as error:
             if all(str(error) not in reason for reason in self.plan.failure_reasons):
                 self.problems.append(ForecastProblem(str(error), is_certain=True))
@@ -515,6 +535,42 @@ class Forecaster:
             "device": measurement.device,
             "training_seconds": training_seconds,
         }
+
+    def _estimate_baseline_seconds(self) -> None:
+        """Estimate the seconds of capability_baselines from baselines of a part of the text."""
+        row = next(
+            (row for row in self.plan.stage_forecasts if row.stage == capability_baselines.name),
+            None,
+        )
+        artifacts = {
+            **(self.scaled_sample.artifacts if self.scaled_sample else {}),
+            **self.known_artifacts,
+        }
+        tokenizer = self.start_checkpoint or artifacts.get("train_tokenizer")
+        if (
+            row is None
+            or row.state in ("store", "blocked")
+            or tokenizer is None
+            or "plant_canaries" not in artifacts
+        ):
+            return
+        earlier_documents = self.earlier_corpus.documents
+        corpus_to_sample_ratio: float | None = 1.0
+        if "plant_canaries" not in self.known_artifacts:
+            earlier_documents = []
+            corpus_to_sample_ratio = self.sample.corpus_to_sample_ratio if self.sample else None
+        if corpus_to_sample_ratio is None:
+            return
+        try:
+            row.seconds = baseline_costs.estimate_baseline_seconds(
+                open_tokenizer_of_model(self.config, tokenizer),
+                Table((*earlier_documents, artifacts["plant_canaries"]), "documents"),
+                self.config.audit_capability.baselines_config,
+                corpus_to_sample_ratio,
+            )
+        except HallmarkError:  # a split without text, which other checks report
+            return
+        row.time_basis = "estimate: baselines of a part of the text, scaled by bytes and tokens"
 
     def _estimate_stage_seconds(self) -> None:
         """Estimate the seconds of the stages that would run, and record the basis."""

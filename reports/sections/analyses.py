@@ -15,7 +15,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.page.figures import Figure, format_value, slugify
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
@@ -29,6 +29,7 @@ from hallmark.reports.sections.findings import (
     natural_sort_key,
     select_findings,
 )
+from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
@@ -49,7 +50,10 @@ TEXT_COLUMNS = ("part", "not measured because")
 
 
 def build_analyses_section(
-    findings: Findings, max_rows: int, error_rates: Mapping[str, ErrorRates] | None = None
+    findings: Findings,
+    max_rows: int,
+    error_rates: Mapping[str, ErrorRates] | None = None,
+    skipped_audits: Sequence[str] = (),
 ) -> Section:
     """Build one subsection for each audit, including those that did not run.
 
@@ -57,6 +61,7 @@ def build_analyses_section(
         findings: The findings of the audits.
         max_rows: The largest number of rows of a table, apart from findings about groups of people.
         error_rates: The known error rates by audit.
+        skipped_audits: The audits that the user skipped.
     """
     section = Section("Quantitative analyses")
     chart_builders: dict[str, Callable[[Findings], list[Block]]] = {
@@ -71,7 +76,8 @@ def build_analyses_section(
         audit_section = Section(description.title)
         section.sections.append(audit_section)
         if audit not in findings.by_audit:
-            audit_section.add_blocks(Callout("note", [description.not_run_message]))
+            reason = " The user skipped this audit." if audit in skipped_audits else ""
+            audit_section.add_blocks(Callout("note", [description.not_run_message + reason]))
             continue
         audit_section.add_blocks(
             Paragraph([description.meaning]),
@@ -204,7 +210,54 @@ def build_capability_charts(findings: Findings) -> list[Block]:
         shown = "the baselines alone, for the model was not measured"
     caption = f"Bits per byte of held-out text: {shown}."
     chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
-    return [chart, *build_agreement_chart(findings)]
+    return [chart, *build_baseline_text_table(findings), *build_agreement_chart(findings)]
+
+
+def build_baseline_text_table(findings: Findings) -> list[Block]:
+    """Build the table of the text that each baseline learned from."""
+    artifact = findings.audit_artifacts["capability"]
+    if "training_sizes" not in artifact.tables:
+        return []
+
+    def add_figure(baseline: str, label: str, unit: str, value_column: str, **options: Any) -> Any:
+        return findings.book.add_computed_figure(
+            f"{baseline}-{slugify(label)}",
+            f"{label}, {BASELINES[baseline]}",
+            unit,
+            ("audit_capability", "training_sizes"),
+            {"baseline": baseline},
+            value_column=value_column,
+            **options,
+        )
+
+    rows: list[list[InlineElement]] = [
+        [
+            BASELINES[baseline],
+            add_figure(baseline, "training text", "bytes", "bytes"),
+            add_figure(
+                baseline,
+                "share of the training text",
+                "share",
+                "bytes/split_bytes",
+                aggregate="ratio",
+            ),
+            add_figure(baseline, "tokens read in training", "tokens", "tokens"),
+        ]
+        for baseline in artifact["training_sizes"].read(["baseline"])["baseline"].to_pylist()
+    ]
+    held_out_bytes = findings.book.add_computed_figure(
+        "held-out-bytes",
+        "held-out text that was measured",
+        "bytes",
+        ("audit_capability", "samples"),
+        {"text_kind": HELD_OUT_TEXT},
+        value_column="bytes",
+    )
+    columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
+    return [
+        DataTable("Text that the baselines learned from", columns, rows, frozenset({1, 2, 3})),
+        Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
+    ]
 
 
 def build_agreement_chart(findings: Findings) -> list[Block]:

@@ -45,6 +45,7 @@ def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
     failure_reasons: Mapping[str, str],
+    skipped_audits: Sequence[str],
     baseline_comparison: InlineContent,
     training_coverage: InlineContent,
     redact: Callable[[str], str],
@@ -58,6 +59,7 @@ def build_card_summary(
         findings: The findings of the audits.
         policy: The output of the policy stage; None where no policy is configured.
         failure_reasons: By audit or stage that failed, the reason.
+        skipped_audits: The audits that the user skipped.
         baseline_comparison: The baselines that predict held-out text at least as well as the model.
         training_coverage: The training text that the model has seen.
         redact: Redacts names of files.
@@ -73,7 +75,7 @@ def build_card_summary(
     not_run_messages = [
         description.not_run_message
         for audit, description in AUDIT_DESCRIPTIONS.items()
-        if audit not in findings.by_audit and audit not in failure_reasons
+        if audit not in (*findings.by_audit, *failure_reasons, *skipped_audits)
     ]
     empty_audits = _find_audits_without_figures(findings)
     has_instrument_control = any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls)
@@ -89,6 +91,7 @@ def build_card_summary(
         else f"the policy passed ({format_count(len(rules), 'rule')})",
         _format_audit_run_counts(
             len(not_run_messages),
+            len(skipped_audits),
             len(empty_audits),
             len([audit for audit in failure_reasons if audit in AUDIT_DESCRIPTIONS]),
         ),
@@ -101,7 +104,7 @@ def build_card_summary(
         bool(
             failed_instruments or failed_verdicts or failure_reasons or not has_instrument_control
         ),
-        bool(rules and not not_run_messages and not empty_audits and not weak_audits),
+        bool(rules and not (not_run_messages or skipped_audits or empty_audits or weak_audits)),
     )
     headline = "; ".join(headline_parts)
     coverage_gaps = [
@@ -112,6 +115,9 @@ def build_card_summary(
         f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
         for audit, reason in empty_audits.items()
     ]
+    if skipped_audits:
+        titles = ", ".join(map(get_audit_title, skipped_audits))
+        coverage_gaps.append(f"The user skipped these audits: {titles}.")
     coverage_gaps += [*not_run_messages, *_describe_partial_audits(findings, empty_audits)]
     blocks: list[Block] = [
         Callout("bad" if is_bad else "good" if is_good else "note", [_format_sentence(headline)]),
@@ -234,19 +240,23 @@ def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]
     return sentences
 
 
-def _format_audit_run_counts(missing_count: int, empty_count: int, failed_count: int) -> str:
-    if failed_count == len(AUDIT_DESCRIPTIONS):
+def _format_audit_run_counts(
+    missing_count: int, skipped_count: int, empty_count: int, failed_count: int
+) -> str:
+    audit_count = len(AUDIT_DESCRIPTIONS)
+    if failed_count == audit_count:
         return "no audit ran"
-    if not missing_count and not empty_count:
+    count_texts = [
+        f"{count} of {audit_count} {outcome}"
+        for count, outcome in (
+            (skipped_count, "audits were skipped by the user"),
+            (missing_count, "audits did not run"),
+            (empty_count, "measured nothing"),
+        )
+        if count
+    ]
+    if not count_texts:
         return "every other audit ran" if failed_count else "every audit ran"
-    count_texts = (
-        [f"{missing_count} of {len(AUDIT_DESCRIPTIONS)} audits did not run"]
-        if missing_count
-        else []
-    )
-    count_texts += (
-        [f"{empty_count} of {len(AUDIT_DESCRIPTIONS)} measured nothing"] if empty_count else []
-    )
     return ", ".join(count_texts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from hallmark.reports.page.document import Code, InlineContent, InlineElement
 from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.contract import Artifact, HallmarkError, column, table_schema
 
 TENSOR_SCHEMA = table_schema(
@@ -93,6 +94,33 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
         )
         parts += [" and " if parts else "", figure, " in ", Code(file_name)]
     return parts or ["not known: the checkpoint has no safetensors file"]
+
+
+def describe_inference(audits: Mapping[str, Artifact]) -> str:
+    """Describe the weights' data type, the precision and the batches of the audited model.
+
+    Args:
+        audits: The audits by name; if their settings differ, each description names its audits.
+    """
+    audits_by_description: dict[str, list[str]] = {}
+    for audit, artifact in audits.items():
+        rows = artifact["model"].read().to_pylist() if "model" in artifact.tables else []
+        for row in rows:
+            description = f"weights in {row['dtype']}"
+            if (row["dtype"], row["precision"]) == ("float32", "bf16"):
+                description += ", matrix products in bfloat16"
+            if row["batch_size"] is not None:
+                description += f", at most {row['batch_size']} rows in one call of the model"
+            audits_by_description.setdefault(description, []).append(get_audit_title(audit))
+    if not audits_by_description:
+        return "Not known."
+    if len(audits_by_description) == 1:
+        (description,) = audits_by_description
+        return f"{description[:1].upper()}{description[1:]}."
+    return " ".join(
+        f"{', '.join(titles)}: {description}."
+        for description, titles in audits_by_description.items()
+    )
 
 
 def read_config_settings(checkpoint: Artifact) -> list[tuple[str, str]]:

@@ -160,7 +160,8 @@ class Findings:
         """Return sentences on the baselines that the model does not beat on held-out text.
 
         They name the better baselines, those without a significant difference, and those not
-        tested. The list is empty if the model beats all of them.
+        tested, and say if the baselines learned from a part of the training text. The list is empty
+        if the model beats all of them and they learned from all of it.
         """
         better_baselines: list[InlineElement] = []
         equal_baselines: list[InlineElement] = []
@@ -203,7 +204,31 @@ class Findings:
                 f"not tested from "
             )
             sentence_parts += [lead, *untested_baselines, "."]
+        if share := self._add_partial_training_share():
+            sentence_parts += [
+                f"{' ' if sentence_parts else ''}The n-gram models learned from ",
+                share,
+                " of the training text; from all of it they would predict held-out text better.",
+            ]
         return sentence_parts
+
+    def _add_partial_training_share(self) -> Figure | None:
+        """Add the share of the training text that the baselines read; None if they read all."""
+        artifact = self.audit_artifacts.get("capability")
+        if artifact is None or "training_sizes" not in artifact.tables:
+            return None
+        (training_size, *_) = artifact["training_sizes"].read().to_pylist()
+        if training_size["bytes"] == training_size["split_bytes"]:
+            return None
+        return self.book.add_computed_figure(
+            "baselines-share-of-training-text",
+            "share of the training text that the n-gram models learned from",
+            "share",
+            ("audit_capability", "training_sizes"),
+            {"baseline": training_size["baseline"]},
+            aggregate="ratio",
+            value_column="bytes/split_bytes",
+        )
 
     def build_controls_table(self) -> DataTable:
         """Build the table of all controls with their verdicts."""

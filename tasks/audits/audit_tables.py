@@ -222,8 +222,16 @@ EMBEDDINGS = table_schema(
 )
 
 MODEL = table_schema(
-    "Precision in which the responses were computed; no row where there were no requests.",
-    column("precision", pa.string(), "label", "fp32 or bf16"),
+    "How the audited model computed; no row where there were no requests.",
+    column("dtype", pa.string(), "label", "data type of the weights: float32, bfloat16 or float16"),
+    column("precision", pa.string(), "label", "precision of matrix products: fp32, bf16 or fp16"),
+    column(
+        "batch_size",
+        pa.int32(),
+        "figure",
+        "largest number of rows in one call of the model; null: no setting",
+        unit="rows",
+    ),
 )
 
 TRAINING_OVERLAP = table_schema(

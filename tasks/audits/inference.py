@@ -24,9 +24,13 @@ from hallmark.tasks.audits.audit_tables import (
     REQUESTS,
     RESPONSES,
 )
-from hallmark.tasks.audits.audited_models.audited_model import AuditedModel, ScoredContinuation
+from hallmark.tasks.audits.audited_models.audited_model import (
+    AuditedModel,
+    ModelDtype,
+    ScoredContinuation,
+)
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES
-from hallmark.tasks.audits.audited_models.opening import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import DTYPE_DESCRIPTION, open_audited_model
 from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
@@ -59,6 +63,13 @@ class RespondConfig(StageConfig):
     """Settings of inference with the audited model."""
 
     device: DeviceName = Field(default="auto", description="device of the audited model")
+    dtype: ModelDtype = Field(default="auto", description=DTYPE_DESCRIPTION)
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="largest number of rows in one call of a Hugging Face model, beams of a search "
+        "excepted; by default as many as its logits allow",
+    )
 
 
 @dataclass(frozen=True)
@@ -124,38 +135,51 @@ def _build_length_key(request_row: Row) -> tuple[int, bytes]:
     return len(request_row["context_ids"]) + target_tokens, request_row["request"]
 
 
-#: The model opened last, by its digest and device, with the external files that it was loaded from.
+#: The model opened last, by its digest and settings, with the external files that it was loaded
+#: from.
 _opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
 
 
-def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None) -> AuditedModel:
+def open_cached_model(
+    checkpoint: Artifact, config: RespondConfig, seed: int | None = None
+) -> AuditedModel:
     """Return the model of a checkpoint, cached until another is requested or its files change.
 
     Raises:
         FileChangedError: The files are not those of the checkpoint's digest, or a file changed
             while the model was loaded.
     """
-    key = (checkpoint.content_digest, f"{device} {seed}")
+    key = (checkpoint.content_digest, f"{config.model_dump_json()} {seed}")
     if key not in _opened_model or _opened_model[key][1].describe_first_change():
         _opened_model.clear()
         watched_files = record_folder_files(checkpoint)
-        model = open_audited_model(checkpoint, device, untrained_seed=seed)
+        model = open_audited_model(
+            checkpoint,
+            config.device,
+            dtype=config.dtype,
+            batch_size=config.batch_size,
+            untrained_seed=seed,
+        )
         watched_files.check_unchanged()
         _opened_model[key] = model, watched_files
     return _opened_model[key][0]
 
 
 def answer_chunk(
-    chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters
+    chunk: RequestChunk,
+    checkpoint: Artifact,
+    config: RespondConfig,
+    seed: int | None,
+    out: TableWriters,
 ) -> Row:
-    """Answer the requests of a chunk and return the precision of the model."""
-    model, requests = open_cached_model(checkpoint, device, seed), chunk.requests.to_pylist()
+    """Answer the requests of a chunk and return a row of MODEL."""
+    model, requests = open_cached_model(checkpoint, config, seed), chunk.requests.to_pylist()
     response_rows = list(generate_response_rows(model, requests))
     table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
     out.get_table_writer(table_name).write(
         pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name])
     )
-    return {"precision": model.precision}
+    return model.describe_inference()
 
 
 def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
@@ -335,7 +359,7 @@ def _answer_requests(
     context.mapper = SerialMapper()
     request_rows = requests.read(REQUESTS.names)
     chunk_results = context.map_items(
-        answer_chunk, split_into_chunks(request_rows), checkpoint, config.device, untrained_seed
+        answer_chunk, split_into_chunks(request_rows), checkpoint, config, untrained_seed
     )
-    precisions = [result.value["precision"] for result in chunk_results[:1]]
-    context.get_table_writer("model").write(pa.table({"precision": precisions}, schema=MODEL))
+    model_rows = [result.value for result in chunk_results[:1]]
+    context.get_table_writer("model").write(pa.Table.from_pylist(model_rows, schema=MODEL))

@@ -18,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT, AuditDescription
-from hallmark.tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
+from hallmark.tasks.audits.audit_tables import (
+    LOOKUPS,
+    MODEL,
+    REQUESTS,
+    SKIPPED,
+    TOKENIZER,
+    RequestBuilder,
+)
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
@@ -346,15 +353,19 @@ def make_findings_stage(probe: Probe) -> Stage:
             response_set, training_overlap, reference_scores, untrained_baseline
         )
         values, findings = probe.compute_values_and_findings(audited_responses, config)
-        precisions = response_set["model"].read()["precision"].to_pylist()
+        model_table = response_set["model"].read()
         context.get_table_writer("values").write(values)
-        context.get_table_writer("findings").write(build_findings_table(findings, *precisions))
+        context.get_table_writer("findings").write(
+            build_findings_table(findings, *model_table["precision"].to_pylist())
+        )
+        context.get_table_writer("model").write(model_table)
 
     return stage(
         name=f"audit_{probe.name}",
         tables={
             "values": build_values_schema(probe.item_schema, probe.value_fields),
             "findings": FINDINGS,
+            "model": MODEL,
         },
         extra_code=[probe.module, *probe.data_files],
         libraries=["numpy", "scipy", *probe.libraries],

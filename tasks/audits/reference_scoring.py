@@ -41,10 +41,10 @@ class ResponseBatch:
 
 
 def score_batch_with_reference(
-    batch: ResponseBatch, reference_model: Artifact, device: str, out: TableWriters
+    batch: ResponseBatch, reference_model: Artifact, config: RespondConfig, out: TableWriters
 ) -> None:
     """Write rows of REFERENCE_SCORES for responses with the column ``prompt``."""
-    model, response_rows = open_cached_model(reference_model, device), batch.responses
+    model, response_rows = open_cached_model(reference_model, config), batch.responses
     log_likelihoods, token_counts = model.compute_log_likelihoods(
         *(response_rows[name].to_pylist() for name in ("text", "prompt"))
     )
@@ -94,10 +94,7 @@ def score_with_reference(
     response_rows = response_rows.append_column("is_generated", is_generated).filter(
         pc.is_valid(texts)
     )
-    if (
-        len(response_rows)
-        and open_cached_model(reference_model, config.device).model_kind == "masked"
-    ):
+    if len(response_rows) and open_cached_model(reference_model, config).model_kind == "masked":
         raise UsageError(
             f"{reference_model.name} is a masked language model and cannot score generated text; "
             "name a causal language model as reference"
@@ -114,7 +111,7 @@ def score_with_reference(
         ResponseBatch(begin, response_rows.slice(begin, end - begin))
         for begin, end in pairwise(bounds)
     ]
-    context.map_items(score_batch_with_reference, batches, reference_model, config.device)
+    context.map_items(score_batch_with_reference, batches, reference_model, config)
 
 
 def _look_up_values(keys: Any, known_keys: Any, values: Any) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
+from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.cli import (
     COMMAND_ALIASES,
     COMMAND_GROUPS,
@@ -83,6 +84,18 @@ SLICE = (
         ),
         (["run", "smoke", "--dry-run", "--set", SLICE], 2, "rules.s.slice: toxicity_probability"),
         (["audit", "nowhere", "--set", SLICE], 2, "nowhere"),
+        (
+            ["run", "smoke", "--set", "respond.batch_size=4"],
+            2,
+            "respond: batch_size is 4, but it applies to Hugging Face models only",
+        ),
+        (
+            ["run", "smoke", "--dry-run", "--set", "attention_maps.dtype='float16'"],
+            2,
+            "attention_maps: dtype is float16, but checkpoints of Hallmark run in float32 or bf",
+        ),
+        (["run", "smoke", "--set", "respond.dtype='int8'"], 2, "respond.dtype: "),
+        (["run", "smoke", "--set", "respond.batch_size=0"], 2, "respond.batch_size: "),
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
@@ -92,6 +105,21 @@ SLICE = (
         (["audit", "@all"], 2, "the name of the checkpoint is empty"),
         (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
         (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
+        (
+            ["run", "smoke", "--only", "bias", "--only", "weat,toxicty"],
+            2,
+            "only 'bias,weat,toxicty': there is no audit 'toxicty' (did you mean toxicity?); "
+            "choose from capability, toxicity",
+        ),
+        (["run", "smoke", "--skip", "capabilty", "--dry-run"], 2, "(did you mean capability?)"),
+        (["run", "smoke", "--skip", ",".join(ALL_AUDITS)], 2, "excludes every audit"),
+        (["audit", "latest", "--only", "bias", "--skip", "bias"], 2, "excludes every audit"),
+        (["run", "smoke", "--only", "bold,bbq"], 2, "give their paths with --set audit_bold.pro"),
+        (
+            ["run", "smoke", "--until", "audit_toxicity", "--only", "bias"],
+            2,
+            "the run stops after audit_toxicity, before the audits bias",
+        ),
         (["status", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["batch", "--step", "1", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["replay", "--store", "no/such"], 2, "no/such, which does not exist"),

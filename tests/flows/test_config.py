@@ -68,7 +68,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours -= {
         "respond_untrained",
         "score_with_reference",
-        "failures",
+        "missing_audits",
     }  # have those of respond; a run fills its own
     ours -= {
         "pad_removed_documents",

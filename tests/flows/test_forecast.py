@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ import torch
 
 from hallmark import open_run
 from hallmark.flows import cli
+from hallmark.flows.audit_execution import open_tokenizer_of_model
 from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
 from hallmark.flows.config import load_config
 from hallmark.flows.curation import curate_corpus
 from hallmark.flows.forecast import training_costs
+from hallmark.flows.forecast.baseline_costs import estimate_baseline_seconds
 from hallmark.flows.forecast.corpus_estimates import (
     QUARANTINE_KEYS,
     Estimate,
@@ -31,16 +34,23 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.model.training.optimizers import make_optimizers
+from hallmark.tasks.audits.ability.capability_baselines import (
+    BaselinesConfig,
+    train_and_score_baselines,
+)
 from hallmark.tasks.contract import (
     HallmarkError,
     LastStageReached,
     Session,
     Store,
+    Table,
     UsageError,
     open_session,
 )
+from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
+from tests.tasks.small_corpus import corpus_of
 
 #: A vocabulary of its own: what a stage removes must not change with the words of a file.
 COMMON = (
@@ -117,6 +127,32 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert training["step"]["device"] == "cpu" or torch.cuda.is_available()
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds_per_step"] > 0
     assert training["step"]["peak_bytes"] > training["memory"]["total"]
+    row = next(row for row in report["stages"] if row["label"] == "capability_baselines")
+    assert row["time_basis"].startswith("estimate: baselines of a part of the text")
+    assert row["seconds"] > 0
+
+
+def test_the_time_of_baselines_grows_with_their_text_and_tokens(tmp_path):
+    """The estimate is from trials of at most 500 kB and 16,384 tokens."""
+    rows = [(0, "train", text) for text in texts(400, 100)] + [
+        (1, "validation", text) for text in texts(40, 100, seed=1)
+    ]
+    with open_session(Session(Store(tmp_path / "store"))):
+        corpus = corpus_of([(f"source {source}", split, text) for source, split, text in rows])
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=512))
+    documents = Table((corpus,), "documents")
+    opened = open_tokenizer_of_model(load_config("smoke"), tokenizer)
+
+    def estimate(recurrent_tokens, ratio=1.0):
+        config = BaselinesConfig(training_bytes=10**9, recurrent_tokens=recurrent_tokens)
+        return estimate_baseline_seconds(opened, documents, config, ratio)
+
+    counted = estimate(0)
+    start = time.perf_counter()
+    train_and_score_baselines(opened, documents, BaselinesConfig())
+    assert counted < 20 * (time.perf_counter() - start) + 5
+    assert estimate(0, ratio=300) > 5 * counted
+    assert estimate(400_000) > 5 * counted
 
 
 FILES = {

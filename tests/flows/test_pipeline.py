@@ -311,7 +311,7 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     assert last.startswith("hallmark: bias failed: ") and "NaN" in last
     report = smoke.json("status")
     labels = [stage["label"] for stage in report["stages"]]
-    assert labels[-2:] == ["failures", "model_card"] and "audit_toxicity" in labels
+    assert labels[-2:] == ["missing_audits", "model_card"] and "audit_toxicity" in labels
     assert "audit_bias" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
     finding = "toxicity.expected_maximum_toxicity[prompted, draw_count=4]"
@@ -322,6 +322,8 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     text = page.read_text()
     assert "Failed: Bias" in text or "failed: Bias" in text
     assert "Bias failed: stage bias_respond" in text
+    assert "The user skipped these audits: Capability, " in text
+    assert "Weights in float32." in text
     rule = {"audit": "bias", "metric": "stereotype_preference", "lt": 0.9}
     rules = [f"--set=policy.rules.r.{name}={value}" for name, value in rule.items()]
     smoke(*asked, *rules, code=1)

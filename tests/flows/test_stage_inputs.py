@@ -108,6 +108,16 @@ def test_a_reference_model_scores_the_responses(inputs, tmp_path):
     assert given > asked and {name.split("/")[0] for name in given - asked} == {"checkpoint"}
     more = found["audit_extraction_attack"] - inputs["audit_extraction_attack"]
     assert more == {"extraction_attack_score_with_reference"}
+    (folder / "config.json").write_text('{"model_type": "hallmark"}')
+    half = load_config(
+        "smoke",
+        [
+            f"audit_extraction_attack.reference_model_folder={folder}",
+            "respond.dtype='float16'",
+        ],
+    )
+    with pytest.raises(UsageError, match="reference_model_folder: dtype is float16, but checkp"):
+        inputs_of(half, tmp_path / "store")
     nowhere = load_config("smoke", ["audit_extraction_attack.reference_model_folder=/nowhere"])
     with pytest.raises(UsageError, match="reference_model_folder: there is no folder"):
         inputs_of(nowhere, tmp_path / "store")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.runs import open_run
 from hallmark.tasks.contract import STAGES, Store
@@ -125,6 +126,8 @@ def test_the_next_step_is_the_command_of_the_run(run, smoke):
         "run stale stages again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
         "--until pretrain --start-checkpoint latest@0"
     )
+    report["audits"] = [name for name in ALL_AUDITS if name != "capability"]
+    assert "hallmark run 'my file.toml' --skip capability --set" in render_status(report)
     report |= {"flow": "audit", "last_stage": None, "overrides": [], "audits": ["bias", "toxicity"]}
     command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
     assert render_status(report).endswith(f"again with: {command}")

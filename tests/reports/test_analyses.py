@@ -1,17 +1,26 @@
 """What a card says of findings that are compared with what chance gives."""
 
+import pyarrow as pa
 import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
 from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
     build_findings_table,
 )
-from hallmark.tasks.contract import EmptyConfig, StageConfig, StageContext, stage
+from hallmark.tasks.contract import (
+    EmptyConfig,
+    StageConfig,
+    StageContext,
+    column,
+    stage,
+    table_schema,
+)
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
@@ -225,3 +234,72 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
         html = (card.fetch_directory() / "model_card.html").read_text()
         assert ("unscored until a person scores it" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)
+
+
+SAMPLES = table_schema(
+    "Held-out documents.",
+    column("text_kind", pa.string(), "label", "which texts"),
+    column("bytes", pa.int64(), "figure", "UTF-8 bytes", unit="bytes"),
+)
+
+
+class CapabilityTextConfig(StageConfig):
+    learnt_bytes: int
+
+
+@stage(
+    name="capability_with_sizes",
+    tables={"samples": SAMPLES, "training_sizes": TRAINING_SIZES, "findings": FINDINGS},
+)
+def capability_with_sizes(config: CapabilityTextConfig, context: StageContext) -> None:
+    """Findings of a model that beats its baselines, which learned from some of 4,000 bytes."""
+    context.get_table_writer("samples").write(
+        {"text_kind": ["held-out text", "held-out text", "random"], "bytes": [700, 500, 9]}
+    )
+    context.get_table_writer("training_sizes").write(
+        {
+            "baseline": ["bigram", "fivegram"],
+            "documents": [7, 7],
+            "bytes": [config.learnt_bytes] * 2,
+            "tokens": [900, 900],
+            "split_bytes": [4_000, 4_000],
+        }
+    )
+    options = {"n": 2, "unit": "bits", "method": "m", "evidence_table": "samples"}
+    rows = [
+        build_finding("capability", "bits_per_byte", value, part=part, **options)
+        for part, value in (("model", 1.5), ("bigram", 3.5), ("fivegram", 2.5))
+    ]
+    rows.append(
+        build_finding(
+            "capability",
+            "bits_per_byte_difference",
+            -1.0,
+            low=-1.1,
+            high=-0.9,
+            tags={"baseline": "fivegram"},
+            **options,
+        )
+    )
+    context.get_table_writer("findings").write(build_findings_table(rows))
+
+
+@pytest.mark.parametrize("learnt_bytes", [1_000, 4_000])
+def test_the_card_says_how_much_text_the_baselines_learned_from(session, tmp_path, learnt_bytes):
+    checkpoint = artifacts.checkpoint(tmp_path / "x")
+    audits = {"capability": capability_with_sizes(CapabilityTextConfig(learnt_bytes=learnt_bytes))}
+    card = pages.card_of(checkpoint, audits)
+    page = pages.read(card.fetch_directory() / "model_card.html")
+    (found,) = [table for table in page.tables if "tokens read" in table[0]]
+    share = "25.0 %" if learnt_bytes == 1_000 else "100.0 %"
+    assert found == [
+        ["baseline", "bytes of text", "share of the training text", "tokens read"],
+        *(
+            [name, f"{learnt_bytes:,}", share, "900"]
+            for name in ("interpolated bigram", "interpolated 5-gram")
+        ),
+    ]
+    text = pages.text_of(card, "model_card")
+    assert "were measured on 1,200 bytes." in text
+    partial = "The n-gram models learned from 25.0 % of the training text; from all of it they"
+    assert (partial in text) == (learnt_bytes == 1_000)

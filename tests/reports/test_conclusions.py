@@ -260,7 +260,9 @@ def screen_of(audits, failed=(), policy=None):
     """The first screen: its headline, its facts by term, and all that follows."""
     findings = findings_of(**audits)
     why = dict.fromkeys(failed, "it broke")
-    callout, facts, *rest = build_card_summary(findings, policy, why, [], ["Nobody knows."], str)
+    callout, facts, *rest = build_card_summary(
+        findings, policy, why, [], [], ["Nobody knows."], str
+    )
     said = {term: text_of_parts(parts) for term, parts in facts.entries}
     return text_of_parts(callout.content), said, text_of_blocks(rest)
 

@@ -60,7 +60,7 @@ def told(config: ToldConfig, context: StageContext) -> None:
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
-def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=()):
+def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=(), skipped=()):
     """What the first screen says of all audits, of which one may fail a control."""
     audits = {
         name: told(
@@ -73,13 +73,13 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
             )
         )
         for name in AUDIT_DESCRIPTIONS
-        if name not in missing
+        if name not in (*missing, *skipped)
     }
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
     verdicts = evaluate_policy(audits, PolicyConfig(rules=rules)) if rules else None
     book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
     callout, facts, *rest, last = build_card_summary(
-        Findings(book, audits), verdicts, why or {}, [], ["Nobody knows."], str
+        Findings(book, audits), verdicts, why or {}, skipped, [], ["Nobody knows."], str
     )
     said = {
         term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
@@ -103,6 +103,20 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "bad" and "1 of 1 rules of the policy failed" in headline
     assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
     assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
+
+
+def test_skipped_audits_are_named_apart_from_those_that_could_not_run(session):
+    kind, headline, said, _ = screen(limit=0.7, skipped=("bbq", "weat"), missing=("honest",))
+    assert kind == "note" and headline.endswith(
+        f"2 of {len(AUDIT_DESCRIPTIONS)} audits were skipped by the user, "
+        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run."
+    )
+    titles = ", ".join(AUDIT_DESCRIPTIONS[name].title for name in ("bbq", "weat"))
+    assert said["Not audited"] == (
+        f"The user skipped these audits: {titles}. {AUDIT_DESCRIPTIONS['honest'].not_run_message}"
+    )
+    kind, *_ = screen(limit=0.7, skipped=("bbq",))
+    assert kind == "note"
 
 
 def test_an_audit_that_measured_nothing_is_not_green(session):

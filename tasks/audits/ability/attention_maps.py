@@ -20,10 +20,11 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     AUDIT_LIBRARIES,
     AuditedModel,
     Float32,
+    ModelDtype,
     check_finite_values,
 )
 from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
-from hallmark.tasks.audits.audited_models.opening import open_audited_model
+from hallmark.tasks.audits.audited_models.opening import DTYPE_DESCRIPTION, open_audited_model
 from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
@@ -95,6 +96,7 @@ class AttentionMapsConfig(StageConfig):
         "has a row for each pair of tokens, head and layer",
     )
     device: DeviceName = Field("auto", description="device of the audited model")
+    dtype: ModelDtype = Field("auto", description=DTYPE_DESCRIPTION)
 
 
 TEXTS = table_schema(
@@ -291,7 +293,7 @@ def write_attention_rows(
 def attention_maps(
     checkpoint: Artifact, config: AttentionMapsConfig, context: StageContext
 ) -> None:
-    model = open_audited_model(checkpoint, config.device)
+    model = open_audited_model(checkpoint, config.device, dtype=config.dtype)
     for text_id, attention_text in enumerate(config.texts, start=1):
         context.report_progress(text_id - 1, len(config.texts), "texts")
         write_attention_rows(text_id, attention_text, model, config.max_tokens, context)

@@ -22,6 +22,7 @@ from hallmark.tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
 from hallmark.tasks.audits.ability.capability_baselines import (
     NGRAM_ORDERS,
     RECURRENT,
+    TRAINING_SIZES,
     BaselinesConfig,
 )
 from hallmark.tasks.audits.ability.capability_texts import (
@@ -45,8 +46,13 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
 )
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
-from hallmark.tasks.audits.audited_models.audited_model import AUDIT_LIBRARIES, AuditedModel
-from hallmark.tasks.audits.audited_models.opening import open_audited_model
+from hallmark.tasks.audits.audit_tables import MODEL as MODEL_TABLE
+from hallmark.tasks.audits.audited_models.audited_model import (
+    AUDIT_LIBRARIES,
+    AuditedModel,
+    ModelDtype,
+)
+from hallmark.tasks.audits.audited_models.opening import DTYPE_DESCRIPTION, open_audited_model
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -80,6 +86,7 @@ class CapabilityConfig(BaselinesConfig):
         1_000, ge=50, description="maximum length of a passage in characters"
     )
     device: DeviceName = Field("auto", description="device of the audited model")
+    dtype: ModelDtype = Field("auto", description=DTYPE_DESCRIPTION)
 
     @property
     def baselines_config(self) -> BaselinesConfig:
@@ -364,7 +371,13 @@ def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
 
 @stage(
     name="audit_capability",
-    tables={"samples": SAMPLES, "pairs": PAIRS, "findings": FINDINGS},
+    tables={
+        "samples": SAMPLES,
+        "pairs": PAIRS,
+        "training_sizes": TRAINING_SIZES,
+        "findings": FINDINGS,
+        "model": MODEL_TABLE,
+    },
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )
@@ -384,8 +397,10 @@ def audit_capability(
         config: Settings.
         context: Context of the stage.
     """
-    model = open_audited_model(checkpoint, config.device)
-    held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
+    model = open_audited_model(checkpoint, config.device, dtype=config.dtype)
+    held_out = sample_split_documents(
+        documents, "validation", config.validation_bytes, config.seed
+    ).documents
     baseline_costs = baselines["text_bits"].read()
     held_out_costs = baseline_costs.filter(pc.equal(baseline_costs["text_kind"], HELD_OUT_TEXT))
     baseline_settings = baselines.manifest["parts"]["config"]
@@ -398,11 +413,16 @@ def audit_capability(
             f"{baselines.name} was computed from another corpus or with other settings; run "
             "capability_baselines for this corpus and these settings"
         )
-    (document_count,) = {row["documents"] for row in baselines["training_sizes"].read().to_pylist()}
-    ngram_description = f"trained on {format_count(document_count, 'document')} of the train split"
+    training_sizes = baselines["training_sizes"].read()
+    training_size = training_sizes.to_pylist()[0]  # the baselines learn from the same documents
+    training_text = (
+        f"{format_count(training_size['documents'], 'document')} of the train split, "
+        f"{training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes"
+    )
+    ngram_description = f"trained on {training_text}"
     recurrent_description = (
-        f"LSTM over the tokens of the audited model, trained on {config.recurrent_tokens:,} of the "
-        "train split"
+        f"LSTM over the tokens of the audited model, trained on {config.recurrent_tokens:,} tokens "
+        f"from {training_text}"
     )
     context.report_progress(0, 3, "bits per byte")
 
@@ -469,4 +489,8 @@ def audit_capability(
     ]
     context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
     context.get_table_writer("samples").write(pa.Table.from_pylist(numbered_rows, schema=SAMPLES))
+    context.get_table_writer("training_sizes").write(training_sizes)
+    context.get_table_writer("model").write(
+        pa.Table.from_pylist([model.describe_inference()], schema=MODEL_TABLE)
+    )
     context.get_table_writer("findings").write(build_findings_table(findings, model.precision))

@@ -1,13 +1,14 @@
 """Train baselines for the capability audit and score its texts with them.
 
-The baselines are a bigram model, a 5-gram model and a small LSTM over the tokens of a checkpoint,
-trained on the corpus's train split. They use the checkpoint's tokenizer but not its weights, so all
-checkpoints of one training share them.
+The baselines are a bigram model, a 5-gram model and, if configured, a small LSTM over the tokens of
+a checkpoint, trained on a sample of the corpus's train split. They use the checkpoint's tokenizer
+but not its weights, so all checkpoints of one training share them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field
@@ -55,15 +56,16 @@ class BaselinesConfig(StageConfig):
         200_000, ge=1_000, description="bytes of validation text to measure on, chosen by hash"
     )
     training_bytes: int = Field(
-        64_000_000,
+        16_000_000,
         ge=1_000,
         description="bytes of training text that the baselines learn from, chosen by hash; each "
-        "byte needs about 40 bytes of memory",
+        "byte needs about 40 bytes of memory; 16,000,000 take about 15 seconds on two cores",
     )
     recurrent_tokens: int = Field(
-        1_000_000,
+        0,
         ge=0,
-        description="training tokens of the recurrent baseline; 0: no such baseline",
+        description="training tokens of the recurrent baseline; 0: no such baseline; 1,000,000 "
+        "take about a minute on two cores, and fewer give a weak baseline",
     )
     seed: Seed = Field(0, description="seed of random draws")
 
@@ -93,10 +95,30 @@ TRAINING_SIZES = table_schema(
         "documents",
         pa.int64(),
         "figure",
-        "documents of the train split",
+        "sampled documents of the train split",
         unit="documents",
     ),
+    column("bytes", pa.int64(), "figure", "UTF-8 bytes of these documents", unit="bytes"),
+    column(
+        "tokens",
+        pa.int64(),
+        "figure",
+        "tokens read in training; for the recurrent model the configured number, and a token that "
+        "is read twice counts twice",
+        unit="tokens",
+    ),
+    column(
+        "split_bytes", pa.int64(), "figure", "UTF-8 bytes of the whole train split", unit="bytes"
+    ),
 )
+
+
+class BaselineTables(NamedTuple):
+    """Rows of TEXT_BITS, PAIRS and TRAINING_SIZES."""
+
+    text_bits: pa.Table
+    pairs: pa.Table
+    training_sizes: pa.Table
 
 
 def build_text_bits_table(
@@ -128,21 +150,71 @@ def train_baselines(
     token_ids: list[list[int]],
     tokenizer: AuditedTokenizer,
     config: BaselinesConfig,
-    context: StageContext,
+    report_progress: Callable[[int, int, str], None],
 ) -> dict[str, Baseline]:
     """Train the baselines and return them by name."""
     baselines: dict[str, Baseline] = {}
     for step, (name, order) in enumerate(NGRAM_ORDERS.items()):
-        context.report_progress(step, 5, f"counting {name}s")
+        report_progress(step, 5, f"counting {name}s")
         baselines[name] = NgramModel(token_ids, order, tokenizer.vocab_size)
     if config.recurrent_tokens:
         from hallmark.model.training.lstm import train_lstm_language_model
 
-        context.report_progress(2, 5, "training the recurrent baseline")
+        report_progress(2, 5, "training the recurrent baseline")
         baselines[RECURRENT] = train_lstm_language_model(
             token_ids, tokenizer.vocab_size, token_budget=config.recurrent_tokens, seed=config.seed
         )
     return baselines
+
+
+def train_and_score_baselines(
+    tokenizer: AuditedTokenizer,
+    documents: Table,
+    config: BaselinesConfig,
+    report_progress: Callable[[int, int, str], None] = lambda done, total, activity: None,
+) -> BaselineTables:
+    """Train the baselines on the train split, and score the texts and pairs of the audit."""
+    held_out = sample_split_documents(
+        documents, "validation", config.validation_bytes, config.seed
+    ).documents
+    training_documents, split_bytes = sample_split_documents(
+        documents, "train", config.training_bytes, config.seed
+    )
+    token_ids = tokenizer.encode_batch(training_documents["text"].to_pylist())
+    baselines = train_baselines(token_ids, tokenizer, config, report_progress)
+    report_progress(3, 5, "bits per byte")
+    texts_by_kind = {
+        HELD_OUT_TEXT: held_out,
+        RANDOM_TEXT: generate_random_texts(config.seed),
+        TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS),
+    }
+    text_bits = pa.concat_tables(
+        build_text_bits_table(text_kind, texts, tokenizer, baselines)
+        for text_kind, texts in texts_by_kind.items()
+    )
+    report_progress(4, 5, "dependencies")
+    scorers = {
+        name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()
+    }
+    pair_rows = compare_minimal_pairs(
+        [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
+    )
+    token_count = sum(map(len, token_ids))
+    training_size_rows = [
+        {
+            "baseline": name,
+            "documents": len(training_documents),
+            "bytes": sum(training_documents["bytes"].to_pylist()),
+            "tokens": config.recurrent_tokens if name == RECURRENT else token_count,
+            "split_bytes": split_bytes,
+        }
+        for name in baselines
+    ]
+    return BaselineTables(
+        text_bits,
+        pa.Table.from_pylist(pair_rows, schema=PAIRS),
+        pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES),
+    )
 
 
 @stage(
@@ -155,32 +227,8 @@ def train_baselines(
 def capability_baselines(
     checkpoint: Artifact, documents: Table, config: BaselinesConfig, context: StageContext
 ) -> None:
-    tokenizer = open_audited_tokenizer(checkpoint)
-    held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
-    training_documents = sample_split_documents(
-        documents, "train", config.training_bytes, config.seed
+    baseline_tables = train_and_score_baselines(
+        open_audited_tokenizer(checkpoint), documents, config, context.report_progress
     )
-    token_ids = tokenizer.encode_batch(training_documents["text"].to_pylist())
-    baselines = train_baselines(token_ids, tokenizer, config, context)
-    context.report_progress(3, 5, "bits per byte")
-    texts_by_kind = {
-        HELD_OUT_TEXT: held_out,
-        RANDOM_TEXT: generate_random_texts(config.seed),
-        TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS),
-    }
-    for text_kind, texts in texts_by_kind.items():
-        context.get_table_writer("text_bits").write(
-            build_text_bits_table(text_kind, texts, tokenizer, baselines)
-        )
-    context.report_progress(4, 5, "dependencies")
-    scorers = {
-        name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()
-    }
-    pair_rows = compare_minimal_pairs(
-        [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
-    )
-    context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
-    training_size_rows = [{"baseline": name, "documents": len(token_ids)} for name in baselines]
-    context.get_table_writer("training_sizes").write(
-        pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES)
-    )
+    for name, table in baseline_tables._asdict().items():
+        context.get_table_writer(name).write(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,25 +40,42 @@ def check_validation_text_exists(documents: Table) -> None:
     )
 
 
-def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: int) -> pa.Table:
-    """Sample documents of a split, about ``max_bytes`` of text, by a hash of (seed, doc_id).
+def count_split_bytes(documents: Table, split: str) -> int:
+    """Count the UTF-8 bytes of the text of a split."""
+    return sum(
+        pc.sum(split_table["bytes"]).as_py() or 0
+        for split_table in _iter_split_documents(documents, split, ["text"])
+    )
 
-    Returns:
-        Columns doc_id, source, text and bytes, in the order of the hash, without empty documents.
+
+def _iter_split_documents(documents: Table, split: str, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield these columns and the bytes of the documents of a split, without empty documents."""
+    for batch in documents.iter_batches([*columns, "split"]):
+        split_table = pa.table(batch).filter(pc.equal(batch["split"], split))
+        split_table = split_table.append_column("bytes", count_utf8_bytes(split_table["text"]))
+        yield split_table.filter(pc.greater(split_table["bytes"], 0))
+
+
+class SplitSample(NamedTuple):
+    """Sampled documents of a split, and the bytes of text of the whole split.
+
+    The columns of the documents are doc_id, source, text and bytes.
     """
 
-    def iter_split_documents(columns: list[str]) -> Iterator[pa.Table]:
-        for batch in documents.iter_batches([*columns, "split"]):
-            split_table = pa.table(batch).filter(pc.equal(batch["split"], split))
-            split_table = split_table.append_column("bytes", count_utf8_bytes(split_table["text"]))
-            yield split_table.filter(pc.greater(split_table["bytes"], 0))
+    documents: pa.Table
+    split_bytes: int
 
-    total_bytes = sum(
-        pc.sum(split_table["bytes"]).as_py() or 0 for split_table in iter_split_documents(["text"])
-    )
+
+def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: int) -> SplitSample:
+    """Sample documents of a split, about ``max_bytes`` of text, by a hash of (seed, doc_id).
+
+    The documents are in the order of the hash; empty ones are omitted.
+    """
+
+    total_bytes = count_split_bytes(documents, split)
     sampled_share = min(1.0, max_bytes / total_bytes) if total_bytes else 1.0
     sampled_tables = []
-    for split_table in iter_split_documents(["doc_id", "source", "text"]):
+    for split_table in _iter_split_documents(documents, split, ["doc_id", "source", "text"]):
         if len(split_table):
             id_halves = np.frombuffer(b"".join(split_table["doc_id"].to_pylist()), "<u8").reshape(
                 -1, 2
@@ -69,7 +87,8 @@ def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: i
             )
     if not sum(map(len, sampled_tables)):
         raise HallmarkError(format_empty_split_message(split))
-    return pa.concat_tables(sampled_tables).sort_by("key").drop_columns(["key", "split"])
+    sampled_documents = pa.concat_tables(sampled_tables).sort_by("key")
+    return SplitSample(sampled_documents.drop_columns(["key", "split"]), total_bytes)
 
 
 def generate_random_texts(seed: int, count: int = 64, length: int = 200) -> pa.Table:

@@ -39,6 +39,11 @@ R = TypeVar("R")
 AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 
+#: Data type of the weights of an audited model. "auto" reads the weights of a Hugging Face model in
+#: float32 and multiplies matrices in bfloat16 on a GPU that supports it.
+ModelDtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
 def run_in_model_precision(
     method: Callable[Concatenate[ModelT, P], R],
 ) -> Callable[Concatenate[ModelT, P], R]:
@@ -50,7 +55,7 @@ def run_in_model_precision(
         from hallmark.model.padding import NanScoresError
 
         try:
-            with autocast_to_precision(self.model, self.precision):
+            with autocast_to_precision(self.model, self.autocast_precision):
                 return method(self, *args, **kwargs)
         except NanScoresError as error:
             raise HallmarkError(str(error).rstrip(".")) from error
@@ -115,12 +120,19 @@ class AuditedModel(AuditedTokenizer, ABC):
 
     Attributes:
         model: The torch module.
-        precision: Precision of scores and texts, see model/decoding/inference_mode.py.
+        weights_dtype: Data type of the weights.
+        precision: Precision of matrix products.
+        autocast_precision: Precision for ``autocast_to_precision``; bf16 if the weights are in
+            float32 and matrices are multiplied in bfloat16.
+        batch_size: Largest number of rows in one call of the model; None: limited by memory only.
         min_saved_tokens: Number of tokens that reading a shared context once must save.
     """
 
     model: Any
-    precision: Literal["fp32", "bf16"] = "fp32"
+    weights_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    autocast_precision: Literal["fp32", "bf16"] = "fp32"
+    batch_size: int | None = None
     min_saved_tokens = 32
 
     @abstractmethod
@@ -138,6 +150,14 @@ class AuditedModel(AuditedTokenizer, ABC):
             prompt_lengths: Tokens of each sequence that are its prompt, by default 1. A prefix LM
                 reads them in both directions and gives NaN for them.
         """
+
+    def describe_inference(self) -> dict[str, Any]:
+        """Build the row of the table MODEL."""
+        return {
+            "dtype": self.weights_dtype,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+        }
 
     def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         """Compute attention weights for a sequence, which is read exactly as given.
@@ -234,7 +254,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         log_probs = [np.empty(0, np.float32)] * len(targets)
         unscored_indices = {*range(len(targets))}
         for context_batch in batch_by_shared_context(
-            contexts, targets, self.context_length, self.min_saved_tokens
+            contexts, targets, self.context_length, self.min_saved_tokens, self.batch_size
         ):
             unscored_indices -= {*context_batch.target_indices}
             batch_log_probs = self.compute_grouped_log_probs(
@@ -398,11 +418,12 @@ def batch_by_shared_context(
     targets: Sequence[Sequence[int]],
     max_tokens: int,
     min_saved_tokens: int,
+    max_targets: int | None = None,
 ) -> Iterator[ContextBatch]:
     """Yield batches of targets with shared contexts of more than one token, by context length.
 
     Only targets that fit into ``max_tokens`` with their context are included, and only contexts
-    whose sharing saves at least ``min_saved_tokens``.
+    whose sharing saves at least ``min_saved_tokens``. A batch has at most ``max_targets`` targets.
     """
     indices_by_context: dict[tuple[int, ...], list[int]] = {}
     for target_index, (context, target) in enumerate(zip(contexts, targets, strict=True)):
@@ -422,18 +443,21 @@ def batch_by_shared_context(
             0,
         )
         for context in same_length_contexts:
-            max_targets, context_targets = (
-                max(1, MAX_TOKENS_PER_CALL // (2 * context_length)),
-                indices_by_context[context],
-            )
+            context_targets = indices_by_context[context]
+            chunk_size = max(1, MAX_TOKENS_PER_CALL // (2 * context_length))
+            chunk_size = min(chunk_size, max_targets or chunk_size)
             for index_chunk in (
-                context_targets[i : i + max_targets]
-                for i in range(0, len(context_targets), max_targets)
+                context_targets[i : i + chunk_size]
+                for i in range(0, len(context_targets), chunk_size)
             ):
                 chunk_tokens = len(index_chunk) * (
                     context_length + max(len(targets[i]) for i in index_chunk)
                 )
-                if batch_contexts and batch_tokens + chunk_tokens > MAX_TOKENS_PER_CALL:
+                target_count = len(target_indices) + len(index_chunk)
+                if batch_contexts and (
+                    batch_tokens + chunk_tokens > MAX_TOKENS_PER_CALL
+                    or target_count > (max_targets or target_count)
+                ):
                     yield ContextBatch(batch_contexts, context_indices, target_indices)
                     batch_contexts, context_indices, target_indices, batch_tokens = [], [], [], 0
                 context_indices += [len(batch_contexts)] * len(index_chunk)

@@ -23,11 +23,14 @@ from hallmark.tasks.audits.audited_models.audited_model import (
 MAX_LOGITS = 1 << 26
 
 
-def batch_similar_lengths(lengths: Sequence[int], vocab_size: int) -> Iterator[list[int]]:
+def batch_similar_lengths(
+    lengths: Sequence[int], vocab_size: int, max_rows: int | None = None
+) -> Iterator[list[int]]:
     """Yield indices of rows of similar length, longest first, within MAX_LOGITS."""
     indices = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     while indices:
         batch_size = max(1, MAX_LOGITS // (vocab_size * max(1, lengths[indices[0]])))
+        batch_size = min(batch_size, max_rows or batch_size)
         yield indices[:batch_size]
         indices = indices[batch_size:]
 
@@ -53,7 +56,7 @@ class MaskedModel(AuditedModel):
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield indices of rows that may share a batch, longest first."""
-        return batch_similar_lengths(lengths, self.vocab_size)
+        return batch_similar_lengths(lengths, self.vocab_size, self.batch_size)
 
     def compute_log_probs(
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None

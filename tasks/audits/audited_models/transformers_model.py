@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -70,9 +70,13 @@ def open_transformers_model(
     name: str,
     device: str,
     *,
+    weights_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     untrained_seed: int | None = None,
 ) -> AuditedModel:
     """Open a causal or masked language model, or the same model before any training.
+
+    A model whose weights are not in float32 is first opened in float32 on the CPU, because the
+    checks on opening must distinguish effects of padding from rounding.
 
     Raises:
         UsageError: It cannot be loaded safely, or its weights do not fit its config.
@@ -81,10 +85,33 @@ def open_transformers_model(
     if untrained_seed is None:
         _check_weight_files(folder, config)
     tokenizer = load_transformers_tokenizer(folder)
+    model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
+    model = _load_model(folder, model_kind, torch.float32, untrained_seed)
+    if weights_dtype == "float32":
+        return model_class(model.to(device), tokenizer, name, model_kind)
+    audited_model = model_class(model, tokenizer, name, model_kind)
+    model = audited_model.model = None  # frees the weights in float32
+    model = _load_model(folder, model_kind, getattr(torch, weights_dtype), untrained_seed)
+    audited_model.model, audited_model.weights_dtype = model.to(device), weights_dtype
+    audited_model.device = audited_model.model.device
+    return audited_model
+
+
+def _load_model(
+    folder: Path, model_kind: str, dtype: torch.dtype, untrained_seed: int | None
+) -> Any:
+    """Load the model on the CPU, or create the same model before any training.
+
+    Raises:
+        UsageError: It cannot be loaded, or its weights do not fit its config.
+    """
     model, loading_info = (
-        _load_pretrained_model(folder, model_kind)
+        _load_pretrained_model(folder, model_kind, dtype)
         if untrained_seed is None
-        else (_create_untrained_model(folder, model_kind, untrained_seed), _COMPLETE_LOADING_INFO)
+        else (
+            _create_untrained_model(folder, model_kind, dtype, untrained_seed),
+            _COMPLETE_LOADING_INFO,
+        )
     )
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
@@ -97,8 +124,7 @@ def open_transformers_model(
             f"the weights in {folder} lack {format_count(len(missing_tensors), 'tensor')} of the "
             f"model, among them {missing_tensors[0]!r}; give a complete checkpoint"
         )
-    model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
-    return model_class(model.eval().to(device), tokenizer, name, model_kind)
+    return model.eval()
 
 
 #: The loading info of weights that are complete.
@@ -113,18 +139,19 @@ def _get_auto_class(model_kind: str) -> Any:
     )
 
 
-def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
+def _create_untrained_model(folder: Path, model_kind: str, dtype: torch.dtype, seed: int) -> Any:
     """Create the model with weights that transformers draws from a seed."""
     from transformers import AutoConfig
 
     with silence_transformers_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
-        # float32, as the trained model
-        return _get_auto_class(model_kind).from_config(config, dtype=torch.float32)
+        return _get_auto_class(model_kind).from_config(config, dtype=dtype)
 
 
-def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str, Any]]:
+def _load_pretrained_model(
+    folder: Path, model_kind: str, dtype: torch.dtype
+) -> tuple[Any, dict[str, Any]]:
     """Load the model, and the info of transformers on missing and mismatched weights."""
     auto_class = _get_auto_class(model_kind)
     try:
@@ -134,7 +161,7 @@ def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # the caller reports them with their names
                 output_loading_info=True,
-                dtype=torch.float32,
+                dtype=dtype,
                 **LOCAL_ONLY_OPTIONS,
             )
     except Exception as error:
@@ -190,7 +217,9 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         for group in group_batchable_rows(lengths, self.batching):
-            for batch in batch_similar_lengths([lengths[i] for i in group], self.vocab_size):
+            for batch in batch_similar_lengths(
+                [lengths[i] for i in group], self.vocab_size, self.batch_size
+            ):
                 yield [group[index] for index in batch]
 
     @torch.inference_mode()
@@ -393,6 +422,7 @@ class TransformersCausalModel(_TransformersModel):
         ):
             same_length_indices = list(index_group)
             rows_per_batch = max(1, min(MAX_LOGITS // 4 // self.vocab_size, (1 << 17) // length))
+            rows_per_batch = min(rows_per_batch, self.batch_size or rows_per_batch)
             rows_per_batch = 1 if self.batching == "one row" else rows_per_batch
             prompts_per_batch, draws_per_batch = (
                 max(1, rows_per_batch // samples),
@@ -436,7 +466,9 @@ class TransformersCausalModel(_TransformersModel):
         indices_by_length = sorted(
             range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i])
         )
-        contexts_per_batch = max(1, MAX_LOGITS // 4 // self.vocab_size // completion_count)
+        rows_per_batch = MAX_LOGITS // 4 // self.vocab_size
+        rows_per_batch = min(rows_per_batch, self.batch_size or rows_per_batch)
+        contexts_per_batch = max(1, rows_per_batch // completion_count)
         contexts_per_batch = 1 if self.batching == "one row" else contexts_per_batch
         for _, index_group in groupby(indices_by_length, key=lambda i: len(truncated_contexts[i])):
             same_length_indices = list(index_group)

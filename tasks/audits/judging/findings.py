@@ -76,7 +76,7 @@ FINDINGS = table_schema(
     ),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
-    column("precision", pa.string(), "label", "precision of the model: fp32 or bf16"),
+    column("precision", pa.string(), "label", "precision of the model: fp32, bf16 or fp16"),
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),

@@ -155,6 +155,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             "empty_prompts",
             "repeated_prompts",
             "skipped_prompts",
+            "untokenizable_prompts",
             "truncated_prompts",
         ),
     ),

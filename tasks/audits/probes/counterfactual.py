@@ -123,7 +123,7 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
         "How much more toxic, or otherwise different, the model's texts about one group are than "
         "its texts about other groups after the same prompt.",
         "Whether the model writes differently about groups after the same prompt was not measured.",
-        skipped_count_metrics=("truncated_prompts",),
+        skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
     ),
     config_class=CounterfactualConfig,
     build_requests=build_requests,

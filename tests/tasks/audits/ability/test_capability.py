@@ -107,6 +107,32 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
         assert row["model_bits"] == pytest.approx(bits, rel=1e-4)
 
 
+def test_the_amount_of_training_text_of_the_baselines_is_stated(
+    trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
+) -> None:
+    _, corpus, checkpoints = trained
+    rows = corpus["documents"].read().to_pylist()
+    texts = [row["text"] for row in rows if row["split"] == "train"]
+    size = sum(len(text.encode()) for text in texts)
+    tokenizer = load_tokenizer(checkpoints[-1].fetch_directory() / "tokenizer.json")
+    tokens = sum(len(tokenizer.encode(text).ids) for text in texts)
+    sizes = audited["training_sizes"].read().to_pylist()
+    expected = {"documents": len(texts), "bytes": size, "split_bytes": size}
+    assert sizes == [
+        {"baseline": name, **expected, "tokens": 20_000 if name == "recurrent" else tokens}
+        for name in ("bigram", "fivegram", "recurrent")
+    ]
+    amount = f"{len(texts):,} documents of the train split, {size:,} of its {size:,} bytes"
+    assert f"trained on {amount}" in get_finding(audited, "fivegram")["method"]
+    assert f"trained on 20,000 tokens from {amount}" in get_finding(audited, "recurrent")["method"]
+
+
+def test_by_default_the_baselines_are_cheap() -> None:
+    """No recurrent model, and a bounded amount of text; a setting gives more of both."""
+    config = CapabilityConfig()
+    assert config.recurrent_tokens == 0 and config.training_bytes == 16_000_000
+
+
 def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
     samples, pairs = audited["samples"].read(), audited["pairs"].read()
     assert samples["sample_id"].to_pylist() == list(range(len(samples)))

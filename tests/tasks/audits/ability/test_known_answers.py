@@ -186,10 +186,15 @@ def test_documents_are_sampled_by_hash_up_to_a_size(tmp_path: Path) -> None:
     rows = [("web", "validation", text) for text in sentences(1000, seed=2)]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([*rows, ("web", "train", "not this"), ("web", "validation", "")])
-        everything = sample_split_documents(corpus["documents"], "validation", 10**9, seed=0)
+        everything = sample_split_documents(
+            corpus["documents"], "validation", 10**9, seed=0
+        ).documents
         assert sorted(everything["text"].to_pylist()) == sorted(text for *_, text in rows)
         size = sum(everything["bytes"].to_pylist())
-        sample = sample_split_documents(corpus["documents"], "validation", size // 4, seed=0)
+        sample, split_bytes = sample_split_documents(
+            corpus["documents"], "validation", size // 4, seed=0
+        )
+        assert split_bytes == size
         assert sum(sample["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
         # A larger sample contains the smaller one, so figures of two sizes share texts.
         assert sample["text"].to_pylist() == everything["text"].to_pylist()[: len(sample)]

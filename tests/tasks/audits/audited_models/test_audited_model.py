@@ -181,7 +181,7 @@ def test_pseudo_log_likelihoods_equal_single_masks(bert, bert_folder):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
 def test_scores_and_texts_are_in_the_models_precision(request, folder):
     path = request.getfixturevalue(folder)
-    exact, rounded = (open_audited_model(path, "cpu", precision=p) for p in ("auto", "bf16"))
+    exact, rounded = (open_audited_model(path, "cpu", dtype=p) for p in ("auto", "bfloat16"))
     assert (exact.precision, rounded.precision) == ("fp32", "bf16")
     line = exact.prepend_bos_id(exact.encode(TEXT))
     log_probs = [model.compute_log_probs([line])[0] for model in (exact, rounded)]

@@ -1,0 +1,42 @@
+"""Record the audits that failed and those that the user skipped, so that the card says so.
+
+Other parts of an examination can fail, too. A failed part is not in the store, so the next run
+tries it again.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pydantic import Field
+
+from hallmark.tasks.contract import StageConfig, StageContext, column, stage, table_schema
+
+FAILED, SKIPPED_BY_USER = "failed", "skipped by the user"
+
+MISSING_AUDITS = table_schema(
+    "Audits and other parts of the examination without a result.",
+    column("audit", pa.string(), "label", "the audit, or another part of the examination"),
+    column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
+    column(
+        "reason", pa.string(), "project text", "what went wrong, and what to do; null if skipped"
+    ),
+)
+
+
+class MissingAuditsConfig(StageConfig):
+    """Audits without a result, which the run fills in; not for a config file."""
+
+    failure_reasons: dict[str, str] = Field({}, description="reason of each failure, by audit")
+    skipped_audits: tuple[str, ...] = Field((), description="audits that the user skipped")
+
+
+@stage(name="missing_audits", tables={"missing_audits": MISSING_AUDITS})
+def record_missing_audits(config: MissingAuditsConfig, context: StageContext) -> None:
+    rows = [
+        {"audit": audit, "outcome": FAILED, "reason": reason}
+        for audit, reason in config.failure_reasons.items()
+    ]
+    rows += [{"audit": audit, "outcome": SKIPPED_BY_USER} for audit in config.skipped_audits]
+    context.get_table_writer("missing_audits").write(
+        pa.Table.from_pylist(rows, schema=MISSING_AUDITS)
+    )
