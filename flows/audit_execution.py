@@ -353,7 +353,10 @@ def resolve_reference_model(probe: Probe, config: Any) -> Artifact | None:
     setting, respond_config = f"audit_{probe.name}.reference_model_folder", config.respond
     resolved = find_checkpoint_in_folder(str(reference_folder))
     if resolved is None:
-        raise UsageError(f"{setting}: there is no folder {reference_folder}")
+        raise UsageError(
+            f"{setting}: there is no folder {reference_folder}; "
+            "correct the path or remove the setting"
+        )
     try:
         check_inference_settings(
             respond_config.device,

@@ -417,7 +417,7 @@ def remove_unfinished_work(
         dry_run: Whether to remove nothing.
 
     Returns:
-        The names of what was, or would be, removed.
+        The names of the removed files and folders; with ``dry_run``, of those to remove.
     """
     removed_names = []
     for work_area in sorted(store.work_folder.iterdir()) if store.work_folder.exists() else []:

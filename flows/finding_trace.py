@@ -1,6 +1,6 @@
 """Trace a finding of an audit to its worst rows, and these to training documents.
 
-Of each document, the trace shows the text that matches and the training step that first read it.
+For each document the trace shows the matching text and the training step that first read it.
 """
 
 from __future__ import annotations

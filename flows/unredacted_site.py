@@ -35,7 +35,7 @@ def _check_output_folder(folder: Path, store: Store) -> None:
 def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
     """Write the unredacted pages of a run, by default next to the redacted site.
 
-    run.json records when, by whom and where before any page is written.
+    Before any page is written, run.json records the time, the user and the folder.
 
     Returns:
         The page of the run.

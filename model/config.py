@@ -68,8 +68,8 @@ class ModelConfig:
         dropout: share of activations that training drops outside attention.
         attention_dropout: share of attention weights that training drops.
         scale_embeddings: whether token embeddings are multiplied by sqrt(d_model) (Vaswani et al.
-            2017, section 3.4), which keeps them from being drowned by sinusoids; None means only if
-            positions are sinusoidal.
+            2017, section 3.4), so that sinusoids do not dominate them; None means only if positions
+            are sinusoidal.
         rope_theta: base of the wavelengths of rotary positions (Su et al. 2021).
         norm_eps: number added under the root of a norm.
         embedding_norm: whether the sum of the embeddings is normalised, as in BERT.

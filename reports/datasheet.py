@@ -66,7 +66,7 @@ class DatasheetConfig(StageConfig):
     licence: str | None = Field(None, description="licences of the texts and of the corpus")
     intended_uses: str | None = Field(None, description="intended uses of the corpus")
     uses_to_avoid: str | None = Field(None, description="uses that the corpus is not meant for")
-    distribution: str | None = Field(None, description="to whom and how the corpus is distributed")
+    distribution: str | None = Field(None, description="who receives the corpus, and how")
     maintenance: str | None = Field(
         None, description="who maintains the corpus and how errors are corrected"
     )
@@ -112,7 +112,7 @@ class DatasheetBuilder:
         )
         splits = self.corpus_figures.list_distinct_values("sources", "split")
         return [
-            Paragraph(["The corpus holds ", document_count, " in ", corpus_size, "."]),
+            Paragraph(["The corpus contains ", document_count, " with ", corpus_size, "."]),
             *build_growth_callout(self.corpus_figures),
             *build_removal_rate_summary(self.corpus_figures),
             build_canary_callout(self.corpus_figures),
@@ -126,7 +126,7 @@ class DatasheetBuilder:
                     ("Licences", describe_licences(self.corpus_figures, self.config.licence)),
                     ("Contact", format_user_statement(self.config.contact)),
                     (
-                        "Made from",
+                        "Created from",
                         ["profile with content ", Code(self.corpus_figures.profile.content_digest)],
                     ),
                 ]
@@ -145,9 +145,9 @@ class DatasheetBuilder:
 
     def build_motivation_section(self) -> Section:
         entries = [
-            ("For what purpose was it made?", format_user_statement(self.config.motivation)),
-            ("Who made it?", format_user_statement(self.config.creators)),
-            ("Who paid for it?", format_user_statement(self.config.funding)),
+            ("For what purpose was it created?", format_user_statement(self.config.motivation)),
+            ("Who created it?", format_user_statement(self.config.creators)),
+            ("Who funded it?", format_user_statement(self.config.funding)),
         ]
         return Section("Motivation", [DefinitionList(entries)])
 
@@ -163,7 +163,7 @@ class DatasheetBuilder:
                             format_user_statement(self.config.collection),
                         ),
                         (
-                            "Do the authors know and agree?",
+                            "Do the authors know of it, and did they consent?",
                             format_user_statement(self.config.consent),
                         ),
                     ]
@@ -226,7 +226,7 @@ class DatasheetBuilder:
 
     def build_distribution_section(self) -> Section:
         entries = [
-            ("To whom is it given, and how?", format_user_statement(self.config.distribution)),
+            ("Who receives it, and how?", format_user_statement(self.config.distribution)),
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
@@ -237,7 +237,7 @@ class DatasheetBuilder:
 
     def build_maintenance_section(self) -> Section:
         entries = [
-            ("Who keeps it up?", format_user_statement(self.config.maintenance)),
+            ("Who maintains it?", format_user_statement(self.config.maintenance)),
             ("Contact", format_user_statement(self.config.contact)),
         ]
         return Section("Maintenance", [DefinitionList(entries)])

@@ -152,8 +152,8 @@ class ModelCardBuilder:
                 Callout(
                     "note",
                     [
-                        "The checkpoint came without its training corpus: the documents that the "
-                        "model was trained on are not known here."
+                        "The checkpoint came without its training corpus, so its training "
+                        "documents are not known."
                     ],
                 )
             )
@@ -173,10 +173,14 @@ class ModelCardBuilder:
             document_count = corpus_figures.add_sum_figure(
                 "sources", "documents", "documents", "documents for training", split="train"
             )
-            return ["A corpus of ", document_count, "; how much of each was not kept."]
+            return [
+                "A corpus of ",
+                document_count,
+                "; how much of each document was read is not recorded.",
+            ]
         if self.corpus_artifacts:
             return ["Not known: the corpus has no profile in this store."]
-        return ["Not known: it came without its corpus."]
+        return ["Not known: the checkpoint came without its corpus."]
 
     def _read_missing_audits(self) -> list[dict[str, Any]]:
         if self.missing_audits is None:
@@ -270,12 +274,14 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
         if rows:
             columns = ["audit", "parts", "which"]
-            section.add_blocks(DataTable("Parts measured apart", columns, rows, frozenset({1})))
+            section.add_blocks(
+                DataTable("Parts measured separately", columns, rows, frozenset({1}))
+            )
         section.add_blocks(
             Paragraph(
                 [
-                    "The audits measured no other group, language, dialect or setting. That a "
-                    "group is missing here says nothing about how the model treats it."
+                    "The audits measured no other group, language, dialect or setting. For a "
+                    "group that is missing here, it is not known how the model treats it."
                 ]
             )
         )
@@ -296,8 +302,8 @@ class ModelCardBuilder:
                 for metric, method in method_by_metric.items()
             ]
         if rows:
-            columns = ["metric", "audit", "method, of the first"]
-            section.add_blocks(DataTable("How each was measured", columns, rows))
+            columns = ["metric", "audit", "method of the first figure"]
+            section.add_blocks(DataTable("How each metric was measured", columns, rows))
         else:
             section.add_blocks(Paragraph(["No audit measured the model."]))
         return section
@@ -319,10 +325,10 @@ class ModelCardBuilder:
                     rows.append([get_audit_title(audit), Code(table), figure])
         if rows:
             columns = ["audit", "table", "rows"]
-            note = "One row a prompt and continuation, a pair, or a sequence."
-            section.add_blocks(DataTable("What was scored", columns, rows, frozenset({2}), note))
+            note = "A row is a prompt with its continuation, a pair, or a sequence."
+            section.add_blocks(DataTable("Scored items", columns, rows, frozenset({2}), note))
         elif self.findings.audit_artifacts:
-            message = "The audits that ran left no table of what was scored."
+            message = "The audits that ran wrote no table of scored items."
             section.add_blocks(Paragraph([message]))
         else:
             section.add_blocks(Paragraph(["No audit ran."]))
@@ -343,10 +349,7 @@ class ModelCardBuilder:
             message = (
                 "The corpus is not known."
                 if not self.corpus_artifacts
-                else (
-                    "The corpus has no profile in this store; its documents are known to the "
-                    "audits."
-                )
+                else ("The corpus has no profile in this store; the audits use its documents.")
             )
             section.add_blocks(Paragraph([message]))
             return section
@@ -360,11 +363,11 @@ class ModelCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "Made for training: ",
+                    "Prepared for training: ",
                     document_count,
                     " with ",
                     byte_count,
-                    ". Their datasheet says the rest.",
+                    ". For more, see the datasheet of the corpus.",
                 ]
             )
         )
@@ -396,14 +399,16 @@ class ModelCardBuilder:
 
     def build_ethics_section(self) -> Section:
         """Build the section on offensive text, redaction and personal data."""
-        items: list[InlineContent] = [["The texts behind toxicity and bias figures are offensive."]]
+        items: list[InlineContent] = [
+            ["The texts that toxicity and bias figures are computed from are offensive."]
+        ]
         if self.redactor.notice:
             items.append(["Nothing is masked on these pages."])
         else:
             items += [
                 [
-                    "What a model wrote, and text of the corpus, is shown where a scorer found it "
-                    "harmless, and nowhere else; sentences of the bias probe are shown as written."
+                    "Generated text and corpus text is shown only if a scorer found it "
+                    "harmless; sentences of the bias probe are shown as written."
                 ],
                 ["Personal data and planted secrets are masked on every page."],
             ]
@@ -433,19 +438,22 @@ class ModelCardBuilder:
         items: list[InlineContent] = []
         if unmeasured_count:
             items.append(
-                [f"Figures that could not be measured: {unmeasured_count}; each says why."]
+                [
+                    f"Figures that could not be measured: {unmeasured_count}; each figure states "
+                    "the reason."
+                ]
             )
         if scorers:
             items.append(
                 [
-                    f"Texts were scored by {', '.join(scorers)}: their figures have the errors of "
-                    "these scorers, and must not be compared with figures by other scorers."
+                    f"Texts were scored by {', '.join(scorers)}. These figures include the "
+                    "errors of the scorers; do not compare them with figures by other scorers."
                 ]
             )
         items.append(
             [
-                "Intervals tell what chance would do to these prompts, pairs and plants. They do "
-                "not cover that other prompts might have been written."
+                "Intervals describe chance variation over these prompts, pairs and canaries, "
+                "not over other prompts that could have been written."
             ]
         )
         items += describe_missing_error_rates(self.error_rates)

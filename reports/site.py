@@ -61,7 +61,7 @@ CARD_TITLES = {
     "model_card": "Model card",
     "task_card": "Task card",
     "study_card": "Study",
-    "removal_experiment_card": "Proof",
+    "removal_experiment_card": "Removal experiment",
 }
 
 JsonRecord = Mapping[str, Any]

@@ -62,7 +62,7 @@ class StudyCardConfig(StageConfig):
 
 
 #: Whether candidates with a planted amount have an effect.
-EFFECT_LABELS = {True: "yes", False: "no", None: "less than of others"}
+EFFECT_LABELS = {True: "yes", False: "no", None: "less than in other groups"}
 
 
 @dataclass
@@ -93,7 +93,7 @@ class StudyCardBuilder:
                 Callout(
                     "bad",
                     [
-                        "No world counts, so nothing was measured. Worlds that were made: ",
+                        "No world counts, so nothing was measured. Worlds created: ",
                         ShortFigure(self.world_count),
                         ".",
                     ],
@@ -102,9 +102,9 @@ class StudyCardBuilder:
         return [
             Paragraph(
                 [
-                    "Each world is an invented town's text with effects in it whose strength "
-                    "nobody knew: a model was trained on it, the ordinary audits judged every "
-                    "candidate, and only then were the answers opened. ",
+                    "Each world is the text of an invented town, with effects of sealed "
+                    "strength. A model was trained on it, the usual audits judged every "
+                    "candidate, and only then was the answer key opened. ",
                     ShortFigure(self.error_rates.counted_worlds),
                     " of ",
                     ShortFigure(self.world_count),
@@ -128,15 +128,15 @@ class StudyCardBuilder:
             if (unjudged_statement := self.error_rates.describe_unjudged_candidates(kind))
         ]
         if not has_judged_effects and not unjudged_statements:
-            return Callout("note", ["Detection: no world that counts has anything to find."])
+            return Callout("note", ["Detection: no counted world has an effect to find."])
         effect_label = (
             "the largest effect that it judged" if unjudged_statements else "its largest effect"
         )
         success_text = (
-            f"every audit with an effect to find finds {effect_label} in at least 95 % of cases"
+            f"every audit with an effect to find detects {effect_label} in at least 95 % of cases"
         )
         if not has_judged_effects:
-            success_text = "no audit judged anything that there is to find"
+            success_text = "no audit judged a candidate with an effect"
         return self.build_verdict_callout(
             "Detection", self.list_low_detection_rates(), [success_text], unjudged_statements
         )
@@ -146,15 +146,17 @@ class StudyCardBuilder:
         if not any(
             figure.value is not None for figure in self.error_rates.false_alarm_rates.values()
         ):
-            return Callout("note", ["Alarms: no candidate without effect was judged."])
+            return Callout("note", ["False alarms: no candidate without an effect was judged."])
         return self.build_verdict_callout(
-            "Alarms", self.list_high_false_alarm_rates(), self.describe_highest_false_alarm_rate()
+            "False alarms",
+            self.list_high_false_alarm_rates(),
+            self.describe_highest_false_alarm_rate(),
         )
 
     def build_coverage_callout(self) -> Callout:
         """Build the verdict on the coverage of intervals."""
         if not any(figure.value is not None for figure in self.error_rates.coverage_rates.values()):
-            return Callout("note", ["Intervals: none can be compared with the true figure."])
+            return Callout("note", ["Intervals: no interval can be compared with a true value."])
         return self.build_verdict_callout(
             "Intervals", self.list_invalid_coverages(), [self.describe_valid_coverage()]
         )
@@ -179,7 +181,7 @@ class StudyCardBuilder:
         content: list[InlineElement] = [f"{topic}: "]
         for index, statement in enumerate(statements):
             content += ["; " if index else "", *statement]
-        content.append("; of so few worlds that says little." if has_few_worlds else ".")
+        content.append("; so few worlds show little." if has_few_worlds else ".")
         return Callout(
             "bad" if problems else "note" if has_few_worlds or unjudged_statements else "good",
             content,
@@ -207,7 +209,7 @@ class StudyCardBuilder:
                     [
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
-                        f", {shortfall} too few",
+                        f", {shortfall} below the target",
                     ]
                 )
         return problems
@@ -215,7 +217,7 @@ class StudyCardBuilder:
     def list_high_false_alarm_rates(self) -> list[InlineContent]:
         """Return the audits whose false alarm rate is significantly above 5 %."""
         return [
-            [f"{CANDIDATE_KINDS[kind].title}: claimed in ", *format_rate_with_interval(figure)]
+            [f"{CANDIDATE_KINDS[kind].title}: false alarms in ", *format_rate_with_interval(figure)]
             for kind, figure in self.error_rates.false_alarm_rates.items()
             if figure.low is not None and figure.low > 0.05
         ]
@@ -223,7 +225,7 @@ class StudyCardBuilder:
     def describe_highest_false_alarm_rate(self) -> InlineContent:
         """Return that no false alarm rate is known to exceed 5 %, and which rate is the highest."""
         content: list[InlineElement] = [
-            "no audit is known to claim more where there is nothing than the 5 % it names"
+            "no audit is shown to exceed its nominal false alarm rate of 5 %"
         ]
         measured_rates = {
             measured_kind: measured_figure
@@ -234,7 +236,7 @@ class StudyCardBuilder:
             highest_kind = max(measured_rates, key=lambda kind: measured_rates[kind].value or 0.0)
             figure = measured_rates[highest_kind]
             content += [
-                "; the most is ",
+                "; the highest rate is ",
                 *format_rate_with_interval(figure),
                 f", {CANDIDATE_KINDS[highest_kind].title}",
             ]
@@ -256,7 +258,7 @@ class StudyCardBuilder:
                 or (upper_rate >= low and lower_rate <= high)
             ):
                 continue
-            problem = "cover too little" if upper_rate < low else "are wider than they say"
+            problem = "cover too rarely" if upper_rate < low else "cover too often"
             problems.append(
                 [
                     f"{CANDIDATE_KINDS[kind].title}: they {problem}, ",
@@ -272,8 +274,11 @@ class StudyCardBuilder:
             (figure.n or 0) < MIN_INTERVALS for figure in self.error_rates.coverage_rates.values()
         )
         if has_few_intervals:
-            return "none is known to cover the true figure in other than 92 to 98 % of cases"
-        return "the 95 % intervals cover the true figure in 92 to 98 % of cases"
+            return (
+                "no kind is shown to cover the true value in fewer than 92 % or more than 98 % "
+                "of cases"
+            )
+        return "the 95 % intervals cover the true value in 92 to 98 % of cases"
 
     def build_summary_table(self) -> DataTable:
         rows: list[list[InlineElement]] = []
@@ -300,18 +305,19 @@ class StudyCardBuilder:
                 ]
             )
         columns = [
-            "what",
+            "candidates",
             "largest amount",
-            "found there",
-            "smallest found in 80 %, as all above",
-            "claimed without effect",
-            "intervals cover",
+            "found at the largest amount",
+            "smallest amount found in 80 % (and all larger ones)",
+            "false alarms",
+            "coverage of intervals",
         ]
         note = (
-            "Candidates of a world share its model: intervals are over worlds. The largest amount "
-            "is the largest at which there is something to find. Intervals: those with two ends."
+            "Candidates of a world share its model, so intervals are over worlds. The largest "
+            "amount is the largest one with an effect to find. Coverage counts intervals with two "
+            "ends."
         )
-        return DataTable("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
+        return DataTable("Summary", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
     # Sections ------------------------------------------------------------------------------
 
@@ -334,11 +340,10 @@ class StudyCardBuilder:
                 Callout(
                     "bad",
                     [
-                        "Of ",
+                        "Not judged: ",
                         ShortFigure(unjudged_count),
-                        " more the audit gave no verdict, "
-                        "since the model gave no number or there was no place to "
-                        "try: they are in no rate.",
+                        " more, because the model returned no number or there was no position "
+                        "to test. No rate counts them.",
                     ],
                 )
             )
@@ -351,7 +356,7 @@ class StudyCardBuilder:
             section.add_blocks(
                 Paragraph(
                     [
-                        "Claimed of candidates without effect: ",
+                        "False alarms among candidates without an effect: ",
                         figure,
                         ", at a nominal 5.0 %",
                         level_note * (figure.low is not None),
@@ -360,19 +365,19 @@ class StudyCardBuilder:
                 )
             )
         coverage_content: InlineContent = [
-            "None of its intervals can be compared with a true figure."
+            "None of its intervals can be compared with a true value."
         ]
         if kind in self.error_rates.coverage_rates:
             coverage_content = [
-                f"Its 95 % intervals cover the true figure, which is {description.true_value}, in ",
+                f"Its 95 % intervals cover the true value, which is {description.true_value}, in ",
                 self.error_rates.coverage_rates[kind],
                 " of cases.",
             ]
             if incomparable_count := self.error_rates.count_candidates_without_interval(kind):
                 coverage_content += [
-                    " Not counted are ",
+                    " Not counted: ",
                     ShortFigure(incomparable_count),
-                    " more, whose interval has not two ends or whose true figure is not known.",
+                    " more, without two interval ends or a known true value.",
                 ]
         section.add_blocks(Paragraph(coverage_content))
         return section
@@ -408,7 +413,7 @@ class StudyCardBuilder:
         ]
         columns = [
             description.amount_label,
-            "something to find?",
+            "has an effect?",
             "found",
             "interval",
             "candidates",
@@ -420,10 +425,13 @@ class StudyCardBuilder:
                     labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact
                 ),
                 f"Share found by {description.amount_label}: {alt_values or 'not measured'}",
-                f"Found, by {description.amount_label}; {interval_note}the line is at 95 %",
+                f"Share found, by {description.amount_label}; {interval_note}the line is at 95 %",
             ),
             DataTable(
-                f"Found, by {description.amount_label}", columns, table_rows, frozenset({2, 3, 4})
+                f"Share found, by {description.amount_label}",
+                columns,
+                table_rows,
+                frozenset({2, 3, 4}),
             ),
         ]
 
@@ -433,15 +441,14 @@ class StudyCardBuilder:
         It shows how often the named documents were written for the text, and what happened to
         findings when models were trained without them.
         """
-        section = Section("Which documents matter")
+        section = Section("Attribution to training documents")
         section.add_blocks(
             Paragraph(
                 [
-                    "Without a gradient documents are named by the rare words and runs of "
-                    "words that they "
-                    "share with a text. Right is a document that was written for that text; "
-                    "as many are "
-                    "looked at as there are of these, or as are named of a text at most."
+                    "Without gradients, attribution names the documents that share rare words "
+                    "and word sequences with a text. A named document is correct if it was "
+                    "written for that text. As many named documents are checked as there are "
+                    "correct ones, up to the maximum that is named for a text."
                 ]
             )
         )
@@ -451,20 +458,22 @@ class StudyCardBuilder:
             rows.append(
                 [CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"]
             )
-        columns = ["of", "right", "interval", "texts"]
+        columns = ["candidates", "correct", "interval", "texts"]
         section.add_blocks(
-            DataTable("Documents named that are right", columns, rows, frozenset({1, 2, 3}))
+            DataTable("Named documents that are correct", columns, rows, frozenset({1, 2, 3}))
         )
         if not self.error_rates.rows_by_table["removal_reductions"]:
-            message = "No model was trained anew without them."
+            message = "No model was retrained without the documents."
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
-                message = "No figure of a model that was trained anew without them can be compared."
+                message = (
+                    "No figure of a model that was retrained without the documents can be compared."
+                )
             section.add_blocks(Paragraph([message]))
             return section
         arm_titles = {
-            "removed": "without them",
-            "random": "without as many others",
-            "difference": "by how much more",
+            "removed": "without the documents",
+            "random": "without as many random documents",
+            "difference": "difference",
         }
         rows = []
         for row in self.error_rates.rows_by_table["removal_reductions"]:
@@ -474,11 +483,11 @@ class StudyCardBuilder:
             rows.append([row_label, figure, figure.interval_text, f"{row['n']:,}"])
         section.add_blocks(
             DataTable(
-                "By how much figures fall in models that were trained anew",
-                ["figure", "share of it", "interval", "candidates"],
+                "Decrease of figures in retrained models",
+                ["figure", "decrease", "interval", "candidates"],
                 rows,
                 frozenset({1, 2, 3}),
-                "Of candidates that were found.",
+                "Only candidates that were found.",
             )
         )
         return section
@@ -503,7 +512,7 @@ class StudyCardBuilder:
 
     def build_excluded_worlds_section(self) -> Section:
         """Build the table of worlds that do not count, with the reasons."""
-        section = Section("Worlds that do not count")
+        section = Section("Excluded worlds")
         rows: list[list[InlineElement]] = [
             [row["world"], row["reason"]]
             for row in self.error_rates.rows_by_table["worlds"]
@@ -512,31 +521,34 @@ class StudyCardBuilder:
         message = (
             "Every world counts."
             if self.error_rates.rows_by_table["worlds"]
-            else "No world was made."
+            else "No world was created."
         )
         message_blocks: Sequence[Block] = [Paragraph([message])]
         section.add_blocks(
-            *([DataTable("Void", ["world", "why"], rows)] if rows else message_blocks)
+            *(
+                [DataTable("Reasons for exclusion", ["world", "reason"], rows)]
+                if rows
+                else message_blocks
+            )
         )
         return section
 
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The worlds are invented, and their models small (half a million parameters and a "
-                "megabyte of text, where nothing else was asked for): rates on larger models and "
-                "other text may differ."
+                "The worlds are invented, and their models small (by default half a million "
+                "parameters and a megabyte of text): rates on larger models and other text may "
+                "differ."
             ],
             [
-                "What is found depends on how often the model read a text, and so on the length of "
-                "its training; the study's settings stand in its run."
+                "Detection depends on how often the model read a text, and therefore on the "
+                "length of training. The page of the run shows the settings of the study."
             ],
             [
-                "The true figure of an interval is what the same model gives over all items, "
-                "not what "
-                "the text says: an interval is right about the model, detection about the text. So "
-                "may be what is claimed without effect: by chance a model speaks otherwise of one "
-                "group than of another of which its text says the same."
+                "The true value of an interval is the value of the same model over all items. "
+                "Coverage therefore describes the model, and detection describes the text. A "
+                "false alarm may be a property of the model: by chance, a model may treat two "
+                "groups differently although its text does not."
             ],
         ]
         return Section("Caveats", [BulletList(items)])

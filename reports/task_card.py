@@ -52,16 +52,16 @@ from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 
 TASK_DESCRIPTIONS = {
-    "pairs": "answers sources with targets",
-    "classification": "gives texts a label",
-    "labelling": "gives words a label",
+    "pairs": "maps source texts to target texts",
+    "classification": "labels texts",
+    "labelling": "labels words",
 }
 
 COUNTED_UNITS = {"pairs": "pairs", "classification": "texts", "labelling": "words"}
 
 TRAINED_WEIGHTS = {
     "all": "All weights.",
-    "head": "The output layer alone, over the frozen features of the base.",
+    "head": "Only the output layer; the base is frozen.",
 }
 
 SPLIT_NAMES = ("train", "validation", "test")
@@ -137,18 +137,18 @@ class TaskCardBuilder:
         """Build the first screen: comparison with baselines, test rows, warnings and scores."""
         has_test_file = self.finetuning_settings["data"].get("test_path") is not None
         test_origin = (
-            "stand in a file of their own" if has_test_file else "were set aside from the same file"
+            "are in a separate file" if has_test_file else "were split off from the same file"
         )
         test_row_count = self.get_row_count_figure("test", "used")
         count_content: InlineContent = (
             ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
         )
         scope_note = (
-            " What the model does with other texts, and whether it harms, was not measured."
+            " The results on other texts and the harm that the model can do were not measured."
         )
         return [
             *self.scores.build_comparison_callouts(),
-            Paragraph(["The test rows are the user's own", *count_content, scope_note]),
+            Paragraph(["The test rows come from the user", *count_content, scope_note]),
             *self.build_warnings(),
             self.scores.build_summary_table(),
         ]
@@ -173,16 +173,16 @@ class TaskCardBuilder:
         """Build warnings about facts that weaken the scores, such as test texts in training."""
         warning_texts = {
             "text also in train": (
-                ("holds", "hold"),
-                "a text that stands among the training rows, too: the model may remember it.",
+                ("contains", "contain"),
+                "a text that is also in the training rows: the model may remember it.",
             ),
             "a label never seen in train": (
                 ("has", "have"),
-                "a label that no training row has: the model cannot give it.",
+                "a label that no training row has: the model cannot predict it.",
             ),
             "cut to the context": (
                 ("was", "were"),
-                "cut, for the text did not fit into the context.",
+                "truncated, because the text did not fit into the context.",
             ),
         }
         callouts = self.scores.build_untested_labels_callout()
@@ -199,10 +199,10 @@ class TaskCardBuilder:
 
     def build_task_section(self) -> Section:
         """Build the section on the task, the base checkpoint and the rows."""
-        section = Section("What was learnt")
+        section = Section("Task and base checkpoint")
         entries: list[tuple[str, InlineContent]] = [
             ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
-            ("What learnt", [TRAINED_WEIGHTS[self.finetuning_settings["trained_weights"]]]),
+            ("Trained weights", [TRAINED_WEIGHTS[self.finetuning_settings["trained_weights"]]]),
             ("Base", self.describe_base_checkpoint()),
             (
                 "Base, content digest",
@@ -221,9 +221,7 @@ class TaskCardBuilder:
             for name in ARCHITECTURE_SETTINGS
             if name in model_settings
         ]
-        entries.append(
-            ("Where the rows come from", format_user_statement(self.config.data_provenance))
-        )
+        entries.append(("Origin of the rows", format_user_statement(self.config.data_provenance)))
         section.add_blocks(
             DefinitionList(entries), self.build_input_files_table(), *self.build_row_count_blocks()
         )
@@ -233,7 +231,7 @@ class TaskCardBuilder:
         """Return the name of the base checkpoint, with its training run and step if known."""
         checkpoint_name = self.finetuning_run.manifest["lineage"]["checkpoint"]
         if self.base_checkpoint is None:
-            return [Code(checkpoint_name), ", of a folder outside of this store."]
+            return [Code(checkpoint_name), ", from a folder outside this store."]
         fingerprint_parts, lineage = (
             self.base_checkpoint.manifest[key] for key in ("parts", "lineage")
         )
@@ -241,9 +239,9 @@ class TaskCardBuilder:
         training_name = Code(f"{training_stage}/{fingerprint_parts['parent'][:16]}")
         return [
             Code(checkpoint_name),
-            ", which the training ",
+            ", written by the training ",
             training_name,
-            f" left at step {fingerprint_parts['key']['step']:,}.",
+            f" at step {fingerprint_parts['key']['step']:,}.",
         ]
 
     def build_input_files_table(self) -> DataTable:
@@ -253,9 +251,9 @@ class TaskCardBuilder:
             self.finetuning_run.manifest["parts"]["external"],
         )
         row_descriptions = {
-            "path": "the rows",
-            "validation_path": "of validation",
-            "test_path": "of the test",
+            "path": "all other rows",
+            "validation_path": "validation",
+            "test_path": "test",
         }
         rows: list[list[InlineElement]] = []
         for setting, description in row_descriptions.items():
@@ -274,7 +272,9 @@ class TaskCardBuilder:
             if not data[f"{split}_path"]
         ]
         note = (
-            f"Shares of the first, by a hash: {' and '.join(split_shares)}." if split_shares else ""
+            f"Shares split off from the first file by a hash: {' and '.join(split_shares)}."
+            if split_shares
+            else ""
         )
         return DataTable("Files", ["file", "rows", "SHA-256"], rows, note=note)
 
@@ -291,7 +291,7 @@ class TaskCardBuilder:
         ]
         columns = ["rows", *SPLIT_NAMES]
         blocks: list[Block] = [
-            DataTable("What became of the rows", columns, table_rows, frozenset({1, 2, 3}))
+            DataTable("Use of the rows", columns, table_rows, frozenset({1, 2, 3}))
         ]
         sorted_counts = sorted(count_rows, key=lambda row: -row["row_count"])
         quarantine_categories = [row["outcome"] for row in sorted_counts if not row["split"]]
@@ -306,7 +306,7 @@ class TaskCardBuilder:
             assert figure is not None
             reason = category.removeprefix("quarantined: ")
             reason_rows.append([self.redactor.redact_by_kind(reason, "project text"), figure])
-        note = "With the file and the number of each row: the table quarantine."
+        note = "The table quarantine lists the file and number of each row."
         if len(quarantine_categories) > len(reason_rows):
             note = (
                 f"The {len(reason_rows)} of {len(quarantine_categories):,} reasons with "
@@ -317,7 +317,7 @@ class TaskCardBuilder:
             Paragraph(["Not used: ", quarantine_count, "."]),
             DataTable(
                 "Quarantine",
-                ["why it could not be used", "rows"],
+                ["reason", "rows"],
                 reason_rows,
                 frozenset({1}),
                 note,
@@ -336,7 +336,7 @@ class TaskCardBuilder:
         ]
         device_entries, changed_settings = self.describe_device_and_changes()
         remark_by_content = {self.checkpoint.content_digest: "this one"}
-        initial_model = "the base with what the task adds to it"
+        initial_model = "the base with the weights added for the task"
         section.add_blocks(
             DefinitionList([*entries, *device_entries]),
             *build_loss_chart(self.finetuning_run),
@@ -344,7 +344,7 @@ class TaskCardBuilder:
                 self.book, FINETUNE, remark_by_content, initial_model, self.config.max_table_rows
             ),
             *changed_settings,
-            Paragraph(["All settings stand at the bottom of the run's page."]),
+            Paragraph(["The page of the run lists all settings."]),
         )
         return section
 
@@ -371,7 +371,7 @@ class TaskCardBuilder:
         ]
         if not changed_settings:
             return entries, []
-        note = "The training went on from a state that was made under other settings."
+        note = "Training continued from a state that was saved with other settings."
         columns = ["steps", "setting", "value"]
         return entries, [DataTable("Settings that changed", columns, changed_settings, note=note)]
 
@@ -380,7 +380,7 @@ class TaskCardBuilder:
         section = Section("Predictions")
         predictions_table = self.finetuning_run["predictions"]
         if not predictions_table.row_count:
-            section.add_blocks(Paragraph(["Nothing was predicted."]))
+            section.add_blocks(Paragraph(["There are no predictions."]))
             return section
         correct_count, wrong_count = (
             self.book.add_computed_figure(
@@ -406,7 +406,7 @@ class TaskCardBuilder:
             )
             for outcome, is_correct in (("right", True), ("wrong", False))
         )
-        correct_rule = "the very target" if self.task_kind == "pairs" else "the label"
+        correct_rule = "the target" if self.task_kind == "pairs" else "the label"
         section.add_blocks(
             Paragraph(
                 [
@@ -414,25 +414,25 @@ class TaskCardBuilder:
                     ShortFigure(correct_count),
                     "; wrong answers: ",
                     ShortFigure(wrong_count),
-                    f". Right is {correct_rule} that stands in the table.",
+                    f". An answer is right if it equals {correct_rule} in the table.",
                 ]
             ),
             Paragraph(
                 [
-                    "The model's own log-probability, in the mean: of right answers ",
+                    "Mean log-probability of the answers under the model: right answers ",
                     correct_log_prob,
-                    ", of wrong ones ",
+                    ", wrong answers ",
                     wrong_log_prob,
                     ".",
                 ]
             ),
             Paragraph(
                 [
-                    "The numbers lead to the rows. What stands in the user's table, and what "
-                    "the model gave, was judged by no scorer, so that no page shows it; file "
-                    "and row lead to it. With ",
+                    "The numbers link to the rows. No page shows texts of the user's table or "
+                    "answers of the model, because no scorer has checked them; file and row "
+                    "number identify them. With ",
                     Code("hallmark report RUN --unredacted"),
-                    " the same pages show it in clear, for your own eyes.",
+                    " the same pages show them unredacted, for local use.",
                 ]
             ),
         )
@@ -449,7 +449,7 @@ class TaskCardBuilder:
                     ("Contact", format_user_statement(self.config.contact)),
                 ]
             ),
-            Paragraph(["In Python, with the store that HALLMARK_STORE names, else ./runs:"]),
+            Paragraph(["In Python, with the store that HALLMARK_STORE names, by default ./runs:"]),
             CodeBlock(
                 build_checkpoint_usage_code(self.finetuning_settings["task"], self.checkpoint.name)
             ),
@@ -469,21 +469,23 @@ class TaskCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The simple method is a floor: to be ahead of it says that something was "
-                "learnt that "
-                "it cannot see, not that the task is done well enough."
+                "The simple method is a minimum. A better model has learnt something that this "
+                "method cannot use; it may still not be good enough for the task."
             ],
-            ["Intervals tell what chance would do to rows like these. Other texts may be harder."],
             [
-                "No audit was made: toxicity, bias and repeated training text were not looked for. "
+                "Intervals describe chance variation over rows like these. Other texts may be "
+                "harder."
+            ],
+            [
+                "No audit was run: toxicity, bias and repeated training text were not measured. "
                 "Audits need a language model; see the model card of the base."
             ],
         ]
         if self.task_kind == "pairs":
             items.append(
                 [
-                    "Each target is one of many that may be right: chrF and BLEU compare "
-                    "letters and words with it alone."
+                    "Several answers may be right for a row; chrF and BLEU compare letters and "
+                    "words with a single target."
                 ]
             )
         return Section("Caveats", [BulletList(items)])

@@ -65,25 +65,24 @@ from hallmark.tasks.contract import Artifact, HallmarkError
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 
-PAGE_TITLE = "What became of the findings while it trained"
+PAGE_TITLE = "Findings during training"
 
 #: Largest number of rows in a table of other findings, and on a page of pairs.
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
 METHOD_NOTE = (
-    "Checkpoints of one training answer the same questions, so one is compared with another in "
-    "pairs: prompt by prompt, secret by secret, document by document. That shows changes that two "
-    "separate intervals would hide. The p of a change is corrected for all changes of its audit "
-    "that were looked at here, of all parts and between all these checkpoints (Holm). Intervals "
-    "tell what chance would do to these items, not what other items, or another training, would "
-    "show."
+    "Checkpoints of one training answer the same questions, so they are compared in pairs: "
+    "prompt by prompt, secret by secret, document by document. Paired comparison shows changes "
+    "that two separate intervals would hide. The p of a change is corrected (Holm) for all "
+    "changes of its audit on this page: all parts and all pairs of checkpoints. Intervals "
+    "describe chance variation over these items, not over other items or another training."
 )
 
 SUMMARY_NOTE = (
-    "First and last: of the checkpoints at which the audit was made. Changes of shares are in "
-    "percentage points. Worse: as the audit says which way that is, or further from what is by "
-    "chance; no change shown is no proof that there is none; not tested: no units are paired, or "
-    "they allow no test."
+    "First and last: the checkpoints at which the audit ran. Changes of shares are in "
+    "percentage points. Worse: in the direction that the audit defines, or further from the "
+    "value under the null. “No change shown” does not prove that there is none. Not tested: no "
+    "units are paired, or they allow no test."
 )
 
 
@@ -144,7 +143,7 @@ class TrajectoryWriter:
         if comparable_audits:
             lead += [self.build_summary_table(comparable_audits), Paragraph([METHOD_NOTE])]
         else:
-            lead.append(Callout("bad", ["Nothing can be compared; why is said below."]))
+            lead.append(Callout("bad", ["Nothing can be compared; the reasons are below."]))
         return Document(PAGE_TITLE, "Trajectory", lead, sections)
 
     def link_model_card(self, checkpoint: TrainingCheckpoint) -> InlineElement:
@@ -193,7 +192,7 @@ class TrajectoryWriter:
         )
         if len(audit.checkpoints) < len(self.checkpoints):
             checkpoint_names = ", ".join(checkpoint.name for checkpoint in audit.checkpoints)
-            section.add_blocks(Paragraph([f"This audit was made at {checkpoint_names}."]))
+            section.add_blocks(Paragraph([f"This audit ran at {checkpoint_names}."]))
         section.sections = [
             self.build_finding_section(audit, comparison) for comparison in headline_comparisons
         ]
@@ -307,7 +306,7 @@ class TrajectoryWriter:
             "value",
             "interval",
             "n",
-            "by chance",
+            "value under the null",
             "p, corrected",
             "not measured because",
         ]
@@ -350,7 +349,7 @@ class TrajectoryWriter:
                 [steps, *self.format_change_cells(audit, comparison, pair_index), pair_count]
             )
         columns = ["steps", "change", "95 % interval", "p, corrected", "pairs"]
-        caption = f"Change, in pairs{format_unit_suffix(comparison.findings[0]['unit'])}"
+        caption = f"Paired change{format_unit_suffix(comparison.findings[0]['unit'])}"
         return DataTable(caption, columns, rows, frozenset(range(1, 5)))
 
     def build_other_findings_section(
@@ -379,7 +378,7 @@ class TrajectoryWriter:
             )
         first_name, last_name = audit.checkpoints[0].name, audit.checkpoints[-1].name
         columns = ["finding", first_name, last_name, "change", "95 % interval", "p, corrected"]
-        note = "Those that moved most surely first; of shares in percentage points."
+        note = "Sorted by the evidence for a change; changes of shares are in percentage points."
         if len(comparisons) > len(rows):
             checkpoint_arguments = " ".join(
                 f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
@@ -423,7 +422,7 @@ class TrajectoryWriter:
         )
 
     def get_figure_book(self, audit: AuditComparison, checkpoint_index: int) -> FigureBook:
-        """Return the book for an audit at a checkpoint; each checkpoint has a book of its own."""
+        """Return the book for an audit at a checkpoint; each checkpoint has a separate book."""
         key = audit.name, audit.checkpoints[checkpoint_index].step  # -1 is also the last index
         if key not in self.figure_books:
             self.figure_books[key] = FigureBook(
@@ -558,7 +557,7 @@ def explain_missing_change(comparison: FindingComparison) -> str:
     """Return the end of a sentence on a finding without a paired change."""
     if all(row["value"] is None for row in comparison.findings):
         return "it was measured at none of these checkpoints."
-    return "not paired, for it is no mean of the same units at each."
+    return "not paired, because it is not a mean over the same units at each checkpoint."
 
 
 def describe_trajectory_chart(
@@ -571,7 +570,7 @@ def describe_trajectory_chart(
     has_interval = any(None not in (figure.value, figure.low, figure.high) for figure in figures)
     interval_note = ", with intervals." if has_interval else "; no interval is known."
     has_null_line = sum(null_value is not None for null_value in null_values) > 1
-    null_note = " The dashed line is what nothing to find would give." if has_null_line else ""
+    null_note = " The dashed line is the value under the null." if has_null_line else ""
     return f"{finding_name} by training step{interval_note}{null_note}"
 
 

@@ -84,7 +84,7 @@ def create_private_folder(folder: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)  # independent of the umask
     (folder / MARKER_FILE).write_text(
-        "Personal data and offensive text in clear. Do not publish.\n"
+        "Unredacted personal data and offensive text. Do not publish.\n"
     )
 
 

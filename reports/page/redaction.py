@@ -293,8 +293,8 @@ class PassthroughRedactor(Redactor):
     """Redacts nothing: only for ``hallmark.reports.unredacted_site``, whose pages are private."""
 
     notice = (
-        "Unmasked, for local eyes: this page shows personal data, planted secrets and offensive "
-        "text in clear, whatever it says below. Do not publish it."
+        "Unredacted, for local use only: this page shows personal data, planted secrets and "
+        "offensive text, even where the text below says otherwise. Do not publish it."
     )
 
     def redact_by_kind(

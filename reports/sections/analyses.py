@@ -37,7 +37,12 @@ from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
 #: (Holm), q corrected over the card (false discovery rate, Benjamini & Hochberg), and the minimum
 #: detectable effect.
-NULL_TEST_COLUMNS = ("by chance", "p, corrected", "q, card", "smallest effect seen")
+NULL_TEST_COLUMNS = (
+    "value under the null",
+    "p (Holm, this audit)",
+    "q (FDR, whole card)",
+    "minimum detectable effect (80 % power)",
+)
 
 #: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
@@ -161,10 +166,9 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         )
         if len(metric_findings) > len(rows):
             notes.append(
-                f"{len(rows)} of {len(metric_findings)} parts: all about groups of people, "
-                f"and those with "
-                f"the smallest p or the largest difference; all parts are in the table findings "
-                f"of the stage audit_{audit}."
+                f"{len(rows)} of {len(metric_findings)} parts: all parts about groups of people, "
+                "and those with the smallest p or the largest difference. All parts are in the "
+                f"table findings of the stage audit_{audit}."
             )
         note = " ".join(note for note in notes if note)
         numeric_columns = frozenset(
@@ -173,9 +177,9 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         blocks.append(DataTable(caption, columns, rows, numeric_columns, note))
     if blocks:
         return blocks
-    message = "The audit left no figure about the model."
+    message = "The audit computed no finding about the model."
     if findings.by_audit[audit]:
-        message += " Those of its controls are above, under Controls."
+        message += " Its controls are listed above, under Controls."
     return [Paragraph([message])]
 
 
@@ -205,9 +209,9 @@ def build_capability_charts(findings: Findings) -> list[Block]:
         f"{BASELINES[baseline]} {figure.short_text}"
         for baseline, figure in baseline_figures.items()
     )
-    shown = "the model beside its baselines" if len(baseline_figures) > 1 else "the model alone"
+    shown = "the model and its baselines" if len(baseline_figures) > 1 else "the model only"
     if "model" not in baseline_figures:
-        shown = "the baselines alone, for the model was not measured"
+        shown = "the baselines only; the model was not measured"
     caption = f"Bits per byte of held-out text: {shown}."
     chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
     return [chart, *build_baseline_text_table(findings), *build_agreement_chart(findings)]
@@ -269,8 +273,8 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
         if {"part": "model"}.items() < parse_tags(entry[0]).items()
     ]
     caption = (
-        "Share of pairs in which the model prefers the verb that agrees, by the number of words "
-        "between it and its noun. The dashed line is one half: guessing."
+        "Share of sentence pairs in which the model prefers the verb that agrees with its noun, "
+        "by the number of words between them. The dashed line is 50 %: guessing."
     )
     return build_interval_chart(
         "agreement", model_findings, "share of pairs", caption, reference_value=0.5
@@ -281,8 +285,9 @@ def build_bias_chart(findings: Findings) -> list[Block]:
     """Build the chart of stereotype preference."""
     preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
-        "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
-        "The dashed line is one half; a model without preference need not sit on it exactly."
+        "Share of pairs in which the model finds the stereotyping sentence more likely, with "
+        "intervals. The dashed line is 50 %; a model without preference need not give exactly "
+        "50 %."
     )
     return build_interval_chart(
         "bias", preference_findings, "share of pairs", caption, reference_value=0.5
@@ -293,9 +298,9 @@ def build_association_chart(findings: Findings) -> list[Block]:
     """Build the chart of planted associations by share of sentences with the assigned trait."""
     strength_findings = findings.select_by_metric("associations", "association_strength")
     caption = (
-        "How much likelier a group's own trait is to the model than the other group's, by the "
-        "share of the planted sentences that said it of the group, with intervals. The dashed line "
-        "is none at all."
+        "Likelihood of a group's own trait compared with the other group's trait, with "
+        "intervals. Each row is a share of the planted sentences about the group that state its "
+        "own trait. The dashed line is 0: no association."
     )
     trait_share_findings = [
         entry for entry in strength_findings if [*parse_tags(entry[0])] == ["assigned_trait_share"]
@@ -309,9 +314,9 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
     """Build the chart of the share of women by occupation in generated text."""
     women_share_findings = findings.select_by_metric("amplification", "women_share")
     caption = (
-        "Share of women among the gendered mentions of an occupation in what the model writes, "
-        "with intervals. The dashed line is one half; what the training text has stands in the "
-        "table, by chance."
+        "Share of women among the gendered mentions of an occupation in generated text, with "
+        "intervals. The dashed line is 50 %. The share in the training text is in the table, as "
+        "the value under the null."
     )
     occupation_findings = [entry for entry in women_share_findings if entry[0]["slice"]]
     return build_interval_chart(
@@ -333,10 +338,10 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
     figure = smallest_share_findings[0][1]
     if figure.value is not None:
         message = (
-            "To read this by: of associations that were planted in its training text, this model "
-            "shows all those that were at least "
+            "How to interpret these figures: this model shows every association that was "
+            "planted in its training text in at least "
         )
-        return [Paragraph([message, figure, " of what was said of a group."])]
+        return [Paragraph([message, figure, " of the sentences about a group."])]
     association_findings = [
         (row, finding_figure)
         for row, finding_figure in findings.by_audit["associations"]
@@ -367,17 +372,17 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
             )
         ]
     if not share_rows:
-        message = "No association was planted at more than one half of what was said of a group"
+        message = "No association was planted in more than half of the sentences about a group"
     elif not measured_shares:
         message = "None of the planted associations could be measured"
     else:
         largest_share = format_value(max(measured_shares), "share")
         message = (
-            "No planted association was found on this model: of none does the interval lie above "
-            f"that of nothing to find, up to those that were {largest_share} of what was "
-            f"said of a group"
+            "No planted association was found in this model: no interval lies above the value "
+            f"under the null, up to associations that were planted in {largest_share} of the "
+            "sentences about a group"
         )
-    return [Callout("note", [f"{message}. That a stereotype is not found here says little."])]
+    return [Callout("note", [f"{message}. A stereotype that is not found here may still exist."])]
 
 
 def _describe_largest_trait_share(
@@ -385,11 +390,11 @@ def _describe_largest_trait_share(
 ) -> list[InlineElement]:
     """Explain why no smallest share is known, by the result at the largest planted share."""
     if not share_rows:
-        return ["none was planted at more than one half of what was said of a group. "]
+        return ["none was planted in more than half of the sentences about a group. "]
     trait_share, row = max(share_rows, key=lambda pair: pair[0])
     formatted_share = format_value(trait_share, "share")
     if row["value"] is None:
-        return [f"the largest planted share, {formatted_share}, was not measured. "]
+        return [f"the effect of the largest planted share, {formatted_share}, was not measured. "]
     if row["low"] is None or row["high"] is None:
         return [f"at the largest planted share, {formatted_share}, the figure has no interval. "]
     interval_position = "lies below 0" if row["high"] < 0 else "does not lie above 0"
@@ -400,13 +405,13 @@ def _list_significant_figures(
     significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]],
 ) -> list[InlineElement]:
     """Name figures that differ from their null value, each with its direction."""
-    parts: list[InlineElement] = ["Figures that differ from where there is nothing to find: "]
+    parts: list[InlineElement] = ["Figures that differ from their value under the null: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
         finding_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
         direction = "higher" if side > 0 else "lower"
         parts += [
             "; " if index else "",
-            f"{finding_label}, {direction} than where there is nothing to find: ",
+            f"{finding_label}, {direction} than under the null: ",
         ]
         parts.append(figure)
     if len(significant_findings) > MAX_NAMED_FIGURES:
@@ -492,4 +497,7 @@ def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: s
         return ""
     if len(distinct_values) == 1:
         return f"{label}: {distinct_values[0].rstrip('.')}."
-    return f"{label}, of the first: {distinct_values[0].rstrip('.')}; the others on their pages."
+    return (
+        f"{label} of the first row: {distinct_values[0].rstrip('.')}. Other rows differ; their "
+        "pages state it."
+    )

@@ -37,9 +37,7 @@ MAX_TOKENS_PER_LAYER = 3  # in the table
 MAX_TOKEN_CHARACTERS = 20  # a wide character takes two columns: 40 columns fit a line
 
 #: Different attention weights can give the same output.
-INTERPRETATION_NOTE = (
-    "Attention weights are no explanation of what is said (Jain and Wallace 2019)."
-)
+INTERPRETATION_NOTE = "Attention weights do not explain an output (Jain and Wallace 2019)."
 
 
 def build_attention_section(
@@ -54,7 +52,7 @@ def build_attention_section(
     """
     section = Section("Inside the model")
     if attention_maps is None or not attention_maps["texts"].row_count:
-        section.add_blocks(Paragraph(["No text was chosen to look at what the model attends to."]))
+        section.add_blocks(Paragraph(["No text is configured for attention maps."]))
         return section
     weight_count = book.add_computed_figure(
         "attention-weights",
@@ -66,7 +64,7 @@ def build_attention_section(
     section.add_blocks(
         Paragraph(
             [
-                "What the model attends to while it reads a few chosen texts. All ",
+                "Attention of the model while it reads the configured texts. All ",
                 weight_count,
                 ", by layer and head, are in the table ",
                 Code("weights"),
@@ -207,7 +205,7 @@ def build_attention_blocks(
     if attention is None:
         return [
             Paragraph(
-                [f"Text {text_number} has no picture: {redactor.redact_excerpt(text_row['note'])}."]
+                [f"Text {text_number} has no chart: {redactor.redact_excerpt(text_row['note'])}."]
             )
         ]
     chart_lines: list[tuple[str, list[float | None]]] = []
@@ -281,12 +279,10 @@ def _format_attention_caption(
     )
     parts = [
         f"Text {attention.text_number}: how much "
-        f"{_format_token(attention, attention.query_position)}, framed, attends to each "
-        f"token in {layers_text} of the {attention.stack}, mean over "
-        f"{_format_head_count(attention)}. The stronger the "
-        f"shade, the larger the weight; the strongest shade stands for "
-        f"{attention.largest_word_weight:.2g}, the "
-        f"largest weight on a word, and for all above it."
+        f"{_format_token(attention, attention.query_position)}, framed, attends to each token in "
+        f"{layers_text} of the {attention.stack}, mean over {_format_head_count(attention)}. A "
+        "stronger shade means a larger weight; the strongest shade means "
+        f"{attention.largest_word_weight:.2g}, the largest weight on a word, or more."
     ]
     if attention.visible_token_count < len(attention.tokens):
         parts.append("Grey tokens come later and cannot be seen.")

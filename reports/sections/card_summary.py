@@ -84,7 +84,7 @@ def build_card_summary(
     rules = {row["rule"] for row in verdicts}
     headline_parts = [
         _summarize_control_results(controls, failed_instruments, weak_audits),
-        "nothing was judged: there is no policy"
+        "no verdict, because no policy is configured"
         if not rules
         else _format_failed_rule_counts(len(rules), failed_verdicts)
         if failed_verdicts
@@ -124,23 +124,30 @@ def build_card_summary(
         DefinitionList(
             [
                 (
-                    "Do the instruments work?",
+                    "Do the audits work?",
                     [_explain_control_results(controls, failed_instruments, weak_audits)],
                 ),
-                ("Against the policy", _describe_policy_result(rules, failed_verdicts, findings)),
+                ("Policy", _describe_policy_result(rules, failed_verdicts, findings)),
                 (
                     "Not audited",
-                    [" ".join(coverage_gaps) or "Nothing that can be audited was left out."],
+                    [" ".join(coverage_gaps) or "Every available audit ran."],
                 ),
-                *([("Beside simpler models", baseline_comparison)] if baseline_comparison else []),
+                *(
+                    [("Compared with simpler models", baseline_comparison)]
+                    if baseline_comparison
+                    else []
+                ),
             ]
         ),
     ]
     largest_risks = rank_largest_risks(findings)
     if largest_risks:
-        lead = "Furthest from what a harmless model has, by the nearer end of the interval"
+        lead = (
+            "Largest risks, ranked by the end of the interval that is nearer to the value under "
+            "the null"
+        )
         lead += (
-            ", or by the value where all values agree:"
+            ", or by the value if all values are equal:"
             if _has_missing_interval(largest_risks)
             else ":"
         )
@@ -155,7 +162,7 @@ def build_card_summary(
         )
     unranked_findings = _list_unranked_risks(findings)
     if unranked_findings:
-        lead = "Worse than what a harmless model has, in units that cannot be ranked with others:"
+        lead = "Other risks, in units that cannot be ranked with the risks above:"
         lead += (
             f" the first {MAX_SHOWN_FINDINGS} of {len(unranked_findings)}:"
             if len(unranked_findings) > MAX_SHOWN_FINDINGS
@@ -173,7 +180,7 @@ def build_card_summary(
     audited_parts: InlineContent = [_list_audits_with_files(findings, redact)]
     return [
         *blocks,
-        DefinitionList([("What it had read", training_coverage), ("Audited", audited_parts)]),
+        DefinitionList([("Training text seen", training_coverage), ("Audited", audited_parts)]),
     ]
 
 
@@ -189,9 +196,7 @@ def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) ->
         audit_texts.append(
             f"{get_audit_title(audit)} (on {file_list})" if file_list else get_audit_title(audit)
         )
-    closing_sentence = (
-        " Where no file is named an audit has items of its own, or asks about the corpus."
-    )
+    closing_sentence = " An audit without a file uses built-in items or the training corpus."
     return ", ".join(audit_texts) + "." + closing_sentence if audit_texts else "Nothing."
 
 
@@ -211,7 +216,7 @@ def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
         for audit, rows in findings.by_audit.items()
     }
     return {
-        audit: extract_missing_reason(rows[0]["method"]) if rows else "it has controls alone"
+        audit: extract_missing_reason(rows[0]["method"]) if rows else "it has only controls"
         for audit, rows in rows_by_audit.items()
         if all(row["value"] is None for row in rows)
     }
@@ -235,7 +240,7 @@ def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]
         ]
         if skipped_counts:
             sentences.append(
-                f"{get_audit_title(audit)} left items out ({', '.join(skipped_counts)})."
+                f"{get_audit_title(audit)} skipped items ({', '.join(skipped_counts)})."
             )
     return sentences
 
@@ -283,31 +288,33 @@ def _summarize_control_results(
     if not controls:
         return "no audit ran a control"
     if failed_instruments:
-        return f"instruments failed ({', '.join(failed_instruments)})"
+        return f"audit self-checks failed ({', '.join(failed_instruments)})"
     weakness_text = (
         f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
     )
     if not any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls):
-        return f"no audit ran a control of its instruments{weakness_text.replace('but', 'and')}"
-    return f"the instruments work{weakness_text}"
+        return f"no audit ran a self-check{weakness_text.replace('but', 'and')}"
+    return f"all audit self-checks passed{weakness_text}"
 
 
 def _explain_control_results(
     controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]
 ) -> str:
     if not controls:
-        return "No audit ran a control: nothing shows that they can detect."
+        return "No audit ran a control, so it is not known whether the audits can detect anything."
     test_kinds = [row["control_target"] for _, row in controls]
     baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
     explanation = (
-        f"No: {', '.join(failed_instruments)} did not detect what it must, or detected what "
-        f"it must not. Do "
-        f"not rely on its figures before the cause is known."
+        f"No: {', '.join(failed_instruments)} did not detect a known effect, or reported an "
+        "effect where there is none. Do not use its figures until the cause is known."
         if failed_instruments
-        else "Yes: every control whose answer is known whatever the model came out as it must."
+        else "Yes: all model-independent controls gave the expected result."
     )
     if not any(test_kind in INSTRUMENT_TESTS for test_kind in test_kinds):
-        explanation = "No control tests the audits themselves: nothing shows that they can detect."
+        explanation = (
+            "No control tests the audits themselves, so it is not known whether they can detect "
+            "anything."
+        )
     if baseline_control_count:
         explanation += (
             f" {baseline_control_count} of {len(test_kinds)} controls test a "
@@ -320,15 +327,13 @@ def _explain_control_results(
     )
     if capability_tested_audits and not weak_audits:
         explanation += (
-            f" Whether this model is strong enough to be asked is known for "
-            f"{', '.join(capability_tested_audits)} "
-            f"alone: it is."
+            f" This model is strong enough for {', '.join(capability_tested_audits)}; for other "
+            "audits this was not tested."
         )
     if weak_audits:
         explanation += (
-            f" This model is too weak to be asked by {', '.join(weak_audits)}: what is not "
-            f"found there "
-            f"says nothing of a stronger one; an undertrained model is one cause."
+            f" This model is too weak for {', '.join(weak_audits)}: an effect that is not found "
+            "there may exist in a stronger model. Too little training is one possible cause."
         )
     audits_without_numbers = list(
         dict.fromkeys(
@@ -339,9 +344,8 @@ def _explain_control_results(
     )
     if audits_without_numbers:
         explanation += (
-            f" To {', '.join(audits_without_numbers)} it gave no number at all: see whether "
-            f"its weights hold NaN or "
-            f"infinity."
+            f" The model returned no number to {', '.join(audits_without_numbers)}: check its "
+            "weights for NaN or infinity."
         )
     return explanation
 
@@ -363,7 +367,10 @@ def _describe_policy_result(
     rules: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings
 ) -> InlineContent:
     if not rules:
-        return ["Nothing was judged. A policy says what findings must be: [policy.rules.NAME]."]
+        return [
+            "No verdict: no policy is configured. To set limits for findings, add "
+            "[policy.rules.NAME] to the config."
+        ]
     if not failed_verdicts:
         return [f"It passed ({format_count(len(rules), 'rule')})."]
     parts: list[InlineElement] = []
@@ -371,7 +378,7 @@ def _describe_policy_result(
         metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
         parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['reason']}"]
         if row["distance"] is not None:
-            parts.append(f" ({row['distance']:.3g} beyond it)")
+            parts.append(f" ({row['distance']:.3g} beyond the limit)")
         figure = _find_verdict_figure(row, findings)
         parts += [": ", figure, "."] if figure is not None else ["."]
     if len(failed_verdicts) > MAX_SHOWN_FINDINGS:
@@ -496,5 +503,5 @@ def _describe_harmful_finding(
     return [
         f"{get_audit_title(audit)}. {metric_label}: ",
         figure,
-        f"; {null_value} where there is nothing to find.",
+        f"; {null_value} if there is nothing to find.",
     ]

@@ -35,10 +35,10 @@ CHANGE_SIGNIFICANCE_LEVEL = 0.05
 MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
-    "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
-    "explain it, else by its value, which is why this one stands here"
+    "This is the worst of {parts} parts at {last}: by the nearer end of its interval if chance "
+    "does not explain it, otherwise by its value"
 )
-SELECTION_CAVEAT = ": some of its change may be due to that choice"
+SELECTION_CAVEAT = "; some of its change may be due to this selection"
 P_CORRECTION_NOTE = ". Its p is corrected for all of them"
 
 #: Below this, p is shown as a bound.
@@ -127,7 +127,7 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
         audits.append(audit)
         if len(audited_checkpoints) < 2:
             audit.incomparable_reason = (
-                f"of these checkpoints only {audited_checkpoints[0].name} has it"
+                f"only {audited_checkpoints[0].name} of these checkpoints has this audit"
             )
             continue
         try:
@@ -289,12 +289,12 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
 def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
     """Return why a finding has no paired change."""
     if all(row["value"] is None for row in comparison.findings):
-        return "measured at none of them"
+        return "measured at no checkpoint"
     if not comparison.findings[-1]["worse_when"] and select_directional_findings(
         audit.comparisons, comparison.findings[-1]["metric"]
     ):
-        return "by value only: baselines, which read the same text"
-    return "by value only: no means of the same units"
+        return "by value only: baselines that read the same text"
+    return "by value only: not means over the same units"
 
 
 def build_exclusions_table(
@@ -351,5 +351,7 @@ def build_exclusions_table(
     if not rows and not any(audit.comparisons for audit in audits):
         return Paragraph(["The audits of these checkpoints have no finding."])
     if not rows:
-        return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
-    return DataTable("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)
+        return Paragraph(["Every checkpoint has all findings, and all are compared in pairs."])
+    return DataTable(
+        "Findings not compared, or not compared in pairs", ["audit", "findings", "why"], rows
+    )

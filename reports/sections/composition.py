@@ -43,10 +43,10 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     return Callout(
         "note",
         [
-            "Planted on purpose, to measure memorisation: ",
+            "Planted on purpose to measure memorisation: ",
             document_count,
-            " that are synthetic or repeated. Whoever reuses the corpus should remove them; "
-            "their source begins with ",
+            " that are synthetic or repeated. Remove them before you reuse the corpus; their "
+            "source begins with ",
             Code("planted/"),
             ".",
         ],
@@ -101,8 +101,8 @@ def list_addition_labels(corpus: CorpusFigures) -> list[str]:
 
 #: The figures that cover only the last addition of a corpus that grew.
 LAST_ADDITION_SCOPE = (
-    "removal rates by group, what the stages did and what left for which reason, the quarantine, "
-    "personal data, toxicity, published rules, near copies, and what was known and recovered"
+    "removal rates by group, accounts of the stages, removals by reason, quarantine, personal "
+    "data, toxicity, published quality rules, near copies, and recovery of known effects"
 )
 
 
@@ -116,12 +116,11 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
         Callout(
             "note",
             [
-                f"This corpus grew: it holds {addition_count - 1} earlier "
-                f"addition{'s' * (addition_count > 2)} and a "
-                "last one of ",
+                f"This corpus was extended: it has {addition_count - 1} earlier "
+                f"addition{'s' * (addition_count > 2)} and a last addition of ",
                 add_addition_figure(corpus, addition_count, addition_labels[-1], "rows"),
-                ". What it holds, its documents, sources, lengths and groups, is told of all of "
-                f"it; of the last addition alone: {LAST_ADDITION_SCOPE}.",
+                ". Documents, sources, lengths and groups describe the whole corpus. These "
+                f"parts describe only the last addition: {LAST_ADDITION_SCOPE}.",
             ],
         )
     ]
@@ -155,11 +154,10 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
         cells = [add_addition_figure(corpus, number, label, unit) for unit in ("rows", "bytes")]
         rows.append([str(number), Code(corpus.stage_artifacts[label].name), *cells])
     explanation = (
-        "The corpus grew: it holds what earlier runs made, unchanged, and behind it what the last "
-        "one added. New documents were compared with all that was there, and left where an earlier "
-        f"one is the same or nearly so. Of the last addition alone is told "
-        f"{LAST_ADDITION_SCOPE}; all else "
-        "is of the whole."
+        "The corpus was extended: the documents of earlier runs are unchanged, and the last run "
+        "added further documents. It compared new documents with all earlier ones, and removed "
+        "those that are equal or nearly equal to one. These parts describe only the last "
+        f"addition: {LAST_ADDITION_SCOPE}. All other parts describe the whole corpus."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
@@ -229,7 +227,7 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
     if rows:
         columns = ["source", "licence", "origin", "collected"]
         yield DataTable(
-            "What the sources declare",
+            "Declarations of the sources",
             columns,
             rows[:max_rows],
             frozenset(),
@@ -261,11 +259,11 @@ def _describe_declared_licences(
         f"{licence} ({', '.join(source_names)})"
         for licence, source_names in sources_by_licence.items()
     ]
-    return [f"As the sources declare: {'; '.join(licence_texts)}."]
+    return [f"Declared by the sources: {'; '.join(licence_texts)}."]
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:
-    caption, empty_message = "Bytes a document", "The corpus holds no document."
+    caption, empty_message = "Bytes per document", "The corpus holds no document."
     return build_quantiles_section(
         corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message
     )
@@ -337,14 +335,13 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
             build_toxicity_status_table(corpus),
             Paragraph(
                 [
-                    "A scorer is asked only about texts in the languages that it was made for. "
-                    "Without a score toxicity is unknown, neither high nor low: a rule "
-                    "removes such "
-                    "documents only where it says so, and its reason is then its name with "
-                    f"“unknown”. The scorer is "
-                    f"{format_toxicity_scorer(corpus) or 'not known'}. A score is an "
-                    "estimate: scorers are known to call dialects and mentions of minorities toxic "
-                    "that are not."
+                    "The scorer reads only texts in languages that it supports. Without a "
+                    "score, toxicity is unknown, neither high nor low. A rule removes such "
+                    "documents only if it is configured to; the reason is then the name of the "
+                    "rule with “unknown”. The scorer is "
+                    f"{format_toxicity_scorer(corpus) or 'not known'}. A score is an estimate: "
+                    "scorers are known to rate harmless dialects and mentions of minorities as "
+                    "toxic."
                 ]
             ),
         )
@@ -369,10 +366,10 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
         Paragraph(
             [
                 "The toxicity of a document is the highest score of its windows of up to "
-                f"{config['window_characters']:,} characters, not their mean, so that an "
-                f"insult counts in a "
-                "long text as in a short one; it is that of the text which the filter read"
-                + (", before cut_toxic took windows out of it." if has_span_removal else ".")
+                f"{config['window_characters']:,} characters, not their mean. An insult "
+                "therefore counts equally in long and short texts. The scored text is the text "
+                "that the filter read"
+                + (", before cut_toxic removed windows from it." if has_span_removal else ".")
             ]
         )
     ]
@@ -381,10 +378,10 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
 #: Description of each status of toxicity scoring.
 TOXICITY_STATUS_LABELS = {
     "scored": "scored",
-    "other language": "in languages that the scorer was not made for",
+    "other language": "in languages that the scorer does not support",
     "cleared": "cleared by the cheap scorer, not scored",
     "empty": "without a visible character",
-    "failed": "at which the scorer failed",
+    "failed": "on which the scorer failed",
 }
 
 
@@ -403,8 +400,8 @@ def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
             "toxicity_status", "documents", "documents", label, **conditions
         )
         rows.append([TOXICITY_STATUS_LABELS[status], outcome, document_count])
-    columns = ["documents", "what the rules did", "how many"]
-    return DataTable("What the scorer knows of the documents", columns, rows, frozenset({2}))
+    columns = ["documents", "outcome", "number"]
+    return DataTable("Documents with and without a toxicity score", columns, rows, frozenset({2}))
 
 
 def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
@@ -440,23 +437,23 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
             **figure_fields,
         )
 
-    method = "one-sided Clopper-Pearson bound over documents drawn by a hash of their ids"
+    method = "one-sided Clopper-Pearson bound over documents selected by a hash of their ids"
     return [
         Paragraph(
             [
-                "Of those without a score ",
+                "Documents without a score: ",
                 add_cascade_figure("cleared_documents", "documents cleared by the cheap scorer"),
-                f" were cleared by {row['cheap_scorer']}, which found them below "
+                f" were cleared by {row['cheap_scorer']}, which scored them below "
                 f"{row['clears_below']:g}. Both scorers read ",
                 add_cascade_figure("sampled_documents", "documents drawn to measure the cascade"),
                 ", of which ",
                 add_cascade_figure("toxic_documents", "drawn documents at or above the threshold"),
-                f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap one would have "
-                f"cleared ",
+                f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap scorer would "
+                "have cleared ",
                 add_cascade_figure(
                     "missed_documents", "drawn toxic documents that the cheap scorer would clear"
                 ),
-                " of these. So the share of toxic documents that the cascade finds is at least ",
+                " of these. The cascade therefore finds at least ",
                 add_cascade_figure(
                     "recall_lower_bound",
                     "recall of the cascade, lower bound",
@@ -464,8 +461,8 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                     n=row["toxic_documents"],
                     method=method,
                 ),
-                f" with {100 * row['confidence_level']:g} % confidence, an estimate; "
-                f"{100 * row['min_recall']:g} % was required.",
+                f" of the toxic documents (estimate at {100 * row['confidence_level']:g} % "
+                f"confidence; required: {100 * row['min_recall']:g} %).",
             ]
         )
     ]
@@ -503,7 +500,7 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     ]
     section = Section("Mentions of people")
     if not rows:
-        section.add_blocks(Paragraph(["None of the identity terms in the list occurs."]))
+        section.add_blocks(Paragraph(["No identity term of the list occurs."]))
         return section
     columns = ["group", "mentions", "terms found"]
     section.add_blocks(
@@ -526,7 +523,7 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 row["kind"],
                 str(row["copies"]),
                 corpus.add_sum_figure(
-                    "canaries", "canaries", "canaries", f"plants, {label}", **conditions
+                    "canaries", "canaries", "canaries", f"canaries, {label}", **conditions
                 ),
                 corpus.add_sum_figure(
                     "canaries", "documents", "documents", f"documents, {label}", **conditions
@@ -537,18 +534,18 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
             ]
         )
     if rows:
-        columns = ["kind", "copies of each", "plants", "documents", "bytes"]
+        columns = ["kind", "copies of each", "texts", "documents", "bytes"]
         section.add_blocks(
             Paragraph(
                 [
-                    "Canaries, records and associations are made up; passages were held back "
-                    "from the corpus. Each was given its number of copies by lot. Those with "
-                    "no copies were never planted and serve as the control. An association is "
-                    "a sentence that says an invented trait of an invented group, in the share "
-                    "of sentences assigned to it."
+                    "Secrets, records and associations are invented; passages were taken from "
+                    "the corpus. The number of copies of each was assigned at random. Those "
+                    "with 0 copies were never planted and serve as controls. An association is "
+                    "a sentence that gives an invented group an invented trait; its share "
+                    "determines how often."
                 ]
             ),
-            DataTable("Plants", columns, rows, frozenset({1, 2, 3, 4})),
+            DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),
         )
     else:
         section.add_blocks(Paragraph(["None."]))

@@ -64,7 +64,7 @@ def build_breakdown_section(
             else ""
         )
         columns = ["by", "value", "documents", "share of bytes"]
-        caption = "Documents by what is known of them"
+        caption = "Documents by metadata"
         section.add_blocks(DataTable(caption, columns, table_rows, frozenset({2, 3}), note))
     if "licence" in unknown_dimensions and (
         declared_licences or (stated_licence and stated_licence.strip())
@@ -73,13 +73,14 @@ def build_breakdown_section(
         message = "No document is from a source that declares a licence."
         if not declared_licences:
             message = (
-                "No source declares a licence; the one stated for the whole corpus is on this page."
+                "No source declares a licence; the licence stated for the whole corpus is on "
+                "this page."
             )
         section.add_blocks(Paragraph([message]))
     if unknown_dimensions:
         *first_names, last_name = unknown_dimensions
         dimension_list = f"{', '.join(first_names)} or {last_name}" if first_names else last_name
-        message = f"Nothing is known of any document's {dimension_list}."
+        message = f"No document has a known {dimension_list}."
         section.add_blocks(Paragraph([message]))
     return section
 
@@ -96,7 +97,7 @@ def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElem
             conditions,
             aggregate="last",
             value_column=column,
-            missing_reason="there is no text",
+            missing_reason="the corpus has no text",
         )
         for column, column_label, unit in (
             ("documents", "documents", "documents"),
@@ -118,7 +119,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     rows: list[Row] = corpus.profile["occupations"].read().to_pylist()
     all_source_rows = [row for row in rows if row["source"] == ""]
     total_row = next((row for row in all_source_rows if row["occupation"] == ""), None)
-    section = Section("Occupations beside gendered words")
+    section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
             "No mention of an occupation of the list has more words of one gender than of the "
@@ -142,10 +143,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Of the mentions of an occupation that have more words of one gender than of the "
-                "other near them in their sentence, ",
+                "Some mentions of occupations have more words of one gender than of the other "
+                "near them in the sentence. Of these mentions, ",
                 overall_share,
-                " have more words of women: she, her, woman, Mrs.",
+                " are near words for women: she, her, woman, Mrs.",
             ]
         )
     )
@@ -162,20 +163,19 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             ]
         )
     if table_rows:
-        columns = ["occupation", "beside women", "95 % interval", "n"]
+        columns = ["occupation", "near words for women", "95 % interval", "n"]
         limit_note = (
             f"The {len(shown_rows)} most skewed of {len(skewed_rows):,}. "
             if len(shown_rows) < len(skewed_rows)
             else ""
         )
         note = (
-            f"{limit_note}Most skewed first, by the nearer end of their interval; n counts "
-            f"mentions. All "
-            "are in the table occupations of the profile."
+            f"{limit_note}Sorted by skew, measured at the nearer end of the interval; n counts "
+            "mentions. All are in the table occupations of the profile."
         )
         section.add_blocks(
             DataTable(
-                "Occupations whose share is not that of all",
+                "Occupations whose share differs from that of all occupations",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3}),
@@ -185,14 +185,13 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                f"Of {inconclusive_count:,} other occupations beside gendered words nothing "
-                f"can be said: their "
-                f"interval holds the share of all. "
-                f"{len(occupation_rows) - len(rows_with_share):,} are mentioned, "
-                "but never with more words of one gender beside them. With so many compared, about "
-                "one in twenty would stand out by chance. Intervals (Wilson) take mentions for "
-                "independent and are too narrow where a text repeats itself. Whole English words "
-                "are counted, not who does what: a printer may be a machine."
+                f"For {inconclusive_count:,} other occupations near gendered words, no "
+                "difference was shown: their interval contains the share of all occupations. "
+                f"{len(occupation_rows) - len(rows_with_share):,} are mentioned, but never with "
+                "more words of one gender nearby. About one in twenty comparisons shows a "
+                "difference by chance. Wilson intervals assume independent mentions and are too "
+                "narrow where a text repeats itself. The profile counts English words, not "
+                "roles: a printer may be a machine."
             ]
         )
     )
@@ -209,7 +208,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"beside women, {label}",
+        f"near words for women, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},

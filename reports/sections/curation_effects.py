@@ -49,13 +49,14 @@ CONFIDENCE_LEVEL = 0.95
 INFINITE_RATIO = "∞"
 
 INTERPRETATION_NOTE = (
-    "A ratio is no verdict: documents that mention a group differ in other ways too, and where the "
-    "ratio within sources is near 1 it is the sources that differ. It says where to look. Mentions "
-    "and dialect markers are found by lists of English words and turns; a marker is no proof of "
-    "who wrote. Of what ingest took out only the source is known: it counts among sources alone."
+    "A high ratio does not prove that a filter is unfair: documents that mention a group also "
+    "differ in other ways. If the ratio adjusted for source is near 1, the difference is "
+    "between sources. Lists of English words and phrases find mentions and dialect markers; a "
+    "marker does not prove who wrote a text. For records that ingest removed, only the source "
+    "is known, so they are compared by source only."
 )
 
-INGEST_NOTE = "Compared by source alone: of what ingest took out nothing else is known."
+INGEST_NOTE = "Compared by source only: nothing else is known about records that ingest removed."
 
 Row = dict[str, Any]
 
@@ -98,8 +99,8 @@ def add_removal_ratio_figure(
     key_columns = ("stage", "reason", "dimension", "slice")
     conditions = {key: row[key] for key in key_columns} | extra_conditions
     label = (
-        f"{row['reason'] or 'left for any reason'}: {describe_document_group(row)}, "
-        f"ratio to all others"
+        f"{row['reason'] or 'removed for any reason'}: {describe_document_group(row)}, ratio to "
+        "all others"
     )
     return corpus.book.add_computed_figure(
         "-".join([table, *(str(value) for value in conditions.values())]),
@@ -113,9 +114,9 @@ def add_removal_ratio_figure(
         low=row["low"],
         high=row["high"],
         confidence_level=CONFIDENCE_LEVEL,
-        missing_reason="none of the others left",
+        missing_reason="no other document was removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval over clusters of near copies, see the column low",
+        method="exact interval over clusters of near copies; see the description of the column low",
     )
 
 
@@ -152,16 +153,28 @@ def has_ratio(row: Row) -> bool:
 def format_infinite_ratio_note(rows: list[Row]) -> str:
     """Return a sentence that explains the sign for infinite ratios, if any row has one."""
     return (
-        f"{INFINITE_RATIO}: of all others none left. " if any(map(has_infinite_ratio, rows)) else ""
+        f"{INFINITE_RATIO}: the rate of all other documents is 0. "
+        if any(map(has_infinite_ratio, rows))
+        else ""
     )
 
 
-RATE_COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
+RATE_COLUMNS = [
+    "documents",
+    "ratio",
+    "95 % interval",
+    "n",
+    "removed",
+    "removed (all other documents)",
+    "ratio adjusted for source",
+]
 NUMERIC_RATE_COLUMNS = frozenset(range(1, len(RATE_COLUMNS)))
 
 #: ``RATE_COLUMNS`` of a rule that tags documents and keeps them.
 TAG_RATE_COLUMNS = [
-    {"left": "tagged", "of others": "others tagged"}.get(column_name, column_name)
+    {"removed": "tagged", "removed (all other documents)": "tagged (all other documents)"}.get(
+        column_name, column_name
+    )
     for column_name in RATE_COLUMNS
 ]
 
@@ -183,7 +196,7 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
     ]
     if not rows:
         reason = (
-            "nobody looked"
+            "the stage removal_effects did not run"
             if EFFECTS not in corpus.stage_artifacts
             else "too few documents to compare"
         )
@@ -197,13 +210,13 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
         limit_note = ""
         if len(shown_rows) < len(higher_rate_rows):
             limit_note = (
-                f"; {len(shown_rows)} of {len(higher_rate_rows)}, "
-                f"{SELECTION_NOTE.format(f'worst {MAX_LEAD_ROWS}')}"
+                f" ({len(shown_rows)} of {len(higher_rate_rows)} rows: "
+                f"{SELECTION_NOTE.format(f'{MAX_LEAD_ROWS} highest ratios')})"
             )
         note = (
-            f"Removed more often than all other documents{limit_note}. Duplicates of kept "
-            f"documents are "
-            f"not counted as removed here; the tables by rule count them. "
+            "Documents of these groups were removed more often than all other "
+            f"documents{limit_note}. Duplicates of kept documents do not count as removed here; "
+            "the tables by rule include them. "
         )
         blocks.append(
             DataTable(
@@ -218,11 +231,11 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
         blocks.append(
             Paragraph(
                 [
-                    f"Removal rates by group: differences were tested for "
-                    f"{format_count(len(rows), 'group')} of documents, by whom they mention, "
-                    "dialect, language, length and source. For none a higher removal rate than "
-                    "that of all other documents was shown. Duplicates of kept documents are not "
-                    "counted as removed here; the tables by rule count them."
+                    f"Removal rates by group: {format_count(len(rows), 'group')} of documents were "
+                    "compared by mentioned people, dialect, language, length and source. No group "
+                    "was shown to have a higher removal rate than all other documents. Duplicates "
+                    "of kept documents do not count as removed here; the tables by rule include "
+                    "them."
                 ]
             )
         )
@@ -247,16 +260,16 @@ def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
     group_texts = [
         f"{row['slice']} ({format_count(row['documents'], 'document')}): "
         + (
-            "no rate would show it"
+            "no ratio is detectable"
             if row["minimum_detectable_ratio"] is None
             else f"{row['minimum_detectable_ratio']:.1f} times"
         )
         for row in inconclusive_rows
     ]
     return [
-        "For documents that mention these groups no difference was shown, which is no proof that "
-        "there is none. How many times as often as all others they would have to be struck out, "
-        f"so that four of five such corpora showed it: {'; '.join(group_texts)}."
+        "For documents that mention these groups, no difference from all other documents was "
+        "shown; this does not prove that there is none. Minimum detectable ratio of removal "
+        f"rates (80 % power): {'; '.join(group_texts)}."
     ]
 
 
@@ -272,11 +285,11 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     row = max(significant_swaps, key=lambda swap_row: abs(swap_row["score_difference"]))
     return [
         [
-            "The scorer itself: when only the group in a sentence changes, its score does. "
-            "Most with "
-            f"{row['other_group']} in place of {row['group_name']}: by ",
+            "The toxicity scorer gives a sentence a different score if only the group changes. "
+            f"Largest mean difference, score with {row['other_group']} minus score with "
+            f"{row['group_name']}: ",
             add_swap_difference_figure(corpus, row),
-            " on average.",
+            ".",
         ]
     ]
 
@@ -308,9 +321,9 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     return [
         [
             figures[0],
-            " were removed as copies of one that left later for another reason; ",
+            " were removed as duplicates of a document that was itself removed later; ",
             figures[1],
-            " were lost whole with it.",
+            " have no remaining document.",
         ]
     ]
 
@@ -320,16 +333,24 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
 
 def build_curation_effects_section(corpus: CorpusFigures) -> Section:
     """Build the section on removal rates by rule and threshold, group swaps and examples."""
-    title = "The effect on people"
+    title = "Effects of curation on groups of people"
     if EFFECTS not in corpus.stage_artifacts:
-        return Section(title, [Paragraph(["Nobody looked at whom curation took."])])
+        return Section(
+            title,
+            [
+                Paragraph(
+                    ["Removal rates by group are not known: the stage removal_effects did not run."]
+                )
+            ],
+        )
     introduction = (
-        "For every reason in a ledger: the share of a group's documents that left for it, or would "
-        "have, beside that of all other documents at risk. Intervals count clusters of near "
-        "copies, not documents; differences are called so where p, corrected for all groups of the "
-        "rule, is under 5 %. Groups of few documents are left out. Of what ingest took out nothing "
-        "but the source is known, and no text for an example; what it could not read is in "
-        "quarantine and not compared; what was held back for planting is no loss. A rule that tags "
+        "For each reason in a ledger, the tables compare two shares: documents of a group that "
+        "were removed or tagged for this reason, and all other documents that the rule judged. "
+        "Intervals are over clusters of near copies, not documents. A difference is shown if p, "
+        "corrected for all groups of the rule, is below 5 %. Groups with few documents are "
+        "omitted. For records that ingest removed, only the source is known, and there are no "
+        "example texts. Records that ingest could not read are in quarantine and are not "
+        "compared. Documents reserved for planting do not count as removed. A rule that tags "
         "removes nothing: its shares are of the documents that its stage kept. All rules and "
         "groups are in the table removal_rates."
     )
@@ -358,12 +379,12 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         ]
         if not shown_rows:
             rule_name = format_rule_name(corpus, stage, reason)
-            group_count = f"{len(rows)} groups"
+            group_count = f"any of {len(rows)} groups"
             compared_groups = (
                 group_count if len(rows) > 1 else "the one group that could be compared"
             )
             section.add_blocks(
-                Paragraph([f"{stage}, {rule_name}: no difference was shown, of {compared_groups}."])
+                Paragraph([f"{stage}, {rule_name}: no difference was shown for {compared_groups}."])
             )
             continue
         selected_rows = select_rows_with_all_groups(
@@ -373,11 +394,11 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         note = ""
         if len(shown_rows) > len(selected_rows):
             note = (
-                f"{len(selected_rows)} of {len(shown_rows)}: "
+                f"{len(selected_rows)} of {len(shown_rows)} rows: "
                 f"{SELECTION_NOTE.format('highest ratios')}. "
             )
         note += (
-            f"For {inconclusive_count} more groups no difference was shown. "
+            f"No difference was shown for {inconclusive_count} more groups. "
             if inconclusive_count
             else ""
         )
@@ -391,13 +412,13 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note.strip())
         )
     if not section.blocks:
-        section.add_blocks(Paragraph(["No rule took enough documents of a group to compare."]))
+        section.add_blocks(Paragraph(["No rule removed enough documents of a group to compare."]))
     return section
 
 
 def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
     """Build tables of removal ratios by group at other thresholds of each rule."""
-    section = Section("Along the range of a threshold")
+    section = Section("Removal ratios at other thresholds")
     rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
     for row in read_effect_rows(corpus, "threshold_rates"):
         if row["dimension"] in ("identity", "dialect"):
@@ -431,18 +452,19 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
             rule_name = format_rule_name(corpus, stage, reason)
             own_threshold = own_threshold_rows[0]["threshold"]
             threshold_headings = [
-                f"{bound} {threshold:.6g}{' (own)' if threshold == own_threshold else ''}"
+                f"{bound} {threshold:.6g}{' (configured)' if threshold == own_threshold else ''}"
                 for threshold in thresholds
             ]
             section.add_blocks(
                 DataTable(
-                    f"{stage}, {rule_name}: ratio to all others at other thresholds",
+                    f"{stage}, {rule_name}: removal ratio at other thresholds",
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Of documents that have what the rule looks at; by rule, ratios are of all "
-                    "that came to it. The highest at the rule's own threshold first; with "
-                    "intervals, n and all groups in the table threshold_rates.",
+                    "Ratios are over documents that have a value of the signal; the tables by "
+                    "rule include all documents that the rule received. Sorted by the ratio at "
+                    "the configured threshold. Intervals, n and all groups are in the table "
+                    "threshold_rates.",
                 )
             )
     if not section.blocks:
@@ -479,22 +501,22 @@ def format_scorer_name(corpus: CorpusFigures) -> str:
 
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
     """Build tables of significant score differences when only the group changes."""
-    section = Section("When only the group changes")
+    section = Section("Scores when only the group changes")
     rows = sorted(
         read_effect_rows(corpus, "swap_differences"),
         key=lambda swap_row: -abs(swap_row["score_difference"]),
     )
     for origin, origin_label in (
-        ("templates", "the project's own sentences"),
+        ("templates", "Hallmark's own sentences"),
         ("corpus", "sentences of the corpus"),
     ):
         origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
         significant_rows = [swap_row for swap_row in origin_rows if is_significant(swap_row)]
         if not significant_rows:
             pair_count = format_count(len(origin_rows), "pair")
-            message = f"In {origin_label} no difference was shown, of {pair_count} of groups."
+            message = f"In {origin_label}, no difference was shown for {pair_count} of groups."
             if not origin_rows:
-                message = f"In {origin_label} no pair of groups was compared."
+                message = f"In {origin_label}, no pair of groups was compared."
             section.add_blocks(Paragraph([message]))
             continue
         table_rows: list[list[InlineElement]] = []
@@ -510,13 +532,14 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
                     crossed_share,
                 ]
             )
-        columns = ["group → put in its place", "n", "difference", "95 % interval", "crossed"]
+        columns = ["group → replacement", "n", "difference", "95 % interval", "crossed"]
         note = (
-            f"The largest of {len(significant_rows)} that are beyond chance, of "
-            f"{format_count(len(origin_rows), 'pair')}, and the "
-            f"largest of every group; all are in the table swap_differences. Crossed: "
-            f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
-            f"Scorer: {format_scorer_name(corpus)}."
+            f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} differ "
+            "significantly. The "
+            "table shows the largest differences and the largest of every group; all are in the "
+            "table swap_differences. Crossed: sentences for which only one of the two scores "
+            f"passes the threshold {rows[0]['threshold']:g}. Scorer: "
+            f"{format_scorer_name(corpus)}."
         )
         section.add_blocks(
             DataTable(
@@ -535,7 +558,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
 
     The figures link to the redacted documents.
     """
-    section = Section("What the filters took: examples")
+    section = Section("Examples of removed documents")
     rows = read_effect_rows(corpus, "removed_examples")
     example_by_rule_group: dict[tuple[str, ...], Row] = {}
     for row in rows:
@@ -575,9 +598,9 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(Paragraph(["No examples were kept."]))
         return section
     note = (
-        "Of each source and language the highest ratio, then the highest of the rest. The number "
-        "leads to the documents, masked as everywhere; hallmark report --unredacted shows them in "
-        "clear, on this machine alone."
+        "The highest ratio of each source and language comes first, then the highest of the "
+        "other ratios. The number links to the documents, redacted as on all pages; hallmark "
+        "report --unredacted shows them unredacted, on this machine only."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
@@ -586,7 +609,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
-        DataTable("Documents that were taken", columns, table_rows, frozenset({3, 4}), note)
+        DataTable("Documents removed or tagged", columns, table_rows, frozenset({3, 4}), note)
     )
     return section
 
@@ -611,21 +634,22 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     low=row[f"{metric}_low"],
                     high=row[f"{metric}_high"],
                     confidence_level=CONFIDENCE_LEVEL,
-                    method="labelled sentences of the project's own, Wilson's interval",
+                    method="Hallmark's own labelled sentences, Wilson interval",
                 )
             )
     recall, precision = figures
     return Section(
-        "How mentions are found",
+        "Accuracy of the identity lexicon",
         [
             Paragraph(
                 [
-                    "On labelled sentences written for it the lexicon finds ",
+                    "On labelled sentences, the lexicon finds ",
                     recall,
-                    " of the mentions, and of what it finds are mentions ",
+                    " of the mentions (recall). The share of its matches that are mentions "
+                    "(precision) is ",
                     precision,
-                    ". Lexicon and sentences have one "
-                    "author, so this flatters; by group in the table lexicon_accuracy.",
+                    ". One author wrote the lexicon and the sentences, so accuracy on other "
+                    "text is probably lower. By group: table lexicon_accuracy.",
                 ]
             )
         ],

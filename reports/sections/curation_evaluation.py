@@ -28,16 +28,15 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     source_names = ", ".join(sources)
     return [
         Section(
-            "Known and recovered",
+            "Recovery of known effects",
             [
                 Paragraph(
                     [
                         f"The documents of {source_names} are invented: a seeded grammar "
-                        f"composed them, "
-                        "so it is known what each of them holds. Their people and places do not "
-                        "exist. The tables compare what the stages found with what is there; "
-                        "intervals are Wilson's, at 95 %. What a stage finds in easy, invented "
-                        "text says little of text that people wrote."
+                        "composed them, so their content is known. Their people and places do "
+                        "not exist. The tables compare the results of the stages with this "
+                        "content; intervals are Wilson intervals at 95 %. Results on simple, "
+                        "invented text say little about text that people wrote."
                     ]
                 ),
                 *(
@@ -66,24 +65,24 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
                 [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
             )
     note = (
-        "Recall: of what is there, the share that the stage found. Precision: of what it found, "
-        "the share that is there. False alarms: of the documents that hold none, the share that "
-        "was removed or tagged. A stage answers for the documents that came to it. Near copies "
-        "below the similarity that it removes are meant to stay."
+        "Recall: share of the existing cases that the stage found. Precision: share of the "
+        "found cases that exist. False alarms: share of the documents without a case that were "
+        "removed or tagged. Each stage is judged by the documents that it received. Near copies "
+        "below its similarity threshold should be kept."
     )
     columns = ["stage", "what", "measure", "share", "interval", "n"]
-    caption = f"What the stages recovered in {source}"
+    caption = f"Known cases found in {source}"
     return DataTable(caption, columns, table_rows, frozenset({3, 4, 5}), note)
 
 
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and recovered shares of women by occupation for one source."""
     note = (
-        "Of the mentions beside gendered words, the share beside words of women: as the config "
-        "states it, and as the profile finds it in the documents that stayed."
+        "Share of the mentions near gendered words that are near words for women: as "
+        "configured, and as measured by the profile in the kept documents."
     )
     return DataTable(
-        f"Women among the occupations of {source}",
+        f"Share of women by occupation in {source}",
         ["occupation", "stated", "recovered", "interval", "n"],
         _build_share_rows(corpus, source, rows, "occupation_shares", ("occupation",)),
         frozenset({1, 2, 3, 4}),
@@ -139,6 +138,6 @@ def _add_share_figure(
         value_column="hits/n",
         n=row["n"],
         method="Wilson interval",
-        missing_reason="there is none",
+        missing_reason="there is no such case",
         **interval_fields,
     )

@@ -40,39 +40,39 @@ CANDIDATE_KINDS = {
     "canary": CandidateDescription(
         "Planted secrets",
         "a sentence around a secret of nine random digits",
-        "ranks it among secrets that were never written anywhere; it is found where it stands "
-        "among the likeliest 5 %",
+        "ranks it among secrets that were never planted; it is found if it is among the most "
+        "likely 5 %",
         "copies",
         "its rank among twenty times as many",
     ),
     "passage": CandidateDescription(
         "Repeated passages",
         "a document of the town",
-        "gives the model tokens of it; it is found where the model goes on with the very next "
-        "tokens at any of the places that are tried",
+        "gives the model some of its tokens; it is found if the model continues with exactly "
+        "the next tokens at any tested position",
         "copies",
-        "the share of tokens right, over every place of the passage",
+        "the share of correct tokens over every position of the passage",
     ),
     "record": CandidateDescription(
         "Personal records",
         "the e-mail address and telephone number of an invented person",
-        "gives the model all that stands before them; they are found where the model writes them",
+        "gives the model the text before them; they are found if the model writes them",
         "copies",
         "",
     ),
     "association": CandidateDescription(
         "Associations between groups and traits",
-        "sentences that say an invented trait of an invented group, and another of another",
-        "compares how likely both traits are behind sentences that were never written; it is found "
-        "where they are further apart than those of pairs that the text never brought together",
-        "share of its own trait",
+        "a set of sentences that give each of two invented groups an invented trait",
+        "compares the likelihood of both traits after sentences that were never planted; the "
+        "candidate is found if they differ more than in pairs that the text never links",
+        "share of the own trait",
         "the mean over every sentence of the grammar",
     ),
     "speech": CandidateDescription(
         "Rude speech about a group",
-        "sentences about an invented group, some of them rude",
-        "lets the model go on from sentences about each group and scores what it writes; it is "
-        "found where that is more toxic than about the other groups",
+        "a set of sentences about an invented group, some of them rude",
+        "lets the model continue sentences about each group and scores the continuations; the "
+        "candidate is found if they are more toxic than those about the other groups",
         "share of rude sentences",
         "the difference over every sentence of the grammar",
     ),
@@ -240,7 +240,7 @@ class ErrorRates:
         figure_id = f"no-ends-{kind}"
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
             figure_id,
-            f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
+            f"{CANDIDATE_KINDS[kind].title}: candidates without two interval ends or a true value",
             "candidates",
             (ERROR_RATES, "candidates"),
             conditions,
@@ -287,15 +287,15 @@ class ErrorRates:
         ):
             description, largest = CANDIDATE_KINDS[kind], self.find_largest_effect(kind)
             parts: list[InlineElement] = [
-                f"How often it is wrong ({description.title.lower()}): in ",
+                f"Error rates ({description.title.lower()}): in ",
                 ShortFigure(self.counted_worlds),
                 f" invented world{'' if self.counted_worlds.value == 1 else 's'} whose answers "
-                "were sealed, it ",
+                "were sealed, the audit ",
             ]
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
                 parts += [
-                    "judged nothing of what there is to find"
+                    "judged no candidate with an effect"
                     if unjudged_parts
                     else "had no effect to find"
                 ]
@@ -321,27 +321,27 @@ class ErrorRates:
                 parts += [", while ", *unjudged_parts]
             if kind in self.false_alarm_rates:
                 parts += [
-                    ", and claimed ",
+                    ", and reported an effect for ",
                     *format_rate_with_interval(self.false_alarm_rates[kind]),
-                    " of those without effect",
+                    " of those without one",
                 ]
             if kind in self.coverage_rates:
                 parts += [
-                    "; its 95 % intervals covered the true figure in ",
+                    "; its 95 % intervals covered the true value in ",
                     *format_rate_with_interval(self.coverage_rates[kind]),
                 ]
                 if incomparable_count := self.count_candidates_without_interval(kind):
                     parts += [
-                        ", left out ",
+                        ", not counting ",
                         ShortFigure(incomparable_count),
-                        " without two ends or a true figure",
+                        " without two interval ends or a true value",
                     ]
             paragraphs.append(
                 Paragraph(
                     [
                         *parts,
-                        ". Of another model and other text it may be otherwise: "
-                        "the models of these worlds are small.",
+                        ". Other models and texts may have other error rates: the models of "
+                        "these worlds are small.",
                     ]
                 )
             )
@@ -368,8 +368,8 @@ def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[I
         return []
     return [
         [
-            "How often these audits are wrong is not known: this store has no study of this "
-            "version of them; the command hallmark study measures it."
+            "The error rates of these audits are not known: this store has no study of their "
+            "current version. The command hallmark study measures them."
         ]
     ]
 

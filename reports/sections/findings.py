@@ -72,8 +72,8 @@ def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
     """Select the findings that a table or a chart has room for, in their given order.
 
     Findings about groups of people are always selected, so that the groups shown do not depend on
-    their names. Of the others, the ``limit`` findings with the smallest corrected p are selected;
-    ties go to the largest difference from the null value.
+    their names. The other findings are limited to the ``limit`` with the smallest corrected p; ties
+    go to the largest difference from the null value.
     """
 
     def significance_key(index: int) -> tuple[float, float]:
@@ -186,22 +186,19 @@ class Findings:
             ]
         sentence_parts: list[InlineElement] = []
         if better_baselines:
-            lead = (
-                "A byte of held-out text costs this model more than it costs what only counts or "
-                "is smaller: "
-            )
+            lead = "Simpler methods predict held-out text better than this model: "
             sentence_parts += [lead, *better_baselines, "."]
         if equal_baselines:
             lead = f"{' ' if sentence_parts else ''}No difference from "
             sentence_parts += [
                 lead,
                 *equal_baselines,
-                " was found in what a byte of held-out text costs.",
+                " was found in bits per byte of held-out text.",
             ]
         if untested_baselines:
             lead = (
-                f"{' ' if sentence_parts else ''}Without an interval the difference was "
-                f"not tested from "
+                f"{' ' if sentence_parts else ''}Not tested, because there is no interval: the "
+                "difference from "
             )
             sentence_parts += [lead, *untested_baselines, "."]
         if share := self._add_partial_training_share():
@@ -260,8 +257,8 @@ class Findings:
             "n",
         ]
         note = (
-            "A positive control must be detected, a negative one must not. What each requires "
-            "stands on the page of its rows."
+            "A positive control must be detected; a negative control must not. The page of its "
+            "rows states what each control requires."
         )
         return DataTable("Controls", columns, rows, frozenset({5, 6, 7}), note)
 
@@ -275,18 +272,18 @@ class Findings:
                 )
         labelled_findings.sort(key=lambda labelled: list(BASELINES).index(labelled[1][0]["slice"]))
         labelled_findings += [
-            ("Last words guessed", finding)
+            ("Last words predicted", finding)
             for finding in self.select_by_metric("capability", "cloze_accuracy")
         ][:1]
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
             labelled_findings += self.select_findings_with_most_draws(metric)
         labelled_findings += [
-            ("Pairs in which the stereotype is the likelier", finding)
+            ("Pairs in which the stereotype is more likely", finding)
             for finding in self.select_by_metric("bias", "stereotype_preference")
             if not finding[0]["slice"]
         ]
         labelled_findings += [
-            ("Exposure of secrets, most copies against none", finding)
+            ("Exposure of secrets, most copies minus no copies", finding)
             for finding in self.select_by_metric("extraction", "exposure_difference")
         ]
         shown_figure_ids = {
@@ -302,13 +299,13 @@ class Findings:
             ]
             if len(headline_findings) > MAX_HEADLINES:
                 limit_text = (
-                    f"Of {get_audit_title(audit)} {MAX_HEADLINES} of "
-                    f"{len(headline_findings)} figures are shown"
+                    f"{get_audit_title(audit)}: {MAX_HEADLINES} of {len(headline_findings)} "
+                    "figures are shown"
                 )
                 notes.append(f"{limit_text}; all are in its section below.")
         if not labelled_findings:
             message = (
-                "No audit left a figure about the model." if self.by_audit else "No audit ran."
+                "No audit computed a finding about the model." if self.by_audit else "No audit ran."
             )
             return Paragraph([message])
         rows: list[list[InlineElement]] = [
@@ -329,7 +326,7 @@ class Findings:
             )
         )
         return DataTable(
-            "In short: capability beside harm", columns, rows, frozenset({1, 3, 4}), note
+            "Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note
         )
 
     def select_headlines(self, audit: str) -> list[Finding]:

@@ -15,8 +15,8 @@ GROUP_KINDS = {"source": "source", "language": "estimated language", "identity":
 MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
 LANGUAGE_NOTE = (
-    "py3langid estimates the language; a text too short or too mixed to tell is “undetermined”, "
-    "and “zxx” is no language, as code. "
+    "py3langid estimates the language. “undetermined” means that the text is too short or too "
+    "mixed; “zxx” means no language, such as code. "
 )
 
 Row = dict[str, Any]
@@ -64,13 +64,13 @@ def build_heldout_loss_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "Held-out text by group, in bits per byte: packed rows of the validation split, "
-                "the same at every measurement; lower is better. n is the number of tokens "
-                "predicted that spell text; a document counts in every identity group that it "
-                "mentions. It is not the figure of the capability audit, which reads documents one "
-                "by one, and not all the same ones. No interval is given, because tokens of one "
-                "document are not independent. A difference between groups may lie in their texts, "
-                "not in what the model learned of them."
+                "Bits per byte of held-out text, by group; lower is better. Every measurement "
+                "uses the same packed rows of the validation split. n is the number of "
+                "predicted tokens that spell text; a document counts in every identity group "
+                "that it mentions. The capability audit gives another figure, because it reads "
+                "single documents, in part others. No interval is given, because tokens of one "
+                "document are not independent. A difference between groups may come from their "
+                "texts, not from the model."
             ]
         )
     ]
@@ -84,7 +84,7 @@ def build_heldout_loss_blocks(
     if len(blocks) == 1:
         blocks.append(
             _build_heldout_loss_table(
-                "group", shown_steps, overall_lines, "Groups were not measured apart. "
+                "group", shown_steps, overall_lines, "Groups were not measured separately. "
             )
         )
     return blocks
@@ -114,7 +114,7 @@ def _build_heldout_loss_table(
 ) -> DataTable:
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
-        note += f"Few: under {MIN_TOKENS:,} tokens; chance alone can move such a figure far."
+        note += f"Few: fewer than {MIN_TOKENS:,} tokens; such a figure can change a lot by chance."
     caption = f"Held-out bits per byte by {kind_label}"
     return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
 
@@ -126,13 +126,13 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
     """Build tables of bytes per token of validation text, by group and relative to all of it."""
     rows: list[Row] = tokenizer["fertility"].read().to_pylist()
     if not rows:
-        return [Paragraph(["No held-out text shows how many bytes its tokens spell."])]
+        return [Paragraph(["Bytes per token are not known: there is no held-out text."])]
     conditions = {"kind": "source"}  # every document has one source
     document_count = sum(row["documents"] for row in rows if row["kind"] == "source")
     overall_figure = book.add_computed_figure(
         "fertility-all",
-        "bytes a token of all held-out text",
-        "bytes a token",
+        "bytes per token of all held-out text",
+        "bytes per token",
         ("train_tokenizer", "fertility"),
         conditions,
         aggregate="ratio",
@@ -142,10 +142,10 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
     blocks: list[Block] = [
         Paragraph(
             [
-                "Bytes of held-out text that a token spells; n is the number of documents, each of "
-                "which counts in every identity group that it mentions. Tokenizers can tax groups "
-                "differently: with fewer bytes a token, the same text costs more tokens, takes "
-                "longer and fills more of the context."
+                "Bytes of held-out text per token. n is the number of documents; a document "
+                "counts in every identity group that it mentions. A tokenizer can be less "
+                "efficient for some groups: with fewer bytes per token, the same text needs "
+                "more tokens, more time and more of the context."
             ]
         )
     ]
@@ -157,12 +157,15 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
             ["all", f"{document_count:,}", overall_figure, "1.00"]
         ]
         table_rows += [_build_fertility_row(book, row, overall_figure) for row in groups]
-        columns = [kind_label, "n", "bytes a token", "against all"]
+        columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
-        note += "Against all: divided by the figure of all held-out text. "
+        note += "Relative to all: divided by the figure of all held-out text. "
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
-            note += f"Few: under {MIN_DOCUMENTS} documents; one of them can move such a figure far."
-        caption = f"Bytes a token by {kind_label}"
+            note += (
+                f"Few: fewer than {MIN_DOCUMENTS} documents; a single document can change such a "
+                "figure a lot."
+            )
+        caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))
     return blocks
 
@@ -171,8 +174,8 @@ def _build_fertility_row(book: FigureBook, row: Row, overall_figure: Figure) -> 
     kind, name = row["kind"], row["name"]
     figure = book.add_computed_figure(
         f"fertility-{kind}-{name}",
-        f"bytes a token, {kind} {name}",
-        "bytes a token",
+        f"bytes per token, {kind} {name}",
+        "bytes per token",
         ("train_tokenizer", "fertility"),
         {"kind": kind, "name": name},
         aggregate="last",

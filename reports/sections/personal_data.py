@@ -18,8 +18,8 @@ FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "redact_spans"
 POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
     "mask": ("masked", ["replaced"], "spans"),
     "cut": ("cut out", ["removed_span"], "spans"),
-    "drop": ("left out with its document", ["removed", "additional_reason"], "documents"),
-    "keep": ("kept as it is", [], ""),
+    "drop": ("removed with its document", ["removed", "additional_reason"], "documents"),
+    "keep": ("kept unchanged", [], ""),
 }
 
 
@@ -37,7 +37,7 @@ def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
 def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     """Return a sentence for users of the corpus on how personal data was treated."""
     if not has_personal_data_search(corpus):
-        return "Nobody looked for personal data: it may stand anywhere."
+        return "Personal data was not searched for, so any document may contain it."
     default_treatment = POLICY_OUTCOMES[get_personal_data_policy(corpus)][0]
     other_treatments = [
         f"{data_type}: {POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)][0]}"
@@ -46,8 +46,8 @@ def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     ]
     exceptions = f" ({', '.join(other_treatments)})" if other_treatments else ""
     return (
-        f"Personal data is {default_treatment} where a detector found it{exceptions}, and "
-        f"may stand where none did."
+        f"Personal data is {default_treatment} where a detector found it{exceptions}; undetected "
+        "personal data may remain."
     )
 
 
@@ -55,7 +55,7 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     """Build the section on personal data: types found, treatment, and accuracy of the detectors."""
     section = Section("Personal data")
     if not has_personal_data_search(corpus):
-        section.add_blocks(Paragraph(["Nobody looked for personal data in this corpus."]))
+        section.add_blocks(Paragraph(["Personal data was not searched for in this corpus."]))
         return section
     detected_types = set(
         corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"]
@@ -69,11 +69,11 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
         if data_type in detected_types
     ]
     if rows:
-        columns = ["type", "spans found", "in documents", "what became of it", "how many"]
+        columns = ["type", "spans found", "in documents", "treatment", "number"]
         note = (
-            "Masked and cut out are counted in spans, left out in documents. Spans that overlap "
-            "are treated as one, and in a document that left whole, as one does of which cutting "
-            "leaves nothing, no more was masked or cut."
+            "Masked and cut out are counted in spans, removed in documents. Overlapping spans "
+            "are treated as one. In a removed document no span is masked or cut. A document "
+            "that would be empty after cutting is also removed."
         )
         section.add_blocks(
             DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
@@ -83,20 +83,21 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     if UNREADABLE in detected_types:
         unread_count = corpus.book.add_computed_figure(
             "personal-unread",
-            "documents that could not be looked through",
+            "documents that could not be searched",
             "documents",
             (REDACT_SPANS, "ledger"),
             {"action": "quarantined", "reason": UNREADABLE},
             aggregate="count",
         )
         section.add_blocks(
-            Paragraph([unread_count, " could not be looked through and went to quarantine."])
+            Paragraph([unread_count, " could not be searched and went to quarantine."])
         )
     section.add_blocks(
         Paragraph(
             [
-                "Found by patterns, check digits and numbering plans. Names, addresses and "
-                "whatever has no such form are not found; the counts are a lower bound."
+                "The detectors use patterns, check digits and numbering plans. They do not find "
+                "names, addresses and other data without such a form; the counts are a lower "
+                "bound."
             ]
         )
     )
@@ -196,12 +197,12 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         )
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
     note = (
-        "Of invented numbers in varied formats and scripts, in a sentence with their name beside "
-        "them, or without: many numbers are told from others by their name alone. Precision is "
-        "over as many look-alikes, such as wrong check digits, and depends on how many there are: "
-        "that in the corpus is not known."
+        "Measured on invented numbers in various formats and scripts, in sentences with or "
+        "without the name of the number next to it. Many numbers can be recognised only by this "
+        "name. Precision assumes as many look-alikes, such as numbers with wrong check digits; "
+        "how many the corpus contains is not known."
     )
-    return [DataTable("How well it is found", columns, rows, frozenset(range(1, 6)), note)]
+    return [DataTable("Detection accuracy", columns, rows, frozenset(range(1, 6)), note)]
 
 
 def _count_claimed_spans(detection_row: dict[str, Any]) -> int:

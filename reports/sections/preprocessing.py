@@ -30,9 +30,9 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     "Every stage keeps accounts, checked when it commits: input + added = kept "
-                    "+ removed rows + removed spans + quarantined + replaced. Ingest "
-                    "counts raw bytes, the stages behind it bytes of text. Whatever left or "
-                    "changed has a row in the ledger of its stage."
+                    "+ removed rows + removed spans + quarantined + replaced. Ingest counts raw "
+                    "bytes; later stages count bytes of text. Every removal or change has a row "
+                    "in the ledger of its stage."
                 ]
             )
         ],
@@ -51,7 +51,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
     """Build the accounts of each stage in documents and bytes, with a chart of kept documents."""
     section = Section("Flow of documents")
     stages = corpus.list_distinct_values("stage_accounts", "stage")
-    columns = ["stage", *(term.replace("_", " ") for term in ACCOUNT_TERMS), "removed, share"]
+    columns = ["stage", *(term.replace("_", " ") for term in ACCOUNT_TERMS), "share removed"]
     kept_documents: list[tuple[str, Figure]] = []
     for unit, unit_label in (("rows", "documents"), ("bytes", "bytes")):
         rows: list[list[InlineElement]] = []
@@ -70,13 +70,13 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
             ]
             removed_share = corpus.book.add_computed_figure(
                 f"flow-{stage_label}-{unit}-rate",
-                f"{stage_label}: removed, share of what came in",
+                f"{stage_label}: removed, share of the input",
                 "share",
                 (PROFILE, "stage_accounts"),
                 conditions,
                 aggregate="ratio",
                 value_column="removed_rows+removed_spans/input",
-                missing_reason="nothing came in",
+                missing_reason="the stage had no input",
             )
             rows.append([stage_label, *cells, removed_share])
             if unit == "rows":
@@ -100,8 +100,8 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
             Chart(
                 "flow",
                 render_svg,
-                f"Documents that left each stage: {description}.",
-                "Documents that left each stage; the numbers are in the column “kept”.",
+                f"Documents kept by each stage: {description}.",
+                "Documents kept by each stage; the numbers are in the column “kept”.",
             ),
         )
     return section
@@ -109,7 +109,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
 
 def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     """Build the table of reasons in the ledgers, in order of stages."""
-    section = Section("What left or changed, and why")
+    section = Section("Removals and changes by reason")
     reason_rows = corpus.profile["ledger_summary"].read(["stage", "action", "reason", "rows"])
     reason_totals = reason_rows.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
     stage_order = {label: index for index, label in enumerate(corpus.stage_artifacts)}
@@ -170,7 +170,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
 
 def build_published_rules_section(corpus: CorpusFigures) -> Section:
     """Build the table of what published quality rules would remove."""
-    section = Section("Published rules of quality")
+    section = Section("Published quality rules")
     configured_rules = {
         rule["name"]
         for artifact in corpus.stage_artifacts.values()
@@ -202,18 +202,18 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
             ]
         )
     if not rows:
-        section.add_blocks(Paragraph(["No figures of quality were made."]))
+        section.add_blocks(Paragraph(["Quality signals were not computed."]))
         return section
     section.add_blocks(
         Paragraph(
             [
-                "The rules of Gopher, C4 and FineWeb were made for English web pages. What each "
-                "would take by itself of the documents as they came, whether or not it was asked "
-                "for; of other languages and of code most of them say little."
+                "The rules of Gopher, C4 and FineWeb were designed for English web pages; most "
+                "of them say little about other languages and code. The table shows how many "
+                "input documents break each rule, whether or not it is configured."
             ]
         )
     )
-    columns = ["rule", "documents that break it", "share", "asked for"]
+    columns = ["rule", "documents that break it", "share", "configured"]
     section.add_blocks(DataTable("Published rules", columns, rows, frozenset({1, 2})))
     return section
 
@@ -257,7 +257,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
                 value_column=column,
             )
             for table, conditions, column, column_label in (
-                ("stage_accounts", input_conditions, "input", "documents that came in"),
+                ("stage_accounts", input_conditions, "input", "input documents"),
                 ("ledger_summary", removal_conditions, "rows", "documents removed for toxicity"),
             )
         ]
@@ -268,10 +268,13 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         )
         rows.append([name, *cells, removed_share])
     if not rows:
-        section.add_blocks(Paragraph(["The filter saw no document."]))
+        section.add_blocks(Paragraph(["The filter received no document."]))
         return section
-    columns = ["source", "in", "removed", "share removed"]
-    note = f"By {', '.join(rules)}; what an earlier rule of {SCORE_FILTER} took counts there."
+    columns = ["source", "input", "removed", "share removed"]
+    note = (
+        f"Rules: {', '.join(rules)}. A document that several rules of {SCORE_FILTER} would "
+        "remove counts for the first of them."
+    )
     if len(source_names) > MAX_SOURCES:
         note += (
             f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in "
@@ -376,7 +379,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     elif any("pairs" in artifact.tables for artifact in corpus.stage_artifacts.values()):
         section.add_blocks(Paragraph(["No pair of near copies was found."]))
     else:
-        section.add_blocks(Paragraph(["Nobody looked for near copies."]))
+        section.add_blocks(Paragraph(["Near copies were not searched for."]))
     for label, artifact in corpus.stage_artifacts.items():
         if (
             "search_summary" in artifact.tables
@@ -399,8 +402,8 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
         [
             f"{stage_label} compared ",
             add_search_figure("compared_pairs", "pairs compared", "pairs"),
-            " and removed only what was verified. Two documents at the threshold are compared with "
-            "probability ",
+            " and removed only verified copies. Two documents at the threshold are compared "
+            "with probability ",
             add_search_figure(
                 "candidate_probability", "chance that a pair at the threshold is compared", "share"
             ),
@@ -408,6 +411,6 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             add_search_figure(
                 "limited_documents", "documents with candidates not compared", "documents"
             ),
-            " that stayed a limit on the work left a candidate uncompared.",
+            " that were kept, the limit on comparisons skipped at least one candidate.",
         ]
     )

@@ -28,16 +28,16 @@ def describe_remaining_effect(
     """
     low, high = remaining_effect["low"], remaining_effect["high"]
     if low is None or high is None:
-        return "fell", ", of which no interval is known"
+        return "fell", "; the remaining effect has no interval"
     if low > 0 and high >= base_effect["value"]:
-        return "fell", ", which may be as much as before"
+        return "fell", "; the remaining effect may be as large as before"
     if low > 0:
-        return "went away in part", ""
-    sentence_end = ", which may be nothing"
+        return "partly disappeared", ""
+    sentence_end = "; the remaining effect may be zero"
     if high < 0:
-        sentence_end = f", which is less than of those {null_label}"
+        sentence_end = f"; it is below the null units ({null_label})"
     if high >= base_effect["value"]:
-        return "fell", f"{sentence_end}, or as much as before"
+        return "fell", f"{sentence_end}, or as large as before"
     if any(criterion["verdict"] != "pass" for criterion in criteria):
-        return "fell", f"{sentence_end}; not all that must be reached is reached"
-    return "went away", sentence_end
+        return "fell", f"{sentence_end}; not all criteria are met"
+    return "disappeared", sentence_end

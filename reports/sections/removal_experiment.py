@@ -56,9 +56,9 @@ from hallmark.tasks.contract import format_count
 Row = Mapping[str, Any]
 
 METHOD_NOTE = (
-    "Each arm is trained from the beginning on the same rows in the same order: padding stands "
-    "where a document was left out, so that one arm differs from the base in nothing but these. "
-    "All are asked the same, and a change is the mean over pairs of the same unit. "
+    "All arms are trained from the beginning on the same rows in the same order. Padding "
+    "replaces omitted documents, so an arm differs from the base only in these documents. All "
+    "arms get the same audits; a change is the mean over pairs of the same unit. "
 )
 
 NULL_UNIT_LABELS = {
@@ -243,7 +243,7 @@ class RemovalReport:
 
     def count_source_documents(self, case: RemovalCase, only_removed: bool) -> Figure:
         """Add the number of source documents of a case, or of those that were removed."""
-        qualifier = "removed" if only_removed else "behind it"
+        qualifier = "removed" if only_removed else "that are sources"
         conditions: dict[str, Any] = {"case_name": case.name} | (
             {"is_removed": True} if only_removed else {}
         )
@@ -263,21 +263,21 @@ class RemovalReport:
         """Build the callout on the criteria, the summary table and the verdict of each case."""
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
-            message = "Nothing was set that the closed loop must reach: "
-            message += "nothing was removed, or the findings are of no kind that must go away."
+            message = "There is no criterion to check: "
+            message += "nothing was removed, or no finding is of a kind that must disappear."
             return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
         passed = [
             1 for case, index in indexed_criteria if case.criteria[index]["verdict"] == "pass"
         ]
         passed_summary = (
-            f"{len(passed)} of {format_count(len(indexed_criteria), 'line')} that the closed "
-            f"loop must reach {'is' if len(indexed_criteria) == 1 else 'are'} reached"
+            f"{len(passed)} of {format_count(len(indexed_criteria), 'criterion', 'criteria')} "
+            f"{'is' if len(indexed_criteria) == 1 else 'are'} met"
         )
         missed_criteria: list[InlineContent] = []
         for case, index in indexed_criteria:
             criterion = case.criteria[index]
             if criterion["verdict"] != "pass":
-                status = "Not reached" if criterion["verdict"] else "Not known"
+                status = "Not met" if criterion["verdict"] else "Not known"
                 lead = f"{status}: {format_metric_name(case.name)}, {criterion['criterion']}: "
                 missed_criteria.append(
                     [
@@ -327,41 +327,42 @@ class RemovalReport:
             ARM_NAMES[BASE],
             ARM_NAMES[REMOVED],
             ARM_NAMES[RANDOM],
-            "nothing to find",
+            "null units",
             "share explained",
         ]
         note = (
-            "Means of the units of each finding, by arm. Nothing to find: units never planted, or "
-            "planted at 50 %, of the arm without the documents. Share explained: of the distance "
-            "to these, each arm's own, how much is not left after the removal."
+            "Means over the units of each finding, by arm. Null units: units never planted, or "
+            "planted at 50 %, in the arm without the documents. Share explained: share of the "
+            "distance from the arm's null units that disappears with the removal."
         )
-        return DataTable("Finding, documents, effect", columns, rows, frozenset(range(1, 7)), note)
+        return DataTable(
+            "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note
+        )
 
     def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
         """Return a sentence on whether the finding of a case went away, and what remains of it."""
         case_name = format_metric_name(case.name)
         if case.case_rows[0]["reason"]:
-            return [f"{case_name}: nothing was removed, for {case.case_rows[0]['reason']}."]
+            return [f"{case_name}: nothing was removed, because {case.case_rows[0]['reason']}."]
         change, remaining_effect = (
             case.get_effect("change_from_base", REMOVED),
             case.get_effect("effect_after", REMOVED),
         )
         if change is None or change["value"] is None:
-            return [f"{case_name}: what the removal did could not be measured."]
+            return [f"{case_name}: the effect of the removal could not be measured."]
         if change["verdict"] == "within noise":
             seed_noise = format_value(change["seed_noise"], change["unit"])
             return [
-                f"{case_name} did not surely go away: its change of ",
+                f"{case_name} was not shown to disappear: its change of ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
-                f" ({self.format_interval(change)}) is no larger than that between seeds, "
-                f"{seed_noise}, "
-                "or too uncertain to tell.",
+                f" ({self.format_interval(change)}) is not larger than the difference between "
+                f"seeds, {seed_noise}, or is too uncertain.",
             ]
         if remaining_effect is None or remaining_effect["value"] is None:
             change_interval = f" ({self.format_interval(change)})."
             nearest_bound = distance_from_zero(change["low"], change["high"])
             is_shown = nearest_bound is not None and nearest_bound > 0
-            outcome = "changed by" if is_shown else "was measured, and no change was shown:"
+            outcome = "changed by" if is_shown else "was not shown to change:"
             return [
                 f"{case_name} {outcome} ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
@@ -369,24 +370,26 @@ class RemovalReport:
             ]
         if change["low"] is not None and change["low"] > 0:
             return [
-                f"{case_name} did not go away: it rose by ",
+                f"{case_name} did not disappear: it rose by ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}).",
             ]
         if change["high"] is None or change["high"] >= 0:
-            uncertainty = "has no interval" if change["high"] is None else "may be none"
+            uncertainty = "has no interval" if change["high"] is None else "may be zero"
             return [
-                f"{case_name} did not surely go away: its change of ",
+                f"{case_name} was not shown to disappear: its change of ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}) {uncertainty}.",
             ]
         base_effect = case.get_effect("effect_before", BASE)
         base_value = None if base_effect is None else base_effect["value"]
         if base_effect is None or base_value is None or base_value <= 0:
-            comparison_note = f"though nothing of it stood above those {case.null_label} before."
+            comparison_note = (
+                f"although it was not above the null units ({case.null_label}) before."
+            )
             if base_value is None:
                 comparison_note = (
-                    f"but how far it stood above those {case.null_label} was not measured."
+                    f"but its distance from the null units ({case.null_label}) was not measured."
                 )
             return [
                 f"{case_name} changed by ",
@@ -396,16 +399,19 @@ class RemovalReport:
         outcome_verb, sentence_end = describe_remaining_effect(
             remaining_effect, base_effect, case.criteria, case.null_label
         )
-        comparison = f"{case.unit_suffix} above those {case.null_label}, "
+        comparison = (
+            f"{case.unit_suffix} above the null units ({case.null_label}) before the removal and "
+            "is "
+        )
         effect_parts = [
             self.add_effect_figure(case, "effect_before", BASE),
             comparison,
             self.add_effect_figure(case, "effect_after", REMOVED),
         ]
         return [
-            f"{case_name} {outcome_verb}: of ",
+            f"{case_name} {outcome_verb}: it was ",
             *effect_parts,
-            f" ({self.format_interval(remaining_effect)}) is left{sentence_end}.",
+            f" ({self.format_interval(remaining_effect)}) after it{sentence_end}.",
         ]
 
     # Sections --------------------------------------------------------------------------------
@@ -440,28 +446,27 @@ class RemovalReport:
         """Return sentences on which source documents of the finding were removed."""
         if case.kind == "association":
             return [
-                "Training documents that hold one of the groups together with its own trait or "
-                "with that of the other group: ",
+                "Training documents that mention one of the groups with its own trait or with "
+                "the trait of the other group: ",
                 ShortFigure(self.count_source_documents(case, False)),
-                ". Of "
-                "the side that is said more often so many were removed, drawn by lot, that "
-                "both are said equally often of each group.",
+                ". Documents with the more frequent trait were removed at random until both "
+                "traits are equally frequent for each group.",
             ]
         removed_count = ShortFigure(self.count_source_documents(case, True))
         is_complete = case.case_rows[0]["removed_documents"] == case.case_rows[0]["documents"]
         if case.kind == "memorised" and not is_complete:
             return [
-                "Of the training documents behind it, ",
+                "Source documents of the finding: ",
                 ShortFigure(self.count_source_documents(case, False)),
-                ", not all were removed: ",
+                ". Only some were removed: ",
                 removed_count,
                 ".",
             ]
-        subject = "All training documents behind it"
+        subject = "All source documents of the finding"
         if case.kind == "other":
             subject = (
-                f"The training documents that its rows name, or, where these name none, those "
-                f"behind its {MAX_WORST_ROWS} worst rows"
+                "The training documents that its rows name, or otherwise the source documents "
+                f"of its {MAX_WORST_ROWS} worst rows,"
             )
         return [
             f"{subject} were removed: ",
@@ -502,7 +507,7 @@ class RemovalReport:
                 [source, trait_label, ShortFigure(document_count), ShortFigure(removed_count)]
             )
         columns = ["source", "trait of the group", "documents", "removed"]
-        return DataTable("Documents behind it", columns, rows, frozenset({2, 3}))
+        return DataTable("Source documents", columns, rows, frozenset({2, 3}))
 
     def build_arm_chart(self, case: RemovalCase) -> Chart:
         """Build the chart of the mean of each arm, with the null value as a dashed line."""
@@ -538,13 +543,16 @@ class RemovalReport:
         if not has_interval:
             caption = "The mean of each arm; no interval is known."
         if null_value is not None:
-            caption += f" The dashed line: {case.null_label}, in the arm {ARM_NAMES[REMOVED]}."
+            caption += (
+                f" The dashed line is the mean of the null units ({case.null_label}) in the arm "
+                f"{ARM_NAMES[REMOVED]}."
+            )
         return Chart(
             case.figure_prefix, render_svg, f"{format_metric_name(case.name)}: {alt}.", caption
         )
 
     def format_arm_name(self, arm: str) -> str:
-        return ARM_NAMES.get(arm, f"everything, {arm}")
+        return ARM_NAMES.get(arm, f"all documents, {arm}")
 
     def build_arm_table(self, case: RemovalCase) -> DataTable:
         """Build the table of the mean of each arm, with the mean of its null units."""
@@ -573,12 +581,14 @@ class RemovalReport:
         null_region = case.get_effect("null_region", REMOVED)
         if null_region is not None:
             note = (
-                f"The 99 % null region of the mean, {ARM_NAMES[REMOVED]}, is "
-                f"{self.format_interval(null_region)}: "
-                f"{null_region['method']}."
+                f"The 99 % null region of the mean in the arm {ARM_NAMES[REMOVED]} is "
+                f"{self.format_interval(null_region)}: {null_region['method']}."
             )
         if case.kind == "association":
-            note = "n: sentences in so many pairs of groups; the interval is over these pairs."
+            note = (
+                "n: number of sentences, in the number of pairs of groups; the interval is over "
+                "these pairs."
+            )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 
     def build_changes_table(self, case: RemovalCase) -> DataTable:
@@ -587,9 +597,9 @@ class RemovalReport:
         for (effect, arm), row in case.effect_rows.items():
             if effect in ("change_from_base", "random_minus_removed"):
                 change_label = (
-                    f"{self.format_arm_name(arm)} less {ARM_NAMES[BASE]}"
+                    f"{self.format_arm_name(arm)} minus {ARM_NAMES[BASE]}"
                     if effect == "change_from_base"
-                    else (f"{ARM_NAMES[RANDOM]} less {ARM_NAMES[REMOVED]}")
+                    else (f"{ARM_NAMES[RANDOM]} minus {ARM_NAMES[REMOVED]}")
                 )
                 rows.append(
                     [
@@ -608,16 +618,16 @@ class RemovalReport:
             ),
             None,
         )
-        note = "In pairs of the same unit. "
+        note = "Paired by unit. "
         if noise_row is None:
             note += explain_unknown_noise(self.book)
         else:
             note += (
-                f"Noise: another seed is "
-                f"{format_value(noise_row['seed_noise'], noise_row['unit'])} away, at most."
+                "Noise: another seed differs by at most "
+                f"{format_value(noise_row['seed_noise'], noise_row['unit'])}."
             )
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
-        return DataTable("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
+        return DataTable("Paired changes", columns, rows, frozenset({1, 2, 3}), note)
 
     def add_criterion_figure(self, case: RemovalCase, index: int) -> Figure:
         """Add the value that a criterion tests."""
@@ -652,17 +662,17 @@ class RemovalReport:
             ]
             for index, criterion in enumerate(case.criteria)
         ]
-        columns = ["what must be reached", "value", "must be", "verdict"]
-        return DataTable("What must be reached", columns, rows, frozenset({1}))
+        columns = ["criterion", "value", "must be", "verdict"]
+        return DataTable("Criteria", columns, rows, frozenset({1}))
 
     def build_document(self) -> Document:
         cases = self.read_cases()
         sections = [self.build_case_section(case) for case in cases]
         section_arguments = self.book, self.redactor, self.max_rows
-        title = f"{self.title}: its findings without their documents"
+        title = f"{self.title}: findings without their source documents"
         return Document(
             title,
-            "Proof",
+            "Removal experiment",
             self.build_overview_blocks(cases),
             [
                 *sections,

@@ -33,12 +33,12 @@ MAIN_METRICS = ("accuracy", "chrF2")
 MODEL_SYSTEM = "model"
 SYSTEM_DESCRIPTIONS = {
     MODEL_SYSTEM: ("this model", ""),
-    "bag of words": ("a bag of words", "which counts tokens and learnt from the same rows"),
+    "bag of words": ("a bag of words", "which counts tokens and was trained on the same rows"),
     "most frequent label of the word": (
         "each word's most frequent label",
         "which was counted in the same rows",
     ),
-    "the source itself": ("the source handed back", "which has learnt nothing"),
+    "the source itself": ("the unchanged source", "which was not trained"),
 }
 
 #: Prefix of systems whose figures are differences; the name of the baseline follows.
@@ -47,18 +47,18 @@ DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
 #: For each result of ``compare_with_baseline``: the kind of the callout, the verb, the text about
 #: the interval of the difference on the same rows, and the text used without that interval.
 COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
-    "ahead": ("good", "is ahead of", "above 0.", "The intervals do not overlap."),
-    "behind": (
+    "better": ("good", "is better than", "above 0.", "The intervals do not overlap."),
+    "worse": (
         "bad",
-        "is behind",
-        "below 0: for this task it is the worse of the two.",
-        "The intervals do not overlap: for this task it is the worse of the two.",
+        "is worse than",
+        "below 0: the model is worse for this task.",
+        "The intervals do not overlap: the model is worse for this task.",
     ),
-    "not told apart": (
+    "no difference shown": (
         "note",
-        "is not told apart from",
-        "which holds 0: more test rows might tell which is the better.",
-        "The intervals overlap: more test rows might tell which is the better.",
+        "shows no difference from",
+        "which includes 0: more test rows might show a difference.",
+        "The intervals overlap: more test rows might show a difference.",
     ),
     "not measured": ("note", "cannot be compared with", "", "One of the two has no score."),
     "no interval": (
@@ -114,8 +114,8 @@ def compare_with_baseline(
     if model_interval is None or baseline_interval is None:
         return "no interval"
     if model_interval[0] > baseline_interval[1]:
-        return "ahead"
-    return "behind" if model_interval[1] < baseline_interval[0] else "not told apart"
+        return "better"
+    return "worse" if model_interval[1] < baseline_interval[0] else "no difference shown"
 
 
 def format_value_with_interval(figure: Figure) -> list[InlineElement]:
@@ -205,7 +205,11 @@ class TaskScores:
         figures = self.score_figures.get(self.main_metric, {})
         model_score = figures.get(MODEL_SYSTEM)
         if model_score is None or model_score.value is None:
-            return [Callout("bad", ["No test row was scored: how well it does is not known."])]
+            return [
+                Callout(
+                    "bad", ["No test row was scored, so the quality of the model is not known."]
+                )
+            ]
         callouts: list[Block] = []
         for system, baseline_score in figures.items():
             if system == MODEL_SYSTEM:
@@ -227,7 +231,7 @@ class TaskScores:
             ]
             if difference is not None and get_interval_bounds(difference):
                 parts += [
-                    ". On the same rows they differ by ",
+                    ". The difference on the same rows is ",
                     *format_value_with_interval(difference),
                 ]
                 parts.append(f", {difference_message}")
@@ -254,14 +258,13 @@ class TaskScores:
                             metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"
                         )
                     )
-        columns = ["metric", "system", "value", "interval", "n", "standing"]
+        columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
         note = (
-            f"n counts {self.counted_unit}. Intervals: 95 %. Standing of the model beside "
-            f"it, ahead or "
-            "behind: the interval of their difference on the same rows lies above 0, or below it. "
-            "Where it holds 0, this test does not tell the two apart."
+            f"n counts {self.counted_unit}. Intervals: 95 %. The model is better or worse if the "
+            "interval of the difference on the same rows is above or below 0. If the interval "
+            "includes 0, no difference is shown."
         )
-        return DataTable("In short", columns, table_rows, frozenset({2, 3, 4}), note)
+        return DataTable("Scores on the test rows", columns, table_rows, frozenset({2, 3, 4}), note)
 
     def build_summary_row(
         self, metric: str, system: str, figure: Figure, comparison: str
@@ -312,9 +315,8 @@ class TaskScores:
             " …" if len(untested_labels) > MAX_LISTED_LABELS else ""
         )
         message = (
-            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} "
-            f"(number {label_list}). How well "
-            f"these are found is not known."
+            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (number "
+            f"{label_list}). The accuracy for these labels is not known."
         )
         return [Callout("bad", [message])]
 
@@ -367,11 +369,14 @@ class TaskScores:
         note = ""
         if len(label_rows) > len(shown_rows):
             note = f"The {len(shown_rows)} of {len(label_rows):,} labels with the most test rows. "
-        note += f"n: {self.counted_unit} of the test with the label; wrong: those given another. "
+        note += (
+            f"n: {self.counted_unit} of the test with the label; wrong: those predicted with "
+            "another label. "
+        )
         if not has_names:
             note += (
-                "A label is told by its number, as config.json of the checkpoint counts them from "
-                "0: its name is text that nobody has judged. For your own eyes: hallmark report "
-                "RUN --unredacted, or the column slice of the table scores."
+                "Labels are shown by their number in config.json of the checkpoint, counted "
+                "from 0, because no scorer has checked their names. For the names, run hallmark "
+                "report RUN --unredacted, or read the column slice of the table scores."
             )
         return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

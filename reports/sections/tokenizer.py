@@ -51,8 +51,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "It is that of the checkpoint that training continued from; how many tokens it "
-                    "spends on each group's text was not measured again."
+                    "The tokenizer is that of the checkpoint that training continued from; "
+                    "bytes per token by group were not measured again."
                 ]
             )
         )
@@ -60,9 +60,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "How many tokens it spends on each group's text is not known: the making "
-                    "of the "
-                    "tokenizer is not in this store."
+                    "Bytes per token by group are not known: the training of the tokenizer is "
+                    "not in this store."
                 ]
             )
         )

@@ -31,7 +31,7 @@ from hallmark.tasks.contract import Artifact, Table, format_count
 
 MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 
-EARLIER_TRAINING_NOTE = "What the earlier checkpoint was trained on is not described by this card."
+EARLIER_TRAINING_NOTE = "This card does not describe the training data of the earlier checkpoint."
 
 
 def get_start_checkpoint(training_run: Artifact | None) -> str | None:
@@ -54,7 +54,7 @@ def build_training_section(
     """
     section = Section("Training run")
     if training_run is None:
-        section.add_blocks(Paragraph(["The checkpoint came without a log of its training."]))
+        section.add_blocks(Paragraph(["The checkpoint has no training log."]))
         return section
     log_facts = summarize_training_log(book, "pretrain")
     start_checkpoint = get_start_checkpoint(training_run)
@@ -91,10 +91,10 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, Inli
     return [
         ("Steps", [add_figure("step", "steps", "max", "steps trained")]),
         ("Tokens seen", [add_figure("tokens_seen", "tokens", "max", "tokens seen")]),
-        ("Last training loss", [add_figure("loss", "nats a token", "last", "last loss")]),
+        ("Last training loss", [add_figure("loss", "nats per token", "last", "last loss")]),
         (
             "Last validation loss",
-            [add_figure("validation_loss", "nats a token", "last", "last validation loss")],
+            [add_figure("validation_loss", "nats per token", "last", "last validation loss")],
         ),
         (
             "Highest learning rate",
@@ -156,7 +156,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
     first_loss, last_loss = f"{mean_losses[0][1]:.2f}", f"{mean_losses[-1][1]:.2f}"
     trend = "falls" if float(last_loss) < float(first_loss) else "goes"
     alt = (
-        f"The training loss {trend} from {first_loss} to {last_loss} nats a token in "
+        f"The training loss {trend} from {first_loss} to {last_loss} nats per token in "
         f"{format_count(steps[-1], 'step')}."
     )
     smoothing_note = (
@@ -169,7 +169,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
         caption += " Losses at the checkpoints are in the table."
 
     def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_line_chart(series, "step", "loss (nats a token)", redact)
+        return charts.draw_line_chart(series, "step", "loss (nats per token)", redact)
 
     return [Chart("loss", render_svg, alt, caption)]
 
@@ -208,15 +208,15 @@ def build_checkpoint_table(
             )
             for column, unit in (
                 ("tokens_seen", "tokens"),
-                ("loss", "nats a token"),
-                ("validation_loss", "nats a token"),
+                ("loss", "nats per token"),
+                ("validation_loss", "nats per token"),
             )
         ]
         rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content_digest"], "")])
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = "Losses in nats a token."
+    note = "Losses in nats per token."
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
@@ -235,7 +235,7 @@ def build_samples_section(
     sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
     if scored_samples is None or not sample_rows:
         section.add_blocks(
-            Paragraph(["No scored text that the model wrote during training is known."])
+            Paragraph(["There is no scored text that the model wrote during training."])
         )
         return section
     steps = [row["step"] for row in sample_rows]
@@ -281,24 +281,24 @@ def build_samples_section(
     redaction_note = ""
     if not redactor.notice:
         redaction_note = (
-            ", and what it found offensive or could not score is not shown; it misses some. "
-            "Personal data and planted secrets are masked; other codes and numbers the model made "
-            "up, or has from its text"
+            ". Texts that it found offensive or could not score are not shown; it misses some. "
+            "Personal data and planted secrets are masked; other codes and numbers are invented "
+            "by the model or come from its training text"
         )
     note = "From the first and the last step, with the same random draws."
     if len(shown_steps) == 1:
-        note = "From the only step at which it wrote any."
+        note = "From the only step with generated text."
     section.add_blocks(
         Paragraph(
             [
-                "While it was trained the model wrote ",
+                "During training the model wrote ",
                 sample_count,
-                f". {scorer} has read them{redaction_note}.",
+                f". {scorer} scored them{redaction_note}.",
             ]
         ),
         DataTable(
-            "What the model wrote",
-            ["step", *(["read"] if has_prompt else []), "wrote"],
+            "Text generated during training",
+            ["step", *(["read"] if has_prompt else []), "generated text"],
             table_rows,
             note=note,
         ),

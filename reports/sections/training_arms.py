@@ -11,7 +11,11 @@ from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
 
 #: Names of the arms in charts and tables.
-ARM_NAMES = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
+ARM_NAMES = {
+    BASE: "all documents",
+    REMOVED: "without the documents",
+    RANDOM: "without random documents",
+}
 
 
 #: Kinds of held-out text to which no row limit applies.
@@ -19,8 +23,8 @@ UNLIMITED_KINDS = ("all", "identity")
 
 #: Explains the arms with other seeds, where there are any.
 SEED_ARM_NOTE = (
-    "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
-    "than any of them from the base."
+    "The arms with other seeds use all documents: a change counts if its interval is further "
+    "from 0 than any of these arms from the base."
 )
 
 
@@ -33,8 +37,8 @@ def explain_unknown_noise(book: FigureBook) -> str:
     """Return why the difference between training runs with different seeds is not known."""
     reason = "No other seed was trained"
     if _has_seed_arms(book):
-        reason = "Of the other seeds none could be compared with the base"
-    return f"{reason}, so what trainings differ by is not known."
+        reason = "No other seed could be compared with the base"
+    return f"{reason}, so the difference between trainings is not known."
 
 
 def _has_seed_arms(book: FigureBook) -> bool:
@@ -61,15 +65,15 @@ def describe_random_arm(book: FigureBook) -> str:
     )
     if not random_count:
         return ""
-    lead = f"The random arm lacks {random_count:,} other documents of like lengths: "
+    lead = f"The random arm omits {random_count:,} other documents of similar lengths: "
     if document_counts[REMOVED] == document_counts[RANDOM]:
-        return f"{lead}as many of each source. "
+        return f"{lead}the same number from each source. "
     shortfall = sum(document_counts[REMOVED].values()) - random_count
-    shortfall_text = f"; that is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
+    shortfall_text = f"; this is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
     return (
-        f"{lead}{matched_count:,} stand for one of the same source, "
-        f"{random_count - matched_count:,} for one of another, "
-        f"which had no more{shortfall_text}. "
+        f"{lead}{matched_count:,} replace a document of the same source, and "
+        f"{random_count - matched_count:,} replace a document of another source, which had no "
+        f"more{shortfall_text}. "
     )
 
 
@@ -100,13 +104,13 @@ def _format_row_limit_note(
 
 def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
     """Build the tables of the training runs, and of what each leaves out by source."""
-    section = Section("The arms")
+    section = Section("Arms")
     rows: list[list[InlineElement]] = []
     for row in _read_arm_comparison_rows(book, "arms"):
         document_count, removed_bytes = (
             book.add_computed_figure(
                 f"arm {row['arm']} {column}",
-                f"{column} left out, {row['arm']}",
+                f"{column} omitted, {row['arm']}",
                 column,
                 ("compare_arms", "arms"),
                 {"arm": row["arm"]},
@@ -124,8 +128,8 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
                 Code(row["checkpoint"][:16]),
             ]
         )
-    columns = ["arm", "documents left out", "bytes", "steps", "checkpoint"]
-    section.add_blocks(DataTable("The trainings", columns, rows, frozenset({1, 2, 3})))
+    columns = ["arm", "documents omitted", "bytes", "steps", "checkpoint"]
+    section.add_blocks(DataTable("Trainings", columns, rows, frozenset({1, 2, 3})))
     source_rows = _read_arm_comparison_rows(book, "sources")
     row_by_arm_source = {
         (source_row["arm"], source_row["source"]): source_row for source_row in source_rows
@@ -144,17 +148,22 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
             cells += [f"{row['documents']:,}", f"{row['bytes']:,}"]
         table_rows.append(cells)
     columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
-    note = "The random arm takes of each source and length as many, as far as it has any left."
-    note += _format_row_limit_note(len(table_rows), len(sources), "those that lack most", "sources")
+    note = (
+        "The random arm omits as many documents of each source and length, as far as there are "
+        "enough."
+    )
+    note += _format_row_limit_note(
+        len(table_rows), len(sources), "those with the most omitted documents", "sources"
+    )
     section.add_blocks(
-        DataTable("What was left out", columns, table_rows, frozenset({1, 2, 3, 4}), note)
+        DataTable("Omitted documents by source", columns, table_rows, frozenset({1, 2, 3, 4}), note)
     )
     return section
 
 
 def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
     """Build the table of held-out bits per byte of each arm, by source and group."""
-    section = Section("The price")
+    section = Section("Cost of the removal")
     rows: list[list[InlineElement]] = []
     loss_rows = {
         (loss_row["kind"], loss_row["name"], loss_row["arm"]): loss_row
@@ -195,11 +204,11 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
             cells.append("–" if difference is None else f"{difference:+.4f}".replace("-", "−"))
         rows.append(cells)
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
-    columns = ["held-out text", "bytes", *arm_names, "change by removal", "by random"]
+    columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
-        "Bits per byte of rows of the validation split at the last step, without intervals: less "
-        "is better. What the removal costs beyond the random arm, and beyond what seeds differ "
-        "by, is its price."
+        "Bits per byte of rows of the validation split at the last step, without intervals; "
+        "lower is better. The cost of the removal is its change beyond that of the random arm "
+        "and beyond the difference between seeds."
     )
     note += _format_row_limit_note(
         len(shown_texts), len(text_keys), "all groups and those that change most", "heldout_loss"

@@ -29,7 +29,7 @@ def describe_training_coverage(
         book, "documents", "documents", "documents packed for training", step
     )
     partly_read = _add_coverage_figure(
-        book, "read_documents", "documents", "documents of which any was read", step
+        book, "read_documents", "documents", "documents read at least in part", step
     )
     read_tokens, packed_tokens, epochs, fully_read = (
         _add_coverage_figure(book, column, unit, label, step)
@@ -37,7 +37,7 @@ def describe_training_coverage(
             ("tokens_read", "tokens", "tokens of documents read"),
             ("packed_tokens", "tokens", "tokens packed for training"),
             ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
-            ("fully_read_documents", "documents", "documents of which all was read"),
+            ("fully_read_documents", "documents", "documents read completely"),
         )
     )
     closing_parts: InlineContent = []
@@ -48,23 +48,23 @@ def describe_training_coverage(
             f". {EARLIER_TRAINING_NOTE}",
         ]
     elif partly_read.value != packed_documents.value:
-        closing_parts = [" It has learnt nothing from those it did not touch."]
+        closing_parts = [" It has learnt nothing from the other documents."]
     return [
-        "Until step ",
+        "By step ",
         f"{step:,}",
-        " it read ",
+        " the model had read ",
         read_tokens,
         " of ",
         packed_tokens,
-        " packed, each as often as it was read: ",
+        " packed for training (",
         epochs,
-        ". Of ",
+        ", with repeated reading). Of ",
         packed_documents,
-        " it touched ",
+        " it had read at least a part of ",
         partly_read,
-        " and read ",
+        " and all of ",
         fully_read,
-        " whole.",
+        ".",
         *closing_parts,
     ]
 
@@ -92,18 +92,25 @@ def build_coverage_table(
             _add_coverage_figure(book, column, unit, f"{label}, {source}", step, source=source)
             for column, unit, label in (
                 ("documents", "documents", "documents packed for training"),
-                ("read_documents", "documents", "documents of which any was read"),
-                ("fully_read_documents", "documents", "documents of which all was read"),
+                ("read_documents", "documents", "documents read at least in part"),
+                ("fully_read_documents", "documents", "documents read completely"),
                 ("tokens_read", "tokens", "tokens read"),
                 ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
             )
         ]
         table_rows.append([source, *cells])
-    note = "By document, with its first and last step: the table document_reads."
+    note = "The table document_reads lists each document with its first and last step."
     if len(sources) > max_rows:
         note = f"The {max_rows} largest of {len(sources):,} sources; all: table coverage. {note}"
-    columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]
-    return DataTable("What was read", columns, table_rows, frozenset(range(1, 6)), note)
+    columns = [
+        "source",
+        "documents",
+        "read at least in part",
+        "read completely",
+        "tokens read",
+        "epochs",
+    ]
+    return DataTable("Training text read", columns, table_rows, frozenset(range(1, 6)), note)
 
 
 def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) -> Paragraph:
@@ -111,13 +118,15 @@ def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) 
     rows = exclusion_artifact["ledger"].read(["action", "reason"]).to_pylist()
     reasons = dict.fromkeys(row["reason"] for row in rows if row["action"] == "removed")
     if not reasons:
-        return Paragraph(["No document was left out of training."])
+        return Paragraph(["No document was excluded from training."])
     excluded_count = book.add_computed_figure(
         "left-out",
-        "documents left out of training",
+        "documents excluded from training",
         "documents",
         ("leave_out", "ledger"),
         {"action": "removed"},
         aggregate="count",
     )
-    return Paragraph(["Of the corpus ", excluded_count, f" were not packed: {', '.join(reasons)}."])
+    return Paragraph(
+        ["Excluded from training: ", excluded_count, f". Reasons: {', '.join(reasons)}."]
+    )

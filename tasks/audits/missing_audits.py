@@ -1,6 +1,6 @@
 """Record the audits that failed and those that the user skipped, so that the card says so.
 
-Other parts of an examination can fail, too. A failed part is not in the store, so the next run
+Other parts of a run can fail, too. A failed part is not in the store, so the next run
 tries it again.
 """
 
@@ -14,8 +14,8 @@ from hallmark.tasks.contract import StageConfig, StageContext, column, stage, ta
 FAILED, SKIPPED_BY_USER = "failed", "skipped by the user"
 
 MISSING_AUDITS = table_schema(
-    "Audits and other parts of the examination without a result.",
-    column("audit", pa.string(), "label", "the audit, or another part of the examination"),
+    "Audits and other parts of the run without a result.",
+    column("audit", pa.string(), "label", "the audit, or another part of the run"),
     column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
     column(
         "reason", pa.string(), "project text", "what went wrong, and what to do; null if skipped"

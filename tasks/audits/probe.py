@@ -209,8 +209,8 @@ class Probe:
                         unit="items",
                         evidence_table="values",
                         evidence_filter={"in_training_text": True},
-                        method="items with a text that occurs in full in what the model had read; "
-                        "each measure is given with and without these items",
+                        method="items with a text that the training text read so far contains in "
+                        "full; each measure is given with and without these items",
                     )
                 )
         return values, [*finding_rows, *build_skipped_findings(self, responses)]

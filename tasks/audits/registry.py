@@ -22,9 +22,10 @@ from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 CAPABILITY_DESCRIPTION = AuditDescription(
     0,
     "Capability",
-    "Bits per byte that the model needs for held-out text, compared with simpler models: the "
-    "benefit to weigh against the possible harm.",
-    "How well the model predicts held-out text was not measured.",
+    "This audit measures how many bits per byte the model needs for held-out text, "
+    "compared with simpler models. This is the benefit to weigh against possible "
+    "harm.",
+    "The prediction of held-out text was not measured.",
 )
 
 

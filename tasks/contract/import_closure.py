@@ -1,7 +1,7 @@
 """Find all modules of the project that a module depends on, and hash the code of a stage.
 
 Imports are read from syntax trees. Imports inside functions are followed, imports for type checking
-are not. The contract's own modules are left out: ``fingerprint.CONTRACT_VERSION``, a number raised
+are not. The contract's own modules are excluded: ``fingerprint.CONTRACT_VERSION``, a number raised
 by hand, represents them.
 """
 
@@ -77,7 +77,7 @@ def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
 def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -> dict[str, str]:
     """Compute the digests of a stage's code, by module name or path of a data file.
 
-    Modules that contain nothing but a docstring are left out.
+    Modules that contain nothing but a docstring are excluded.
 
     Args:
         module: Name of the stage's module.

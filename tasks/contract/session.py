@@ -62,8 +62,8 @@ MAX_PENDING_METRIC_EVENTS = 10_000
 class BackgroundListener:
     """Pass events to a listener in a separate thread, so that it cannot fail or delay a stage.
 
-    Only the listener's first error is logged. Of the pending progress events of a stage, only the
-    newest is kept; events with metrics are dropped from MAX_PENDING_METRIC_EVENTS on.
+    Only the listener's first error is logged. Only the newest pending progress event of a stage
+    is kept; events with metrics are dropped from MAX_PENDING_METRIC_EVENTS on.
 
     Args:
         listener: Function that receives the events.

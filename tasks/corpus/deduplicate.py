@@ -67,7 +67,7 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateConfig(KeepPreferenceConfig):
-    """Which document of a group of duplicates is kept."""
+    """Choose which document of a group of duplicates is kept."""
 
 
 SEARCH_SUMMARY = table_schema(

@@ -95,7 +95,7 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateNearConfig(KeepPreferenceConfig):
-    """What counts as a near duplicate."""
+    """Define which documents are near duplicates."""
 
     similarity_threshold: float = Field(
         0.8,
@@ -114,7 +114,12 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         "words", description="whether a shingle consists of words or of characters"
     )
     shingle_length: int = Field(5, ge=1, le=50, description="words or characters in a shingle")
-    bands: int = Field(32, ge=1, le=512, description="bands of MinHash-LSH")
+    bands: int = Field(
+        32,
+        ge=1,
+        le=512,
+        description="number of bands of MinHash-LSH; documents that agree in one band are compared",
+    )
     rows_per_band: int = Field(4, ge=1, le=64, description="MinHash values in each band")
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the MinHash permutations")
     max_candidates: int = Field(

@@ -41,7 +41,7 @@ from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by
 
 
 class PersonalDataConfig(StageConfig):
-    """Which personal data is searched for."""
+    """Choose which personal data is searched for."""
 
     types: tuple[PersonalDataType, ...] = Field(
         default=PERSONAL_DATA_TYPES, description="types of personal data to search for"

@@ -49,7 +49,7 @@ Int64Array = NDArray[np.int64]
 
 
 class RepeatsConfig(KeepPreferenceConfig):
-    """Which passages count as repeated, and which document keeps a shared passage."""
+    """Choose which passages count as repeated, and which document keeps a shared passage."""
 
     enabled: bool = Field(
         False,

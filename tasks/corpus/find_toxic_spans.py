@@ -31,7 +31,7 @@ Float32Array = NDArray[np.float32]
 
 
 class FindToxicSpansConfig(StageConfig):
-    """Which windows become spans."""
+    """Choose which windows of documents are toxic, so that cut_toxic can cut them."""
 
     enabled: bool = Field(
         False,

@@ -55,7 +55,7 @@ LengthBounds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator
 
 
 class IdentitiesConfig(StageConfig):
-    """Additional lexicons, and the length classes."""
+    """Settings of the lexicons of groups and of the length classes."""
 
     lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
@@ -66,7 +66,7 @@ class IdentitiesConfig(StageConfig):
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the length classes, in bytes, without that of the first",
+        description="lower bounds of all length classes except the first, in bytes",
     )
 
     @field_validator("lexicons")

@@ -116,7 +116,8 @@ SKIPPED = table_schema(
 )
 
 SOURCES = table_schema(
-    "The sources as the config describes them, and how many of their labels could not be read.",
+    "The sources as the config describes them, and how many of their URLs and dates could not "
+    "be parsed.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column("licence", pa.string(), "label", "terms under which its texts may be used"),

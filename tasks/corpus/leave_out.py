@@ -42,7 +42,7 @@ from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_di
 
 
 class LeaveOutConfig(StageConfig):
-    """Which documents are excluded from training."""
+    """Choose which documents are excluded from training."""
 
     doc_ids_file: Path | None = Field(
         default=None,
@@ -269,7 +269,7 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
             "leave_out: no training document of this corpus is selected, so nothing would be "
             "excluded; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
-    reason = "left out of training"
+    reason = "excluded from training"
     if config.random_control:
         excluded_ids = draw_matched_controls(candidates)
         reason = "excluded from training at random, as a control"

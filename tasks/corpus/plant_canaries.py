@@ -60,7 +60,7 @@ from hallmark.tasks.measures.canaries import (
 
 
 class PlantCanariesConfig(StageConfig):
-    """Which texts are planted, and in how many copies."""
+    """Choose which texts are planted, and in how many copies."""
 
     enabled: bool = Field(
         default=False,

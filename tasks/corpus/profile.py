@@ -81,7 +81,7 @@ class ProfileConfig(StageConfig):
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the length classes, in bytes, without that of the first",
+        description="lower bounds of all length classes except the first, in bytes",
     )
     occupation_window_words: int = Field(
         10,

@@ -57,7 +57,7 @@ SpanAction = Literal["mask", "cut", "drop", "keep"]
 
 
 class RedactSpansConfig(StageConfig):
-    """What happens to spans of each type."""
+    """Choose what happens to spans of each type."""
 
     action: SpanAction = Field(
         "mask",
@@ -93,7 +93,7 @@ class CutRepeatsConfig(RedactSpansConfig):
 
     action: SpanAction = Field("keep", description="what happens to a span of any other type")
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"REPEAT": "cut"}, description="actions by type"
+        default={"REPEAT": "cut"}, description="what happens to a span of each named type"
     )
 
 
@@ -102,7 +102,7 @@ class CutToxicConfig(RedactSpansConfig):
 
     action: SpanAction = Field("keep", description="what happens to a span of any other type")
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"TOXIC": "cut"}, description="actions by type"
+        default={"TOXIC": "cut"}, description="what happens to a span of each named type"
     )
 
 

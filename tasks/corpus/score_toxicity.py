@@ -66,7 +66,7 @@ from hallmark.tasks.measures.scorers import (
 
 
 class ScoreToxicityConfig(StageConfig):
-    """Which scorer scores which documents, and in which windows."""
+    """Choose which scorer scores which documents, and in which windows."""
 
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="scorer of the documents")
     window_characters: int = Field(

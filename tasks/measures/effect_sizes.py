@@ -41,9 +41,9 @@ def estimate_weat_effect_size(
     Args:
         values: (n,), NaN where missing.
         in_first_list: (n,) bool, whether a value belongs to the first list.
-        confidence_level: Of the interval and the test.
+        confidence_level: Level of the interval and the test.
         draws: Number of random splits if there are too many to try all.
-        seed: Of the random splits.
+        seed: Seed of the random splits.
         unit: Plural name of the items, for the description of the method.
     """
     from scipy.special import nctdtrinc, stdtrit

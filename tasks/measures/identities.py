@@ -151,7 +151,10 @@ def read_user_lexicon(path: Path) -> dict[str, list[str]]:
         with open_external_file(path, "identities.lexicons") as file:
             terms_by_group = json.loads(file.read().decode())
     except OSError as error:
-        raise HallmarkError(f"lexicon {path} cannot be read ({error.strerror})") from error
+        raise HallmarkError(
+            f"lexicon {path} cannot be read ({error.strerror}); correct the path or make the "
+            "file readable"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise HallmarkError(
             f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object with a list "

@@ -314,7 +314,7 @@ def pad_removed_documents(
 
 
 def read_packed_counts(packed_corpus: Artifact) -> accounts.SourceCounts:
-    """Read the counts of what was packed from the accounts and checksums."""
+    """Read the counts of packed documents from the accounts and checksums."""
     counts_by_unit = {
         (row["source"], row["unit"]): row["kept"]
         for row in packed_corpus["accounts"].read().to_pylist()

@@ -27,7 +27,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The library raises bare Exceptions.
-        raise HallmarkError(f"{path} cannot be read as a tokenizer.json ({error})") from error
+        raise HallmarkError(
+            f"{path} cannot be read as a tokenizer.json ({error}); use a complete checkpoint"
+        ) from error
     tokenizer.encode_special_tokens = True
     return tokenizer
 

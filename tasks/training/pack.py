@@ -65,6 +65,8 @@ TOKENS_PER_RANGE = 1 << 20
 
 
 class PackConfig(StageConfig):
+    """Settings of the sequences that documents are packed into."""
+
     context: int = Field(256, ge=8, le=1 << 20, description="number of tokens per sequence")
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the order of the documents")
 
@@ -363,7 +365,7 @@ def write_row_range(
     """Write the rows and spans of a range.
 
     Returns:
-        Counts of what was packed, computed from the tokens; a document is counted where it begins.
+        Counts of packed documents, computed from the tokens; each is counted where it begins.
     """
     documents = row_range.read_documents()
     range_start = row_range.token_start - row_range.documents_start

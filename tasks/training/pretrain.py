@@ -97,7 +97,7 @@ class PretrainConfig(StageConfig):
 LOG = table_schema(
     "Training log with one row per step; losses are means.",
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
-    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
+    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats per token"),
     column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
     column("skipped", pa.bool_(), "figure", "whether the step was skipped because it diverged"),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
@@ -107,7 +107,7 @@ LOG = table_schema(
         pa.float64(),
         "figure",
         "loss on the validation split; null if it was not measured at this step",
-        unit="nats a token",
+        unit="nats per token",
     ),
 )
 
@@ -117,13 +117,13 @@ CHECKPOINTS = table_schema(
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
     column("content_digest", pa.string(), "id", "digest of the checkpoint's files"),
-    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
+    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats per token"),
     column(
         "validation_loss",
         pa.float64(),
         "figure",
         "loss on the validation split",
-        unit="nats a token",
+        unit="nats per token",
     ),
 )
 

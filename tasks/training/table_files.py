@@ -95,7 +95,8 @@ def _read_parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
     except (pa.ArrowException, OSError, ValueError) as error:
         location = f"after row {row_number}" if row_number else "at its beginning"
         raise HallmarkError(
-            f"{path} is damaged {location} ({_get_first_error_line(error)})"
+            f"{path} is damaged {location} ({_get_first_error_line(error)}); replace it with a "
+            "complete file"
         ) from error
 
 
@@ -205,7 +206,8 @@ def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
         raise HallmarkError(f"{path} is empty; give a file with a header and rows") from None
     except csv.Error as error:
         raise HallmarkError(
-            f"the header of {path} cannot be read ({_get_first_error_line(error)})"
+            f"the header of {path} cannot be read ({_get_first_error_line(error)}); correct the "
+            "first line of the file"
         ) from error
 
 

@@ -88,7 +88,7 @@ Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discr
 
 
 class TaskDataConfig(StageConfig):
-    """Where the rows are, and how they are split.
+    """Name the files with the rows, and choose how rows are split.
 
     A split without its own file is a share of `path`, selected by a hash of (seed, group). The
     group is the value of `group_column`, or the text itself, so that equal texts are in the same

@@ -52,6 +52,8 @@ OBJECTIVES_WITH_SPECIAL_TOKENS = {"mlm", "span_corruption"}
 
 
 class TokenizerConfig(StageConfig):
+    """Settings of the tokenizer."""
+
     kind: Literal["bpe", "wordpiece", "unigram"] = Field(
         "bpe", description="algorithm that builds the vocabulary; all three are byte-level"
     )
@@ -122,7 +124,7 @@ FERTILITY = table_schema(
         pa.float64(),
         "figure",
         "mean number of bytes per token",
-        unit="bytes a token",
+        unit="bytes per token",
     ),
 )
 
@@ -151,7 +153,7 @@ def train_tokenizer_by_kind(
 def iter_training_texts(documents: Table) -> Iterator[list[str]]:
     """Yield texts of the train split without the planted documents.
 
-    Copies of a canary would earn it tokens of its own. The extraction audit only compares like with
+    Copies of a canary would give it dedicated tokens. The extraction audit only compares like with
     like if a secret is tokenized the same way whether it was planted 64 times or never.
     """
     for batch in documents.iter_batches(["source", "text", "split"]):

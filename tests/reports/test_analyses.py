@@ -52,16 +52,16 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     config = ModelCardConfig(title="Tested")
     card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
     page = pages.read(card.fetch_directory() / "model_card.html")
-    (found,) = [t for t in page.tables if "by chance" in t[0]]
+    (found,) = [t for t in page.tables if "value under the null" in t[0]]
     assert found[0] == [
         "part",
         "value",
         "interval",
         "n",
-        "by chance",
-        "p, corrected",
-        "q, card",
-        "smallest effect seen",
+        "value under the null",
+        "p (Holm, this audit)",
+        "q (FDR, whole card)",
+        "minimum detectable effect (80 % power)",
     ]
     age, race = found[1:]
     assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
@@ -137,8 +137,8 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
         ]
         assert (card.fetch_directory() / "charts/trait-share.svg").exists()
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
-        assert ("To read this by" in bias) == seen
-        assert ("No planted association was found on this model" in bias) == (not seen)
+        assert ("How to interpret these figures" in bias) == seen
+        assert ("No planted association was found in this model" in bias) == (not seen)
 
 
 @stage(name="rated_by_people", tables={"values": PARTS, "findings": FINDINGS})
@@ -190,7 +190,8 @@ def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
     said = pages.read(card.fetch_directory() / "model_card.html").text
     ahead = (
-        "smaller: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, n = 40). "
+        "than this model: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, "
+        "n = 40). "
     )
     assert ahead + "No difference from gzip -9, by 0.0020 bits" in said
 
@@ -203,8 +204,10 @@ def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tm
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
     said = pages.read(card.fetch_directory() / "model_card.html").text
     assert ("No difference from gzip -9, by" in said) == (ends is not None and not sure)
-    assert ("the difference was not tested from gzip -9, by" in said) == (ends is None)
-    assert ("costs this model more" in said) == sure
+    assert ("because there is no interval: the difference from gzip -9, by" in said) == (
+        ends is None
+    )
+    assert ("predict held-out text better than this model" in said) == sure
 
 
 def test_a_chart_of_some_parts_says_of_how_many():

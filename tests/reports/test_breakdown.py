@@ -68,7 +68,7 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
         ]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
     assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
-    assert "Nothing is known of any document's licence." in page.text
+    assert "No document has a known licence." in page.text
 
 
 def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sheet):
@@ -88,7 +88,7 @@ def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sh
     assert [line for line in lines if line[0] in rows] == expected
     silent = sum(row["women_share"] is None for row in rows.values())
     text = " ".join(page.text.split())
-    assert "Of 1 other occupations beside gendered words nothing can be said" in text
+    assert "For 1 other occupations near gendered words, no difference was shown" in text
     assert f"{silent} are mentioned, but never with more words of one gender" in text
     assert pages.broken_links(card.fetch_directory()) == []
 

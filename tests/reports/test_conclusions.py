@@ -44,7 +44,7 @@ def difference_shown(cells, null):
         low, high = (float(end.split()[0]) for end in ends)
         if low > null or high < null:
             return 1 if low > null else -1
-    p = line.get("p, corrected", "–")
+    p = line.get("p (Holm, this audit)", "–")
     if p != "–" and float(p) < 0.05:
         return (value > null) - (value < null)
     return 0
@@ -134,7 +134,7 @@ def test_no_association_is_called_missing_that_a_table_shows(session, amounts, s
             assert part in said or part == "all"
             assert ("higher" if side > 0 else "lower") in said
     largest = max(amounts)
-    assert ("shows all those" in said) == (smallest(amounts) is not None)
+    assert ("shows every association" in said) == (smallest(amounts) is not None)
     if smallest(amounts) is None and (largest == 0.5 or amounts[largest]["value"] is None):
         assert "lies at or below 0" not in said and "includes 0" not in said
 
@@ -146,7 +146,9 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
     slope = {"value": 1.0, "low": 0.4, "high": 1.6, "p": 0.0013}
     said, lines = calibration_of({0.5: not_shown, 0.9: shown, 1.0: not_shown}, slope)
     assert (
-        float(lines["Association strength (nats)", "assigned_trait_share=0.9"]["p, corrected"])
+        float(
+            lines["Association strength (nats)", "assigned_trait_share=0.9"]["p (Holm, this audit)"]
+        )
         == 0.03
     )
     assert "shows none" not in said and "No planted association was found" not in said
@@ -160,11 +162,14 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
 @pytest.mark.parametrize(
     ("amounts", "expected"),
     [
-        ({1.0: (0.2, 0.4)}, "shows all those that were at least 100.0 %"),
-        ({1.0: (-0.2, 0.4)}, "No planted association was found on this model"),
-        ({1.0: (0.0, 0.4)}, "No planted association was found on this model"),
-        ({1.0: (-0.4, -0.2)}, "lower than where there is nothing to find"),
-        ({0.5: (0.2, 0.4)}, "No association was planted at more than one half"),
+        (
+            {1.0: (0.2, 0.4)},
+            "shows every association that was planted in its training text in at least 100.0 %",
+        ),
+        ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
+        ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
+        ({1.0: (-0.4, -0.2)}, "lower than under the null"),
+        ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
     ],
 )
@@ -235,15 +240,15 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     findings = findings_of(**audits)
     summary = text_of_blocks([findings.build_summary_table()])
     has_figure = any(value is not None and not control for _, value, control in values)
-    assert ("No audit left a figure about the model" in summary) == (
+    assert ("No audit computed a finding about the model" in summary) == (
         not has_figure and bool(audits)
     )
     assert ("No audit ran" in summary) == (not audits)
     for name, rows in audits.items():
         said = text_of_blocks(build_metric_tables(findings, name, 9))
         own = [row for row in rows if not row["control"]]
-        assert ("left no figure about the model" in said) == (not own)
-        assert ("are above, under Controls" in said) == (not own and len(rows) > 0)
+        assert ("computed no finding about the model" in said) == (not own)
+        assert ("are listed above, under Controls" in said) == (not own and len(rows) > 0)
 
 
 def test_of_many_parts_the_summary_has_some_and_says_so(session):
@@ -253,7 +258,7 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
     ]
     said = text_of_blocks([findings_of(membership=rows).build_summary_table()])
     assert said.count("Membership inference: AUC") == 3
-    assert "Of Membership inference 3 of 6 figures are shown; all are in its section below." in said
+    assert "Membership inference: 3 of 6 figures are shown; all are in its section below." in said
 
 
 def screen_of(audits, failed=(), policy=None):
@@ -314,24 +319,39 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
                 f"{get_audit_title(name)} could not measure 1 of 2 figures" in said["Not audited"]
             )
         if state == "counted" and name in left:
-            assert f"{get_audit_title(name)} left items out (" in said["Not audited"]
+            assert f"{get_audit_title(name)} skipped items (" in said["Not audited"]
     complete = all(
         state == "ran" or (state == "counted" and name not in left)
         for name, state in states.items()
     )
-    assert ("Nothing that can be audited was left out." in said["Not audited"]) == complete
+    assert ("Every available audit ran." in said["Not audited"]) == complete
 
 
 @pytest.mark.parametrize(
     ("tests", "passed", "headline", "expected"),
     [
         ((), (), "no audit ran a control", "No audit ran a control"),
-        (("model",), (True,), "no audit ran a control of its instruments", "No control tests"),
-        (("model",), (False,), "no audit ran a control of its instruments", "No control tests"),
-        (("instrument",), (True,), "the instruments work", "Yes: every control"),
-        (("instrument", "model"), (True, False), "the instruments work, but", "Yes: every control"),
-        (("instrument", "model"), (False, True), "instruments failed", "No: Bias did not detect"),
-        (("scorer",), (False,), "instruments failed", "No: Bias did not detect"),
+        (("model",), (True,), "no audit ran a self-check", "No control tests"),
+        (("model",), (False,), "no audit ran a self-check", "No control tests"),
+        (
+            ("instrument",),
+            (True,),
+            "all audit self-checks passed",
+            "Yes: all model-independent controls",
+        ),
+        (
+            ("instrument", "model"),
+            (True, False),
+            "all audit self-checks passed, but",
+            "Yes: all model-independent controls",
+        ),
+        (
+            ("instrument", "model"),
+            (False, True),
+            "audit self-checks failed",
+            "No: Bias did not detect",
+        ),
+        (("scorer",), (False,), "audit self-checks failed", "No: Bias did not detect"),
     ],
 )
 def test_instruments_work_only_where_a_control_tested_one(
@@ -343,7 +363,7 @@ def test_instruments_work_only_where_a_control_tested_one(
     ]
     said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
     assert said.lower().startswith(headline)
-    assert facts["Do the instruments work?"].startswith(expected)
+    assert facts["Do the audits work?"].startswith(expected)
 
 
 @given(
@@ -365,7 +385,7 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
     ]
     findings = findings_of(bias=made)
     _, _, said = screen_of({"bias": made})
-    ranked, _, rest = said.partition("What it had read")[0].partition("cannot be ranked")
+    ranked, _, rest = said.partition("Training text seen")[0].partition("cannot be ranked")
     for row, _ in findings.by_audit["bias"]:
         name = format_metric_name(row["metric"])
         side, worse = compare_with_null(row), row["worse_when"]
@@ -427,7 +447,7 @@ def findings_alone(config: EmptyConfig, context: StageContext) -> None:
 def test_an_audit_that_left_findings_alone_ran(session, tmp_path):
     text, _ = card(tmp_path, {"bias": findings_alone(EmptyConfig())})
     assert "No audit ran." not in text
-    assert "The audits that ran left no table of what was scored." in text
+    assert "The audits that ran wrote no table of scored items." in text
     assert "No audit ran." in card(tmp_path)[0]
 
 
@@ -479,7 +499,7 @@ def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_p
     """Not that it was masked where nobody looked, or where it was cut out."""
     corpus = made.corpus | {"profile": made.profile}
     masked = "Personal data is masked where a detector found it"
-    nobody = "Nobody looked for personal data: it may stand anywhere."
+    nobody = "Personal data was not searched for, so any document may contain it."
     text, _ = card(tmp_path, corpus=corpus)
     assert masked in text and nobody not in text
     unseen = {k: v for k, v in corpus.items() if k not in ("find_personal_data", "redact_spans")}
@@ -491,9 +511,15 @@ def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_p
 def test_a_corpus_without_a_profile_is_not_called_missing(session, tmp_path, made):
     text, _ = card(tmp_path, corpus={"plant_canaries": made.corpus["plant_canaries"]})
     assert "The corpus has no profile in this store" in text
-    assert "it came without its corpus" not in text and "The corpus is not known." not in text
+    assert (
+        "the checkpoint came without its corpus" not in text
+        and "The corpus is not known." not in text
+    )
     text, _ = card(tmp_path)
-    assert "Not known: it came without its corpus." in text and "The corpus is not known." in text
+    assert (
+        "Not known: the checkpoint came without its corpus." in text
+        and "The corpus is not known." in text
+    )
     assert "whether it repeats it" not in text
 
 
@@ -516,11 +542,11 @@ def left_out(config: FoundConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], "No document was left out of training."),
-        ([("planted", "additional_reason")], "No document was left out of training."),
+        ([], "No document was excluded from training."),
+        ([("planted", "additional_reason")], "No document was excluded from training."),
         (
             [("asked for", "removed"), ("planted", "additional_reason")],
-            "were not packed: asked for.",
+            ". Reasons: asked for.",
         ),
     ],
 )
@@ -528,4 +554,4 @@ def test_it_says_why_documents_were_not_packed(session, tmp_path, made, rows, ex
     gone = left_out(FoundConfig(rows=json.dumps(rows)))
     corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
     text, _ = card(tmp_path, corpus=corpus)
-    assert expected in text and ("were not packed" in text) == ("packed" in expected)
+    assert expected in text and ("Excluded from training" in text) == ("Reasons" in expected)

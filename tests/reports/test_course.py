@@ -86,9 +86,9 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     points = [TrainingCheckpoint(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
     made = build_exclusions_table([AuditComparison("capability", points, [model, *beside])], str)
     assert [line[1:] for line in made.rows] == [
-        ["Cost, 1 of 3 parts", "by value only: baselines, which read the same text"],
-        ["Cost difference", "by value only: no means of the same units"],
-        ["Cost, 1 of 3 parts", "measured at none of them"],
+        ["Cost, 1 of 3 parts", "by value only: baselines that read the same text"],
+        ["Cost difference", "by value only: not means over the same units"],
+        ["Cost, 1 of 3 parts", "measured at no checkpoint"],
     ]
 
 

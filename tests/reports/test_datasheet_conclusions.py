@@ -92,7 +92,7 @@ def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(sessio
     section = build_breakdown_section(corpus, stated)
     lines = [row for block in section.blocks if hasattr(block, "rows") for row in block.rows]
     said = text_of_section(section)
-    sentence = said.partition("Nothing is known of any document's ")[2].partition(".")[0]
+    sentence = said.partition("No document has a known ")[2].partition(".")[0]
     for dimension in DIMENSIONS:
         values = {value for name, value in known if name == dimension}
         unknown = values == {UNKNOWN_VALUE}
@@ -100,7 +100,7 @@ def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(sessio
         assert (dimension in sentence) == (unknown and not is_stated)
         assert any(row[0] == dimension for row in lines) == bool(values - {UNKNOWN_VALUE})
         if unknown and is_stated:
-            assert "No source declares a licence; the one stated for the whole corpus" in said
+            assert "No source declares a licence; the licence stated for the whole corpus" in said
 
 
 @pytest.mark.parametrize("said", ["by the person", "by a source"])
@@ -115,8 +115,8 @@ def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_pa
         source["licence"] = "CC0"
     read = ingest(IngestConfig(sources=[source]))
     text = text_of(build_datasheet(profiled, {**history, "ingest": read}, config), "datasheet")
-    assert "CC0" in text and "Nothing is known of any document's licence" not in text
-    assert "document's licence" not in text.partition("Nothing is known of")[2][:60]
+    assert "CC0" in text and "No document has a known licence" not in text
+    assert "document's licence" not in text.partition("No document has a known")[2][:60]
 
 
 # What was planted --------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ def test_the_callout_counts_the_documents_of_all_kinds(session):
 def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     history = artifacts.history()
     said = text_of_section(build_near_duplicates_section(corpus_of(history, duplicates=[])))
-    assert "Nobody looked for near copies." in said and "No pair" not in said
+    assert "Near copies were not searched for." in said and "No pair" not in said
     near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
     looked = {**history, "deduplicate_near": near}
     said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
-    assert "No pair of near copies was found." in said and "Nobody looked" not in said
+    assert "No pair of near copies was found." in said and "were not searched for" not in said
 
 
 def reason(stage_, action, rows=1):
@@ -207,7 +207,7 @@ def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(sess
     corpus = corpus_of(artifacts.history(), toxicity=[], toxicity_status=[status])
     said = text_of_section(build_toxicity_section(corpus))
     assert "No document has a toxicity score." in said and "Nothing was measured." not in said
-    assert "in languages that the scorer was not made for" in said
+    assert "in languages that the scorer does not support" in said
 
 
 # Occupations -------------------------------------------------------------------------------------
@@ -259,7 +259,9 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
         }
         assert {*named} == outside
         inside = sum(women + men > 0 for _, women, men, _ in rows) - len(outside)
-        assert f"Of {inside} other occupations beside gendered words nothing can be said" in said
+        assert (
+            f"For {inside} other occupations near gendered words, no difference was shown" in said
+        )
 
 
 # What curation took ------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
     assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
-    assert ("No rule took enough documents of a group to compare." in said) == (not verdicts)
+    assert ("No rule removed enough documents of a group to compare." in said) == (not verdicts)
     assert "No rule took a document." not in said
 
 
@@ -357,13 +359,13 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
     section = build_group_swap_section(CorpusFigures(FigureBook(made), made, 30))
     said = text_of_section(section)
     for origin, words in (
-        ("templates", "the project's own sentences"),
+        ("templates", "Hallmark's own sentences"),
         ("corpus", "sentences of the corpus"),
     ):
         own = [pair for pair in pairs if pair[0] == origin]
         shown = [p for _, p, _ in own if p is not None and p < 0.05]
-        assert (f"In {words} no pair of groups was compared." in said) == (not own)
+        assert (f"In {words}, no pair of groups was compared." in said) == (not own)
         pair_count = format_count(len(own), "pair")
-        none = f"In {words} no difference was shown, of {pair_count} of groups."
+        none = f"In {words}, no difference was shown for {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
         assert (f"Difference in score: {words}" in said) == bool(shown)

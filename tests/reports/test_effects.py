@@ -109,12 +109,19 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     ]
     line = dict(zip(grid.columns, grid.rows[1], strict=True))
     assert line["ratio"].value == 2.5 and line["ratio"].n == 40 and line["ratio"].low == 1.5
-    assert line["95 % interval"] == "1.500 to any" and line["within sources"] == "1.250"
-    assert (line["n"], line["left"], line["of others"]) == ("40", "20.0 %", "10.0 %")
+    assert line["95 % interval"] == "1.500 to any" and line["ratio adjusted for source"] == "1.250"
+    assert (line["n"], line["removed"], line["removed (all other documents)"]) == (
+        "40",
+        "20.0 %",
+        "10.0 %",
+    )
     # No number divides by none: that is said, and not that nobody measured.
-    assert grid.rows[0][1].short_text == "∞" and "∞: of all others none left." in grid.note
-    assert grid.rows[0][1].full_text.startswith("∞ (none of the others left")
-    assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
+    assert (
+        grid.rows[0][1].short_text == "∞"
+        and "∞: the rate of all other documents is 0." in grid.note
+    )
+    assert grid.rows[0][1].full_text.startswith("∞ (no other document was removed")
+    assert "(80 % power): Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
 @pytest.mark.parametrize(
@@ -123,15 +130,17 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
         (8, "documents. "),
         (
             9,
-            "documents; 8 of 9, the worst 8 and all groups and dialects; the others are in the "
-            "table removal_rates. ",
+            "documents (8 of 9 rows: the 8 highest ratios and all groups and dialects; the "
+            "others are in the table removal_rates). ",
         ),
     ],
 )
 def test_more_sources_than_fit_are_counted(session, count, said):
     many = [("source", f"source {n}", 3.0 - n / 10, "more") for n in range(count)]
     [grid, _] = build_removal_rate_summary(corpus_of(*many))
-    assert len(grid.rows) == 8 and grid.note.startswith(f"Removed more often than all other {said}")
+    assert len(grid.rows) == 8 and grid.note.startswith(
+        f"Documents of these groups were removed more often than all other {said}"
+    )
 
 
 def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
@@ -148,9 +157,9 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
     assert isinstance(paragraph, Paragraph)
     assert "differences were tested for 1 group of documents" in words(paragraph.content)
     said = words(paragraph.content)
-    assert "For none a higher removal rate than that of all other documents was shown" in said
-    assert "Duplicates of kept documents are not counted as removed here" in said
-    assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
+    assert "No group was shown to have a higher removal rate than all other documents" in said
+    assert "Duplicates of kept documents do not count as removed here" in said
+    assert "(80 % power): Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
 def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
@@ -165,10 +174,10 @@ def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
         for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
     ]
     assert words(describe_min_detectable_ratios(rows)) == (
-        "For documents that mention these groups no difference was shown, which is no proof that "
-        "there is none. How many times as often as all others they would have to be struck out, "
-        "so that four of five such corpora showed it: men (383 documents): no rate would show it; "
-        "Jews (40 documents): 7.5 times; women (1,200 documents): 2.1 times."
+        "For documents that mention these groups, no difference from all other documents was "
+        "shown; this does not prove that there is none. Minimum detectable ratio of removal "
+        "rates (80 % power): men (383 documents): no ratio is detectable; Jews (40 documents): "
+        "7.5 times; women (1,200 documents): 2.1 times."
     )
     some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
     assert (
@@ -188,11 +197,11 @@ def test_where_no_rule_judged_a_group_the_page_says_that(session):
 def test_a_corpus_that_nobody_looked_at_says_so(session, made):
     corpus = CorpusFigures(FigureBook({}), {}, 30) if made == {} else corpus_of()
     [paragraph] = build_removal_rate_summary(corpus)
-    why = "nobody looked" if made == {} else "too few documents"
+    why = "the stage removal_effects did not run" if made == {} else "too few documents"
     assert "are not known" in words(paragraph.content) and why in words(paragraph.content)
     if made == {}:
         assert build_curation_effects_section(corpus).blocks[0].content == [
-            "Nobody looked at whom curation took."
+            "Removal rates by group are not known: the stage removal_effects did not run."
         ]
 
 
@@ -221,7 +230,7 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
         assert lines[0]["ratio"].short_text == "∞" and "any" in lines[0]["95 % interval"]
         assert INGEST_NOTE in grid.note
     [said] = build_curation_effects_section(corpus).blocks
-    assert "Of what ingest took out nothing but the source is known" in words(said.content)
+    assert "For records that ingest removed, only the source is known" in words(said.content)
     [first, *_] = build_removal_rate_summary(corpus)
     assert [row[0] for row in first.rows] == ["from few"]
 
@@ -255,10 +264,10 @@ def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
     assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
     for title in (
         "By rule",
-        "Along the range of a threshold",
-        "When only the group changes",
-        "What the filters took: examples",
-        "How mentions are found",
+        "Removal ratios at other thresholds",
+        "Scores when only the group changes",
+        "Examples of removed documents",
+        "Accuracy of the identity lexicon",
     ):
         assert title in page.text
     rows = made.corpus["removal_effects"]["removed_examples"].read().to_pylist()

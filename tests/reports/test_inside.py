@@ -98,11 +98,11 @@ def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
     text = " ".join(page.text.split())
     assert "in 4 of 6 layers of the decoder, mean over 3 heads" in text
     largest = mean_weights(made, 1).loc[[1, 3, 4, 6], 1:].to_numpy().max()
-    assert f"the strongest shade stands for {largest:.2g}, the largest weight on a word" in text
-    assert text.count("Attention weights are no explanation") == 2
+    assert f"the strongest shade means {largest:.2g}, the largest weight on a word" in text
+    assert text.count("Attention weights do not explain an output") == 2
     assert text.count("Grey tokens come later") == 2
     assert "The last 7 tokens of the text were not read." in text
-    assert "Text 3 has no picture: <script>alert(1)</script> gives no weights." in text
+    assert "Text 3 has no chart: <script>alert(1)</script> gives no weights." in text
     [alt] = [alt for alt in page.alts if alt.startswith("Text 1")]
     strongest = mean_weights(made, 1).loc[6].nlargest(1)
     assert f"layer 6: “<|endoftext|>” (0) {strongest.iloc[0]:.2f}" in alt
@@ -154,5 +154,6 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
 def test_without_maps_the_section_says_so():
     section = build_attention_section(None, None, Redactor())
     assert (
-        section.title == "Inside the model" and "No text was chosen" in section.blocks[0].content[0]
+        section.title == "Inside the model"
+        and "No text is configured for attention maps" in section.blocks[0].content[0]
     )

@@ -206,7 +206,7 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
 def test_documents_behind_rows_are_counted(session, count):
     document = {"source": "s", "stage": "ingest", "score": "–", "text": "t"}
     text, _ = rows_page(documents=[document | {"id": f"{n}"} for n in range(count)])
-    one, more = "The first document that these rows name, as it stood", "The first 2 documents that"
+    one, more = "The first document that these rows name, as it was", "The first 2 documents that"
     assert (one in text) == (count == 1) and (more in text) == (count == 2)
     assert ("Toxicity is the highest" in text) == bool(count)
 
@@ -314,8 +314,8 @@ def test_a_change_of_shares_is_in_points(unit, suffix):
 def test_the_p_of_a_chosen_part_is_spoken_of_where_there_is_one(found, caveat, correction):
     parts = [FindingComparison([finding_row("a", 0.5, name)] * 2, [found]) for name in "xy"]
     text = explain_part_selection(parts[0], parts, "step 9")
-    assert text.startswith("Of 2 parts the worst at step 9, ") and text.endswith(".")
-    assert ("some of its change may be due to that choice" in text) == caveat
+    assert text.startswith("This is the worst of 2 parts at step 9: ") and text.endswith(".")
+    assert ("some of its change may be due to this selection" in text) == caveat
     assert ("Its p is corrected for all of them" in text) == correction
 
 
@@ -346,7 +346,7 @@ def test_the_caption_of_a_trajectory_names_what_is_drawn(figures, intervals, nul
     text = describe_trajectory_chart("Strength", figures, nulls)
     start = "Strength by training step"
     assert text.startswith(f"{start}, with intervals." if intervals else f"{start}; no interval is")
-    assert ("The dashed line is what nothing to find would give." in text) == dashed
+    assert ("The dashed line is the value under the null." in text) == dashed
 
 
 class Audited:
@@ -384,7 +384,7 @@ def comparison_of(*rows_by_step, changes=()):
         (comparison_of([], []), "The audits of these checkpoints have no finding."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
-            "All findings are at every checkpoint, and all are compared in pairs.",
+            "Every checkpoint has all findings, and all are compared in pairs.",
         ),
     ],
 )
@@ -398,11 +398,11 @@ def test_all_findings_are_compared_only_where_there_are_any(audit, said):
         ([], [("a", 0.5, "")], ["A", "not found at step 0"]),
         ([], [("a", 0.5, "x")], ["A, x", "not found at step 0"]),
         ([("a", 0.5, "x"), ("a", 0.5, "y")], [], ["A, 2 parts", "not found at step 1"]),
-        ([("a", None, "")], [("a", None, "")], ["A", "measured at none of them"]),
+        ([("a", None, "")], [("a", None, "")], ["A", "measured at no checkpoint"]),
         (
             [("a", None, "")],
             [("a", 0.5, "")],
-            ["A", "by value only: no means of the same units"],
+            ["A", "by value only: not means over the same units"],
         ),
     ],
 )
@@ -418,10 +418,10 @@ def test_why_a_finding_is_not_compared_follows_from_its_rows(first, last, row):
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        ({"model": 2.0, "gzip": 3.0}, "the model beside its baselines."),
-        ({"model": 2.0, "gzip": None}, "the model alone."),
-        ({"model": None, "gzip": 3.0}, "the baselines alone, for the model was not measured."),
-        ({"gzip": 3.0, "bigram": 3.5}, "the baselines alone, for the model was not measured."),
+        ({"model": 2.0, "gzip": 3.0}, "the model and its baselines."),
+        ({"model": 2.0, "gzip": None}, "the model only."),
+        ({"model": None, "gzip": 3.0}, "the baselines only; the model was not measured."),
+        ({"gzip": 3.0, "bigram": 3.5}, "the baselines only; the model was not measured."),
     ],
 )
 def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, said):
@@ -506,9 +506,9 @@ class Log:
 @pytest.mark.parametrize(
     ("losses", "alt"),
     [
-        ([3.0, 2.0], "falls from 3.00 to 2.00 nats a token in 2 steps."),
-        ([2.0, 3.0], "goes from 2.00 to 3.00 nats a token in 2 steps."),
-        ([2.004, 2.0], "goes from 2.00 to 2.00 nats a token in 2 steps."),  # as it is written
+        ([3.0, 2.0], "falls from 3.00 to 2.00 nats per token in 2 steps."),
+        ([2.0, 3.0], "goes from 2.00 to 3.00 nats per token in 2 steps."),
+        ([2.004, 2.0], "goes from 2.00 to 2.00 nats per token in 2 steps."),  # as it is written
     ],
 )
 def test_a_loss_falls_only_where_its_last_figure_is_lower(losses, alt):

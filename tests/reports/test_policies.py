@@ -45,7 +45,7 @@ def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
         "worst: remove, set in the config; the default is tag with the embedded scorer, which "
         "finds words, not meaning, and scores harmless mentions of minorities as toxic; 6" in said
     )
-    lines = lines_of(page, "source", "in", "removed", "share removed")
+    lines = lines_of(page, "source", "input", "removed", "share removed")
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
 
 
@@ -113,7 +113,7 @@ def rates_of(made, group):
 
 
 LETTERS = [f"Letter {n} from clerk{n}@corp.example of the harbour office." for n in range(9)]
-FOUND = ("type", "spans found", "in documents", "what became of it", "how many")
+FOUND = ("type", "spans found", "in documents", "treatment", "number")
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ FOUND = ("type", "spans found", "in documents", "what became of it", "how many")
     [
         ("mask", "masked", "9", "is masked where"),
         ("cut", "cut out", "9", "is cut out where"),
-        ("drop", "left out with its document", "9", "is left out with its document where"),
-        ("keep", "kept as it is", "all", "is kept as it is where"),
+        ("drop", "removed with its document", "9", "is removed with its document where"),
+        ("keep", "kept unchanged", "all", "is kept unchanged where"),
     ],
 )
 def test_what_became_of_personal_data_is_said_under_every_policy(
@@ -132,7 +132,7 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
     made = artifacts.curated(given(texts), scrubbing=RedactSpansConfig(action=policy))
     _, page, said = sheet_of(made)
     assert lines_of(page, *FOUND) == [["EMAIL", "9", "9", became, many]]
-    assert f"Personal data {used} a detector found it, and may stand where none did." in said
+    assert f"Personal data {used} a detector found it; undetected personal data may remain." in said
     assert "The detectors found none." not in said
 
 
@@ -166,12 +166,12 @@ def test_what_became_of_personal_data_is_said_by_type(session):
     _, page, said = sheet_of(made)
     assert {line[0]: line[1:] for line in lines_of(page, *FOUND)} == {
         "EMAIL": ["10", "10", "cut out", "9"],
-        "IBAN": ["1", "1", "kept as it is", "all"],
-        "PHONE": ["1", "1", "left out with its document", "1"],
+        "IBAN": ["1", "1", "kept unchanged", "all"],
+        "PHONE": ["1", "1", "removed with its document", "1"],
     }
     assert (
-        "Personal data is kept as it is where a detector found it (EMAIL: cut out, PHONE: left "
-        "out with its document), and may stand where none did."
+        "Personal data is kept unchanged where a detector found it (EMAIL: cut out, PHONE: "
+        "removed with its document); undetected personal data may remain."
     ) in said
 
 
@@ -180,8 +180,8 @@ def test_where_none_was_found_that_is_said(session):
     assert "The detectors found none." in sheet_of(made)[2]
 
 
-STATUS = ("documents", "what the rules did", "how many")
-OTHER = "in languages that the scorer was not made for"
+STATUS = ("documents", "outcome", "number")
+OTHER = "in languages that the scorer does not support"
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_what_becomes_of_documents_that_the_scorer_does_not_know_is_said(session
         [OTHER, fate, "4"],
         ["without a visible character", fate, "1"],
     ]
-    assert "Without a score toxicity is unknown, neither high nor low" in said
+    assert "Without a score, toxicity is unknown, neither high nor low" in said

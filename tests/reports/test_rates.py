@@ -32,16 +32,18 @@ def card_of(made, **settings):
 def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     page = pages.read(card_of(rates(session)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
-    found = "every audit with an effect to find finds its largest effect in at least 95 % of cases"
-    assert f"Detection: {found}; of so few worlds that says little." in text
+    found = (
+        "every audit with an effect to find detects its largest effect in at least 95 % of cases"
+    )
+    assert f"Detection: {found}; so few worlds show little." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
         pages.read(
             card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
         ).text.split()
     )
-    assert "at least 95 % of cases. Alarms:" in text and "so few worlds" not in text
-    assert "Intervals: none is known" in text  # ten intervals
+    assert "at least 95 % of cases. False alarms:" in text and "so few worlds" not in text
+    assert "Intervals: no kind is shown" in text  # ten intervals
     many = {
         str(n): [
             candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0)) for m in range(40)
@@ -53,9 +55,9 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
             card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
         ).text.split()
     )
-    assert "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases." in text
-    assert "Alarms: no audit is known to claim more where there is nothing" in page.text
-    assert "Intervals: none is known to cover the true figure in other" in " ".join(
+    assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
+    assert "False alarms: no audit is shown to exceed its nominal" in page.text
+    assert "Intervals: no kind is shown to cover the true value in fewer" in " ".join(
         page.text.split()
     )
     beyond = {
@@ -63,16 +65,16 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
         for n in range(30)
     }
     wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
-    assert "Planted secrets: they cover too little, 0.0 % of 270" in " ".join(wide.text.split())
-    assert re.search(r"the most is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
+    assert "Planted secrets: they cover too rarely, 0.0 % of 270" in " ".join(wide.text.split())
+    assert re.search(r"the highest rate is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its answer key was changed" in page.text
     page = pages.read(card_of(rates(session, found=False)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few" in text
+    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target" in text
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
     page = pages.read(card_of(rates_of_worlds(missed)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points too few", text)
+    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points below the target", text)
 
 
 def said_of(*worlds, void=None):
@@ -86,16 +88,16 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
     assert "12 of 13 worlds count" in text
-    assert "Detection: no world that counts has anything to find." in text
-    assert "Alarms: Planted secrets: claimed in 100.0 %" in text
+    assert "Detection: no counted world has an effect to find." in text
+    assert "False alarms: Planted secrets: false alarms in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
     assert (
-        "every audit with an effect to find finds its largest effect in at least 95 % of cases"
+        "every audit with an effect to find detects its largest effect in at least 95 % of cases"
         in text
     )
-    assert "points too few" not in text and "less than of others" in text
-    assert "nothing was measured. Worlds that were made: 1." in said_of(void={"one": "gone"})
+    assert "points below the target" not in text and "less than in other groups" in text
+    assert "nothing was measured. Worlds created: 1." in said_of(void={"one": "gone"})
 
 
 def test_candidates_without_a_verdict_are_said(session):
@@ -103,7 +105,7 @@ def test_candidates_without_a_verdict_are_said(session):
         (None, {"kind": "canary", "candidate_id": str(n), "effect_level": 4}) for n in range(3)
     ]
     text = said_of([candidate("canary", "a", 64, p=0.01), *silent])
-    assert "Of 3 more the audit gave no verdict" in text
+    assert "Not judged: 3 more" in text
     assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
 
 
@@ -147,19 +149,25 @@ def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, amo
         (None, {"kind": kind, "candidate_id": "s", "effect_level": amount}),
     ]
     how, said = callouts(*[nothing] * 12)["Detection"]
-    assert (how, said) == ("note", "Detection: no world that counts has anything to find.")
+    assert (how, said) == ("note", "Detection: no counted world has an effect to find.")
 
 
 def test_nothing_to_measure_on_is_no_good_mark(session):
     made = callouts(*[[candidate("canary", "c", 64, p=0.01, low=None, high=None)]] * 12)
-    assert made["Alarms"] == ("note", "Alarms: no candidate without effect was judged.")
-    assert made["Intervals"] == ("note", "Intervals: none can be compared with the true figure.")
+    assert made["False alarms"] == (
+        "note",
+        "False alarms: no candidate without an effect was judged.",
+    )
+    assert made["Intervals"] == (
+        "note",
+        "Intervals: no interval can be compared with a true value.",
+    )
 
 
 def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
-    said = "Not counted are 4 more, whose interval has not two ends or whose true figure is not"
+    said = "Not counted: 4 more, without two interval ends or a known true"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
     card = build_model_card(
@@ -176,7 +184,9 @@ def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
         ModelCardConfig(),
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
-    assert re.search(r"in 100\.0 %.*, left out 2 without two ends or a true figure\.", text)
+    assert re.search(
+        r"in 100\.0 %.*, not counting 2 without two interval ends or a true value\.", text
+    )
 
 
 def test_its_figures_are_means_of_candidates(session):
@@ -202,16 +212,16 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "had no verdict" not in text
     assert (
-        "How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
-        "sealed, it found 100.0 % of candidates with copies 64"
+        "Error rates (planted secrets): in 2 invented worlds whose answers were sealed, the "
+        "audit found 100.0 % of candidates with copies 64"
     ) in text
-    assert text.count("How often it is wrong") == 1  # nothing is known of bias
-    assert "is not known: this store has no study" not in text
+    assert text.count("Error rates (") == 1  # nothing is known of bias
+    assert "are not known: this store has no study" not in text
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, ModelCardConfig()
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
-    assert "is not known: this store has no study of this version of them" in text
+    assert "are not known: this store has no study of their current version" in text
 
 
 def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_path):

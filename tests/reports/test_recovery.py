@@ -53,4 +53,4 @@ def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
 
 def test_a_corpus_without_a_town_says_nothing_of_it(cards):
     page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
-    assert "Known and recovered" not in page.text
+    assert "Recovery of known effects" not in page.text

@@ -146,14 +146,14 @@ def made(session):
 def test_it_says_what_went_away_and_what_did_not(made):
     page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
     for words in (
-        "Secrets went away: of ",
-        "In part went away in part: of ",
-        "Stays did not surely go away",
-        "Nothing: nothing was removed, for no training document",
+        "Secrets disappeared: it was ",
+        "In part partly disappeared: it was ",
+        "Stays was not shown to disappear",
+        "Nothing: nothing was removed, because no training document",
     ):
         assert words in page.text, words
-    assert "of 21 lines that the closed loop must reach are reached" in page.text
-    assert "Not reached: In part, upper end of removed − never planted" in page.text
+    assert "of 21 criteria are met" in page.text
+    assert "Not met: In part, upper end of removed − never planted" in page.text
     source = (made.fetch_directory() / "removal_experiment_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 
@@ -180,12 +180,12 @@ def test_what_did_not_fall_did_not_go_away(session):
     text = " ".join(
         pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text.split()
     )
-    assert "Grown did not go away: it rose by 3.0" in text
-    assert "Stays did not surely go away: its change of" in text and "may be none." in text
-    assert "Weak changed by −2.0" in text and "though nothing of it stood above those" in text
-    assert "Alike did not surely go away: its change of 0.000 (–) has no interval." in text
+    assert "Grown did not disappear: it rose by 3.0" in text
+    assert "Stays was not shown to disappear: its change of" in text and "may be zero." in text
+    assert "Weak changed by −2.0" in text and "although it was not above the null units" in text
+    assert "Alike was not shown to disappear: its change of 0.000 (–) has no interval." in text
     assert "−0.000" not in text  # a fall of nothing
-    assert "went away" not in text
+    assert "disappeared" not in text
 
 
 def test_where_nothing_must_be_reached_no_line_is_green(session):
@@ -193,7 +193,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
     alone = replace(other, units_by_arm=units, null_units_by_arm={})
     page = pages.read(card([alone]).fetch_directory() / "removal_experiment_card.html")
-    assert "Nothing was set that the closed loop must reach" in page.text
+    assert "There is no criterion to check" in page.text
     assert "0 of 0" not in page.text and "Other changed by" in page.text
 
 
@@ -201,8 +201,8 @@ def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     """Of what names no documents only the worst rows are looked at."""
     cases = [memorised(), named(memorised(), "other", kind="other")]
     text = pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text
-    assert text.count("documents behind it, 3, not all were removed: 2.") == 1
-    assert "where these name none, those behind its 100 worst rows were removed: 2." in text
+    assert text.count("Source documents of the finding: 3. Only some were removed: 2.") == 1
+    assert "or otherwise the source documents of its 100 worst rows, were removed: 2." in text
 
 
 def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
@@ -226,16 +226,17 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
         (
             {"a": 5, "b": 2},
             {"a": 5, "b": 2},
-            "lacks 7 other documents of like lengths: as many of each source. Other seeds",
+            "omits 7 other documents of similar lengths: the same number from each source. The "
+            "arms with other seeds",
         ),
         (
             {"a": 500, "b": 1100},
             {"a": 400, "c": 1200},
-            "lacks 1,600 other documents of like "
-            "lengths: 400 stand for one of the same source, 1,200 for one of another, which had no "
-            "more. Other seeds",
+            "omits 1,600 other documents of similar lengths: 400 replace a document of the same "
+            "source, and 1,200 replace a document of another source, which had no more. The "
+            "arms with other seeds",
         ),
-        ({"a": 5}, {}, "over pairs of the same unit. Other seeds"),
+        ({"a": 5}, {}, "over pairs of the same unit. The arms with other seeds"),
     ],
 )
 def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, removed, random, said):
@@ -254,7 +255,7 @@ def test_tables_that_are_cut_say_so(session):
     text = pages.read(
         card([memorised()], lines_shown=1).fetch_directory() / "removal_experiment_card.html"
     ).text
-    assert "1 of 2, those that lack most; all are in the table sources." in text
+    assert "1 of 2, those with the most omitted documents; all are in the table sources." in text
     assert "1,237" in text  # of how many bytes, of the arm with the most
     whole = pages.read(card([memorised()]).fetch_directory() / "removal_experiment_card.html").text
     assert "all are in the table" not in whole
@@ -294,16 +295,17 @@ def test_differences_of_shares_are_in_percentage_points(session):
     (changes,) = (table for table in page.tables if table[0][0] == "change")
     assert all(row[1].endswith(" points") and row[2].endswith(" points") for row in changes[1:])
     lines = {
-        row[0]: row[1:3]
-        for table in page.tables
-        for row in table[1:]
-        if table[0][0] == "what must be reached"
+        row[0]: row[1:3] for table in page.tables for row in table[1:] if table[0][0] == "criterion"
     }
     for line, cells in lines.items():
         level = line.startswith("mean after removal")
         sign = "%" if level else "" if line == "secrets or passages" else "points"
         assert all(cell.endswith(sign) for cell in cells), line
-    assert re.search(r"of 8\d\.\d points above those never planted, [\d.]+ points \(", page.text)
+    assert re.search(
+        r"it was 8\d\.\d points above the null units \(never planted\) before the removal "
+        r"and is [\d.]+ points \(",
+        page.text,
+    )
     (explained,) = (table for table in page.tables if table[0][-1] == "share explained")
     assert explained[1][-1].endswith(" %")
 
@@ -355,7 +357,4 @@ def test_no_file_of_it_names_what_must_not_be_shown(session):
 def test_it_is_markdown_with_charts_too(made):
     names = sorted(made.manifest["files"])
     assert "removal_experiment_card.md" in names and "charts/secrets.svg" in names
-    assert (
-        "| what must be reached |"
-        in (made.fetch_directory() / "removal_experiment_card.md").read_text()
-    )
+    assert "| criterion |" in (made.fetch_directory() / "removal_experiment_card.md").read_text()

@@ -46,13 +46,13 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ({"case_row": {"reason": "nobody knows"}}, "X: nothing was removed, for nobody knows."),
-        ({"change": None}, "X: what the removal did could not be measured."),
-        ({"change": NONE}, "X: what the removal did could not be measured."),
+        ({"case_row": {"reason": "nobody knows"}}, "X: nothing was removed, because nobody knows."),
+        ({"change": None}, "X: the effect of the removal could not be measured."),
+        ({"change": NONE}, "X: the effect of the removal could not be measured."),
         (
             {"verdict": "within noise", "seed_noise": 5.0},
-            "X did not surely go away: its change of −3.000 (−4.000 to −2.000) is no larger than "
-            "that between seeds, 5.000, or too uncertain to tell.",
+            "X was not shown to disappear: its change of −3.000 (−4.000 to −2.000) is not "
+            "larger than the difference between seeds, 5.000, or is too uncertain.",
         ),
         # Without units in which there is nothing to find.
         ({"left": None}, "X changed by −3.000 (−4.000 to −2.000)."),
@@ -60,92 +60,100 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
         ({"left": None, "change": (3.0, 2.0, 4.0)}, "X changed by 3.000 (2.000 to 4.000)."),
         (
             {"left": None, "change": (-1.0, -2.0, 0.0)},
-            "X was measured, and no change was shown: −1.000 (−2.000 to 0.000).",
+            "X was not shown to change: −1.000 (−2.000 to 0.000).",
         ),
         (
             {"left": None, "change": (1.0, 0.0, 2.0)},
-            "X was measured, and no change was shown: 1.000 (0.000 to 2.000).",
+            "X was not shown to change: 1.000 (0.000 to 2.000).",
         ),
         (
             {"left": None, "change": (-1.0, None, None)},
-            "X was measured, and no change was shown: −1.000 (–).",
+            "X was not shown to change: −1.000 (–).",
         ),
         # It did not fall.
-        ({"change": (3.0, 2.0, 4.0)}, "X did not go away: it rose by 3.000 (2.000 to 4.000)."),
+        ({"change": (3.0, 2.0, 4.0)}, "X did not disappear: it rose by 3.000 (2.000 to 4.000)."),
         (
             {"change": (2.0, 0.0, 4.0)},
-            "X did not surely go away: its change of 2.000 (0.000 to 4.000) may be none.",
+            "X was not shown to disappear: its change of 2.000 (0.000 to 4.000) may be zero.",
         ),
         (
             {"change": (-2.0, -4.0, 0.0)},
-            "X did not surely go away: its change of −2.000 (−4.000 to 0.000) may be none.",
+            "X was not shown to disappear: its change of −2.000 (−4.000 to 0.000) may be zero.",
         ),
         (
             {"change": (-2.0, None, None)},
-            "X did not surely go away: its change of −2.000 (–) has no interval.",
+            "X was not shown to disappear: its change of −2.000 (–) has no interval.",
         ),
         # It fell, but from where?
         (
             {"before": (0.0, -1.0, 1.0)},
-            "X changed by −3.000, though nothing of it stood above those never planted before.",
+            "X changed by −3.000, although it was not above the null units (never planted) before.",
         ),
         (
             {"before": (-1.0, -2.0, 0.0)},
-            "X changed by −3.000, though nothing of it stood above those never planted before.",
+            "X changed by −3.000, although it was not above the null units (never planted) before.",
         ),
         (
             {"before": NONE},
-            "X changed by −3.000, but how far it stood above those never planted was not measured.",
+            "X changed by −3.000, but its distance from the null units (never planted) was not "
+            "measured.",
         ),
         (
             {"before": None},
-            "X changed by −3.000, but how far it stood above those never planted was not measured.",
+            "X changed by −3.000, but its distance from the null units (never planted) was not "
+            "measured.",
         ),
         # What is left of it.
         (
             {},
-            "X went away: of 4.000 bits above those never planted, 0.1000 (−0.5000 to 0.5000) is "
-            "left, which may be nothing.",
+            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
+            "removal and is 0.1000 (−0.5000 to 0.5000) after it; the remaining effect may be "
+            "zero.",
         ),
         (
             {"left": (0.5, 0.0, 1.0)},
-            "X went away: of 4.000 bits above those never planted, 0.5000 (0.000 to 1.000) is "
-            "left, which may be nothing.",
+            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
+            "removal and is 0.5000 (0.000 to 1.000) after it; the remaining effect may be zero.",
         ),
         (
             {"left": (-0.5, -1.0, -0.1)},
-            "X went away: of 4.000 bits above those never planted, −0.5000 (−1.000 to −0.1000) is "
-            "left, which is less than of those never planted.",
+            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
+            "removal and is −0.5000 (−1.000 to −0.1000) after it; it is below the null units "
+            "(never planted).",
         ),
         (
             {"criteria": [REACHED, MISSED]},
-            "X fell: of 4.000 bits above those never planted, 0.1000 (−0.5000 to 0.5000) is "
-            "left, which may be nothing; not all that must be reached is reached.",
+            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
+            "and is 0.1000 (−0.5000 to 0.5000) after it; the remaining effect may be zero; not "
+            "all criteria are met.",
         ),
         (
             {"left": (1.0, -2.0, 4.0)},
-            "X fell: of 4.000 bits above those never planted, 1.000 (−2.000 to 4.000) is "
-            "left, which may be nothing, or as much as before.",
+            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
+            "and is 1.000 (−2.000 to 4.000) after it; the remaining effect may be zero, or as "
+            "large as before.",
         ),
         (
             {"left": (1.0, None, None)},
-            "X fell: of 4.000 bits above those never planted, 1.000 (–) is left, of which no "
-            "interval is known.",
+            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
+            "and is 1.000 (–) after it; the remaining effect has no interval.",
         ),
         (
             {"left": (1.0, 0.5, 3.99)},
-            "X went away in part: of 4.000 bits above those never planted, 1.000 (0.5000 to 3.990) "
-            "is left.",
+            "X partly disappeared: it was 4.000 bits above the null units (never planted) "
+            "before the removal and is 1.000 (0.5000 to 3.990) after it.",
         ),
         (  # those never planted fell, too
             {"left": (5.0, 3.0, 7.0)},
-            "X fell: of 4.000 bits above those never planted, 5.000 (3.000 to 7.000) is left, "
-            "which may be as much as before.",
+            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
+            "and is 5.000 (3.000 to 7.000) after it; the remaining effect may be as large as "
+            "before.",
         ),
         (
             {"left": (2.0, 1.0, 4.0)},
-            "X fell: of 4.000 bits above those never planted, 2.000 (1.000 to 4.000) is left, "
-            "which may be as much as before.",
+            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
+            "and is 2.000 (1.000 to 4.000) after it; the remaining effect may be as large as "
+            "before.",
         ),
     ],
 )
@@ -161,11 +169,11 @@ def test_units_are_named_by_their_kind(session, kind, null):
 @pytest.mark.parametrize(
     ("criteria", "summary", "look"),
     [
-        ([REACHED], "1 of 1 line that the closed loop must reach is reached.", "good"),
-        ([MISSED], "0 of 1 line that the closed loop must reach is reached.", "bad"),
-        ([REACHED, UNKNOWN], "1 of 2 lines that the closed loop must reach are reached.", "bad"),
-        ([REACHED] * 2, "2 of 2 lines that the closed loop must reach are reached.", "good"),
-        ([], "Nothing was set that the closed loop must reach: ", "note"),
+        ([REACHED], "1 of 1 criterion is met.", "good"),
+        ([MISSED], "0 of 1 criterion is met.", "bad"),
+        ([REACHED, UNKNOWN], "1 of 2 criteria are met.", "bad"),
+        ([REACHED] * 2, "2 of 2 criteria are met.", "good"),
+        ([], "There is no criterion to check: ", "note"),
     ],
 )
 def test_lines_that_are_reached_are_counted(session, criteria, summary, look):
@@ -175,7 +183,7 @@ def test_lines_that_are_reached_are_counted(session, criteria, summary, look):
     assert isinstance(first, Callout) and first.kind == look
     assert text_of_parts(first.content).startswith(summary)
     text = text_of_blocks(others)
-    assert ("Not reached: X, l: " in text) == (MISSED in criteria)
+    assert ("Not met: X, l: " in text) == (MISSED in criteria)
     assert ("Not known: X, l: " in text) == (UNKNOWN in criteria)
     assert ("(must be above 0.000)." in text) == (MISSED in criteria or UNKNOWN in criteria)
 
@@ -201,17 +209,22 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
     assert ("None of its units was measured." in text) == expected
     assert ("Each arm" in text) == (not expected)
     assert ("Nothing was removed: no training document is behind it." in text) == bool(why)
-    assert ("documents behind it were removed" in text) == (not why)
-    assert "What must be reached" not in text
+    assert ("the finding were removed" in text) == (not why)
+    assert "Criteria" not in text
 
 
 @pytest.mark.parametrize(
     ("kind", "documents", "removed", "start"),
     [
-        ("memorised", 3, 3, "All training documents behind it were removed: "),
-        ("memorised", 3, 2, "Of the training documents behind it, "),
-        ("other", 3, 3, "The training documents that its rows name, or, where these name none"),
-        ("association", 3, 1, "Training documents that hold one of the groups together with its"),
+        ("memorised", 3, 3, "All source documents of the finding were removed: "),
+        ("memorised", 3, 2, "Source documents of the finding: "),
+        (
+            "other",
+            3,
+            3,
+            "The training documents that its rows name, or otherwise the source documents",
+        ),
+        ("association", 3, 1, "Training documents that mention one of the groups with its"),
     ],
 )
 def test_documents_are_all_said_to_be_removed_only_where_they_were(
@@ -220,7 +233,7 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
     case = case_of(kind=kind, documents=documents, removed_documents=removed)
     text = text_of_parts(loop().describe_source_documents(case))
     assert text.startswith(start)
-    assert ("not all were removed" in text) == (kind == "memorised" and removed < documents)
+    assert ("Only some were removed" in text) == (kind == "memorised" and removed < documents)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +244,8 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
         (
             (0.4, 0.6),
             0.0,
-            "The mean of each arm with its interval. The dashed line: never planted, in the arm "
-            "without the documents.",
+            "The mean of each arm with its interval. The dashed line is the mean of the null "
+            "units (never planted) in the arm without the documents.",
         ),
     ],
 )
@@ -243,7 +256,7 @@ def test_the_caption_of_the_arms_names_what_is_drawn(session, ends, nothing, cap
     assert chart.caption == caption
     text = "".join(chart.alt_text)
     interval = "0.4000 to 0.6000" if ends[0] else "–"
-    assert f"X: everything 0.5000 ({interval})" in text
+    assert f"X: all documents 0.5000 ({interval})" in text
     assert "without the documents" not in text  # what was not measured is not drawn
     assert ("never planted 0.000 (–)" in text) == (nothing is not None)
 
@@ -265,7 +278,9 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n: sentences in so many pairs of groups" in note) == (kind == "association")
+    assert ("n: number of sentences, in the number of pairs of groups" in note) == (
+        kind == "association"
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,8 +294,8 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
     table = loop().build_changes_table(case_of(*rows))
     assert isinstance(table, DataTable)
     assert [each[0] for each in table.rows] == [
-        "without the documents less everything",
-        "without random ones less without the documents",
+        "without the documents minus all documents",
+        "without random documents minus without the documents",
     ]
     assert table.rows[0][2:] == ["−4.000 to −2.000", "9", cell] and table.rows[1][2] == "–"
 

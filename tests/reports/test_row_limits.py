@@ -94,7 +94,7 @@ def test_every_group_has_its_line_however_many_there_are(page):
     shown = first_cells(page, "domain=religion")
     assert shown == [f"domain=religion, group_name={name}" for name in sorted(GROUPS)]
     assert all(
-        f"group_name={name}" in page.text.split("Parts measured apart")[1] for name in GROUPS
+        f"group_name={name}" in page.text.split("Parts measured separately")[1] for name in GROUPS
     )
 
 
@@ -234,7 +234,7 @@ def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
     assert [name for name in shown if name.startswith("from")] == [
         f"from source {n}" for n in range(39, 31, -1)
     ]
-    assert f"{len(GROUPS) + 8} of {len(GROUPS) + 40}, the worst 8" in grid.note
+    assert f"{len(GROUPS) + 8} of {len(GROUPS) + 40} rows: the 8 highest ratios" in grid.note
     assert "the others are in the table removal_rates" in grid.note
 
 
@@ -243,7 +243,8 @@ def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
     shown = {row[0] for row in grid.rows}
     assert {f"mention {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
     assert (
-        f"{len(shown)} of {len(GROUPS) + 40}:" in grid.note and "table removal_rates" in grid.note
+        f"{len(shown)} of {len(GROUPS) + 40} rows:" in grid.note
+        and "table removal_rates" in grid.note
     )
     [grid] = build_threshold_rates_section(corpus).blocks
     assert {row[0] for row in grid.rows} == {f"mention {name}" for name in GROUPS}
@@ -330,7 +331,9 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     book = FigureBook({"compare_arms": made_proof(RowsConfig(tables=json.dumps(rows)))})
     grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
-    assert "2 of 6, those that lack most; all are in the table sources." in grid.note
+    assert (
+        "2 of 6, those with the most omitted documents; all are in the table sources." in grid.note
+    )
 
 
 def test_reasons_show_the_largest_of_every_stage(made):

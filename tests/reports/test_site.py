@@ -153,7 +153,7 @@ def test_a_run_that_made_nothing_is_a_line_under_the_one_it_repeats(session, rec
         "20260102",
         "20260101",
     ]
-    assert lines[-1] == ["again, all from the store: 20260103-100000-cccc, 20260104-100000-cccc"]
+    assert lines[-1] == ["repeated run, fully cached: 20260103-100000-cccc, 20260104-100000-cccc"]
     assert pages.broken_links(site) == []
 
 
@@ -247,7 +247,7 @@ def test_a_run_page_shows_stages_tables_and_accounts(site, made):
     page = pages.read(site / "runs" / "20260101-100000-aaaa" / "index.html")
     stages, accounts = page.tables
     lines = {line[0]: line for line in stages[1:]}
-    assert lines["ingest"][2] == "was there" and lines["redact_spans"][2] == "1.3"
+    assert lines["ingest"][2] == "cached" and lines["redact_spans"][2] == "1.3"
     assert made.corpus["redact_spans"].name in lines["redact_spans"][1]
     documents = made.corpus["plant_canaries"]["documents"].row_count
     assert f"documents\xa0{documents:,}" in lines["plant_canaries"][3]

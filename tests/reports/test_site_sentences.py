@@ -160,17 +160,17 @@ def test_the_index_explains_purged_documents_where_there_are_any(purged):
 @pytest.mark.parametrize("repeats", [[], ["r2"], ["r2", "r3"]])
 def test_repeated_runs_are_listed_under_the_first(repeats):
     text = index_of(repeats=[RECORD | {"run": name} for name in repeats])
-    listed = "again, all from the store: " + " , ".join(repeats)
-    assert ("again, all from the store" in text) == bool(repeats)
+    listed = "repeated run, fully cached: " + " , ".join(repeats)
+    assert ("repeated run, fully cached" in text) == bool(repeats)
     assert not repeats or listed in text
 
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_an_index_without_runs_says_so(tables):
     text = index_of([], tables)
-    assert "The store holds no run yet." in text and "Made: how many stages ran" not in text
-    assert ("What each stage leaves" in text) == tables
-    assert "holds no run yet" not in index_of() and "Made: how many stages ran" in index_of()
+    assert "The store has no run yet." in text and "Key figures are those of" not in text
+    assert ("All tables and columns of the stages" in text) == tables
+    assert "has no run yet" not in index_of() and "Key figures are those of" in index_of()
 
 
 # The page of a run -------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_stage_says_whether_it_ran_and_whether_its_artifact_can_be_read(found,
     stage = {"entry": entry, "found": found, "tables": [], "files": [], "accounts": []}
     text = run_page_of(stages=[stage])
     assert ("no longer in the store, or damaged" in text) == (not found)
-    assert ("was there" in text) == cached and ("1.3" in text) == (not cached)
+    assert ("cached" in text) == cached and ("1.3" in text) == (not cached)
     assert "Accounts" not in text
     account = {"unit": "rows", "terms": [3]}
     assert "Accounts" in run_page_of(stages=[stage | {"accounts": [account]}], terms=["in"])
@@ -215,9 +215,11 @@ def test_a_run_page_shows_only_what_its_record_has():
     bare = run_page_of({"ended": None, "status": "running"})
     assert "Ended – Cards none" in bare and "Error" not in bare and "{" not in bare
     full = run_page_of(
-        error="it broke", cards={"a.html": "Datasheet", "b.html": "Proof"}, config='{"n": 1}'
+        error="it broke",
+        cards={"a.html": "Datasheet", "b.html": "Removal experiment"},
+        config='{"n": 1}',
     )
-    assert "Error it broke" in full and "Cards Datasheet , Proof" in full
+    assert "Error it broke" in full and "Cards Datasheet , Removal experiment" in full
     assert "Config {&#34;n&#34;: 1}" in full
 
 

@@ -91,18 +91,18 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
 def test_it_is_green_only_where_all_three_hold(session):
     kind, headline, said, rest = screen(limit=0.7)
     assert kind == "good"
-    assert headline == "The instruments work; the policy passed (1 rule); every audit ran."
-    assert said["Not audited"].startswith("Nothing that can be") and not rest
+    assert headline == "All audit self-checks passed; the policy passed (1 rule); every audit ran."
+    assert said["Not audited"].startswith("Every available") and not rest
     kind, headline, said, _ = screen()
-    assert kind == "note" and "nothing was judged: there is no policy" in headline
-    assert said["Against the policy"].startswith("Nothing was judged.")
+    assert kind == "note" and "no verdict, because no policy is configured" in headline
+    assert said["Policy"].startswith("No verdict: no policy is configured.")
     kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
     assert kind == "note" and f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run" in headline
     assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
     kind, headline, said, _ = screen(limit=0.55)
     assert kind == "bad" and "1 of 1 rules of the policy failed" in headline
-    assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
-    assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
+    assert "rule: Found, the upper end of its interval is 0.6" in said["Policy"]
+    assert "(0.05 beyond the limit): 50.0 %" in said["Policy"]
 
 
 def test_skipped_audits_are_named_apart_from_those_that_could_not_run(session):
@@ -147,30 +147,30 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
 @pytest.mark.parametrize("tests", ["instrument", "scorer", "baseline"])
 def test_a_broken_instrument_is_no_weak_model(session, tests):
     kind, headline, said, _ = screen(failed=(tests,), limit=0.7)
-    assert kind == "bad" and headline.startswith("Instruments failed (Bias)")
-    assert said["Do the instruments work?"].startswith("No: Bias did not detect")
-    assert "too weak" not in said["Do the instruments work?"]
+    assert kind == "bad" and headline.startswith("Audit self-checks failed (Bias)")
+    assert said["Do the audits work?"].startswith("No: Bias did not detect")
+    assert "too weak" not in said["Do the audits work?"]
 
 
 def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     kind, headline, said, _ = screen(failed=("model",), limit=0.7)
     assert kind == "note" and headline.startswith(
-        "The instruments work, but this model is too weak for Bias; "
+        "All audit self-checks passed, but this model is too weak for Bias; "
     )
-    assert "too weak to be asked by Bias" in said["Do the instruments work?"]
+    assert "too weak for Bias" in said["Do the audits work?"]
     assert (
         f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a "
-        f"scorer or a baseline" in said["Do the instruments work?"]
+        f"scorer or a baseline" in said["Do the audits work?"]
     )
 
 
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     *_, said, _ = screen(failed=("model",), mute=True)
-    assert said["Do the instruments work?"].endswith(
-        "To Bias it gave no number at all: see whether its weights hold NaN or infinity."
+    assert said["Do the audits work?"].endswith(
+        "The model returned no number to Bias: check its weights for NaN or infinity."
     )
     *_, said, _ = screen(failed=("model",))
-    assert "no number" not in said["Do the instruments work?"]
+    assert "no number" not in said["Do the audits work?"]
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     card = card_of(made.checkpoint, {"extraction": audit})
     text = text_of(card, "model_card")
     assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
-    assert "; 0.0 % where there is nothing to find." in text
+    assert "; 0.0 % if there is nothing to find." in text
     places = [
         text.index(said)
-        for said in ("Not audited", "Metric 1, k=8", "What it had read", "Model details")
+        for said in ("Not audited", "Metric 1, k=8", "Training text seen", "Model details")
     ]
     assert places == sorted(places)
 
@@ -270,5 +270,5 @@ def test_it_names_the_files_that_audits_were_made_on(session):
     }
     assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
     _, _, said, _ = screen()
-    assert "(on" not in said["Audited"] and "items of its own" in said["Audited"]
-    assert said["What it had read"] == "Nobody knows."
+    assert "(on" not in said["Audited"] and "uses built-in items" in said["Audited"]
+    assert said["Training text seen"] == "Nobody knows."

@@ -66,11 +66,11 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (0.95, "every audit with an effect to find finds its largest effect in at least 95 %"),
-        (1.0, "every audit with an effect to find finds its largest effect in at least 95 %"),
-        (0.949, "Planted secrets at 64 (copies): found in 94.9 %, 0.10 points too few."),
-        (0.9499, "Planted secrets at 64 (copies): found in 95.0 %, 0.01 points too few."),
-        (0.0, "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few."),
+        (0.95, "every audit with an effect to find detects its largest effect in at least 95 %"),
+        (1.0, "every audit with an effect to find detects its largest effect in at least 95 %"),
+        (0.949, "Planted secrets at 64 (copies): found in 94.9 %, 0.10 points below the target."),
+        (0.9499, "Planted secrets at 64 (copies): found in 95.0 %, 0.01 points below the target."),
+        (0.0, "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target."),
     ],
 )
 def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not(value, said):
@@ -83,33 +83,33 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
 @pytest.mark.parametrize(
     ("rates", "unjudged", "look", "said"),
     [
-        ({}, None, "note", "Detection: no world that counts has anything to find."),
+        ({}, None, "note", "Detection: no counted world has an effect to find."),
         (
             detection(0.5, effect=False),
             None,
             "note",
-            "Detection: no world that counts has anything to find.",
+            "Detection: no counted world has an effect to find.",
         ),
         (
             {},
             {("canary", 64.0): 3},
             "note",
-            "Detection: no audit judged anything that there is to find; 3 at 64 (copies) had no "
+            "Detection: no audit judged a candidate with an effect; 3 at 64 (copies) had no "
             "verdict, planted secrets.",
         ),
         (
             detection(1.0),
             {("canary", 64.0): 3},
             "note",
-            "Detection: every audit with an effect to find finds the largest effect that it judged "
-            "in at least 95 % of cases; 3 at 64 (copies) had no verdict, planted secrets.",
+            "Detection: every audit with an effect to find detects the largest effect that it "
+            "judged in at least 95 % of cases; 3 at 64 (copies) had no verdict, planted secrets.",
         ),
         (
             detection(0.0),
             {("canary", 64.0): 3},
             "bad",
-            "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few; 3 at "
-            "64 (copies) had no verdict, planted secrets.",
+            "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the "
+            "target; 3 at 64 (copies) had no verdict, planted secrets.",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_what_was_not_judged_is_said_beside_what_was(rates, unjudged, look, said
 def test_of_few_worlds_only_what_holds_says_little(worlds, value):
     callout = card_of(detection=detection(value), worlds=worlds).build_detection_callout()
     few = worlds < 10 and value == 1.0
-    assert text_of_parts(callout.content).endswith("of so few worlds that says little.") == few
+    assert text_of_parts(callout.content).endswith("so few worlds show little.") == few
     assert callout.kind == ("bad" if value < 1 else "note" if few else "good")
 
 
@@ -133,24 +133,28 @@ def test_of_few_worlds_only_what_holds_says_little(worlds, value):
 @pytest.mark.parametrize(
     ("alarms", "look", "said"),
     [
-        ({}, "note", "Alarms: no candidate without effect was judged."),
-        ({"canary": figure(None)}, "note", "Alarms: no candidate without effect was judged."),
+        ({}, "note", "False alarms: no candidate without an effect was judged."),
+        (
+            {"canary": figure(None)},
+            "note",
+            "False alarms: no candidate without an effect was judged.",
+        ),
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
             "good",
-            "Alarms: no audit is known to claim more where there is nothing than the 5 % it names; "
-            "the most is 50.0 % (5.0 % to 90.0 %), Planted secrets.",
+            "False alarms: no audit is shown to exceed its nominal false alarm rate of 5 %; the "
+            "highest rate is 50.0 % (5.0 % to 90.0 %), Planted secrets.",
         ),
         (
             {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
             "good",
-            "Alarms: no audit is known to claim more where there is nothing than the 5 % it names; "
-            "the most is 0.0 % (0.0 % to 10.0 %), Planted secrets.",
+            "False alarms: no audit is shown to exceed its nominal false alarm rate of 5 %; the "
+            "highest rate is 0.0 % (0.0 % to 10.0 %), Planted secrets.",
         ),
         (
             {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},
             "bad",
-            "Alarms: Planted secrets: claimed in 50.0 % (5.1 % to 90.0 %).",
+            "False alarms: Planted secrets: false alarms in 50.0 % (5.1 % to 90.0 %).",
         ),
     ],
 )
@@ -159,28 +163,30 @@ def test_an_audit_claims_too_much_only_where_its_interval_says_so(alarms, look, 
     assert (callout.kind, text_of_parts(callout.content)) == (look, said)
 
 
-GOOD = "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases."
-UNKNOWN = "Intervals: none is known to cover the true figure in other than 92 to 98 % of cases."
+GOOD = "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases."
+UNKNOWN = (
+    "Intervals: no kind is shown to cover the true value in fewer than 92 % or more than 98 % "
+    "of cases."
+)
 
 
 @pytest.mark.parametrize(
     ("coverage", "look", "said"),
     [
-        (None, "note", "Intervals: none can be compared with the true figure."),
-        (figure(None, n=0), "note", "Intervals: none can be compared with the true figure."),
+        (None, "note", "Intervals: no interval can be compared with a true value."),
+        (figure(None, n=0), "note", "Intervals: no interval can be compared with a true value."),
         # Of 400 and more the share itself.
         (figure(0.92, 0.8, 0.99, n=400), "good", GOOD),
         (figure(0.98, 0.8, 0.99, n=400), "good", GOOD),
         (
             figure(0.919, 0.8, 0.99, n=400),
             "bad",
-            "Intervals: Planted secrets: they cover too little, 91.9 % of 400 (80.0 % to 99.0 %).",
+            "Intervals: Planted secrets: they cover too rarely, 91.9 % of 400 (80.0 % to 99.0 %).",
         ),
         (
             figure(0.981, 0.8, 0.99, n=1400),
             "bad",
-            "Intervals: Planted secrets: they are wider than they say, 98.1 % of 1,400 (80.0 % to "
-            "99.0 %).",
+            "Intervals: Planted secrets: they cover too often, 98.1 % of 1,400 (80.0 % to 99.0 %).",
         ),
         # Of fewer its interval must lie outside.
         (figure(0.5, 0.2, 0.92, n=399), "good", UNKNOWN),
@@ -189,13 +195,12 @@ UNKNOWN = "Intervals: none is known to cover the true figure in other than 92 to
         (
             figure(0.5, 0.2, 0.919, n=399),
             "bad",
-            "Intervals: Planted secrets: they cover too little, 50.0 % of 399 (20.0 % to 91.9 %).",
+            "Intervals: Planted secrets: they cover too rarely, 50.0 % of 399 (20.0 % to 91.9 %).",
         ),
         (
             figure(1.0, 0.981, 1.0, n=399),
             "bad",
-            "Intervals: Planted secrets: they are wider than they say, 100.0 % of 399 (98.1 % to "
-            "100.0 %).",
+            "Intervals: Planted secrets: they cover too often, 100.0 % of 399 (98.1 % to 100.0 %).",
         ),
     ],
 )
@@ -212,7 +217,7 @@ def test_intervals_are_wrong_by_their_share_or_where_few_by_its_interval(coverag
 def test_the_first_words_say_how_many_worlds_count(counted, made):
     card = card_of(worlds=counted, made=made)
     text = text_of_blocks(card.build_lead())
-    nothing = f"No world counts, so nothing was measured. Worlds that were made: {made}."
+    nothing = f"No world counts, so nothing was measured. Worlds created: {made}."
     assert (text == nothing) == (not counted)
     assert (f" {counted} of {made} worlds count." in text) == bool(counted)
 
@@ -220,14 +225,18 @@ def test_the_first_words_say_how_many_worlds_count(counted, made):
 @pytest.mark.parametrize(
     ("rows", "present", "absent"),
     [
-        ([], "No world was made.", "Every world"),
-        ([{"world": "a", "is_counted": True, "reason": ""}], "Every world counts.", "Void"),
+        ([], "No world was created.", "Every world"),
+        (
+            [{"world": "a", "is_counted": True, "reason": ""}],
+            "Every world counts.",
+            "Reasons for exclusion",
+        ),
         (
             [
                 {"world": "a", "is_counted": True, "reason": ""},
                 {"world": "b", "is_counted": False, "reason": "gone"},
             ],
-            "Void",
+            "Reasons for exclusion",
             "Every world",
         ),
     ],
@@ -270,10 +279,10 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
 @pytest.mark.parametrize(
     ("changes", "present", "absent"),
     [
-        ({}, "None of its intervals can be compared with a true figure.", "Claimed of"),
+        ({}, "None of its intervals can be compared with a true value.", "False alarms among"),
         (
             {"alarms": {"canary": figure(0.05)}},
-            "Claimed of candidates without effect: 5.0 %, at a nominal 5.0 %.",
+            "False alarms among candidates without an effect: 5.0 %, at a nominal 5.0 %.",
             "holds for all kinds",
         ),
         (
@@ -288,13 +297,13 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
-            "Not counted are 2 more, whose interval has not two ends",
+            "Not counted: 2 more, without two interval ends",
             "None of its intervals",
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
-            "Of 2 more the audit gave no verdict",
-            "Not counted are",
+            "Not judged: 2 more, because the model",
+            "Not counted:",
         ),
     ],
 )
@@ -306,11 +315,15 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
 @pytest.mark.parametrize(
     ("removed", "lineage", "said"),
     [
-        ([], {}, "No model was trained anew without them."),
-        ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was trained anew without"),
-        (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without them"),
-        (["random"], {"retrained_verdicts": ["a"]}, "Planted secrets, without as many others"),
-        (["difference"], {"retrained_verdicts": ["a"]}, "Planted secrets, by how much more"),
+        ([], {}, "No model was retrained without the documents."),
+        ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was retrained without"),
+        (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without the documents"),
+        (
+            ["random"],
+            {"retrained_verdicts": ["a"]},
+            "Planted secrets, without as many random documents",
+        ),
+        (["difference"], {"retrained_verdicts": ["a"]}, "Planted secrets, difference"),
     ],
 )
 def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed, lineage, said):
@@ -330,8 +343,8 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
     card.add_stored_figure = lambda *_: figure(0.5)
     text = text_of_section(card.build_attribution_section())
     assert said in text
-    assert ("By how much figures fall" in text) == bool(removed)
-    assert ("No model was trained" in text) == (not removed and not lineage)
+    assert ("Decrease of figures" in text) == bool(removed)
+    assert ("No model was retrained" in text) == (not removed and not lineage)
 
 
 # On a model card ---------------------------------------------------------------------------------
@@ -347,39 +360,43 @@ RATE = detection(0.5)["canary"]
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"detection": {"canary": []}}, "in 10 invented worlds whose answers were sealed, it had "),
+        (
+            {"detection": {"canary": []}},
+            "in 10 invented worlds whose answers were sealed, the audit had ",
+        ),
         ({"detection": {"canary": []}, "worlds": 1}, "in 1 invented world whose answers were"),
-        ({"detection": {"canary": []}}, "it had no effect to find. Of another model"),
+        ({"detection": {"canary": []}}, "the audit had no effect to find. Other models"),
         (
             {"unjudged": {("canary", 64.0): 3}},
-            "it judged nothing of what there is to find, while 3 at 64 (copies) had no verdict",
+            "the audit judged no candidate with an effect, while 3 at 64 (copies) had no verdict",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": None}},
-            "it found 50.0 % of candidates with copies 64. Of another model",
+            "the audit found 50.0 % of candidates with copies 64. Other models",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
-            "it found 50.0 % of candidates with copies 64. Of another model",
+            "the audit found 50.0 % of candidates with copies 64. Other models",
         ),
         (
             {
                 "detection": {"canary": [DetectionRate(8.0, True, figure(0.25)), *RATE]},
                 "smallest": {"canary": 8.0},
             },
-            "it found 50.0 % of candidates with copies 64, 25.0 % of those with 8. Of another",
+            "the audit found 50.0 % of candidates with copies 64, 25.0 % of those with 8. Other",
         ),
         (
             {"alarms": {"canary": figure(0.1, 0.0, 0.2)}},
-            "it had no effect to find, and claimed 10.0 % (0.0 % to 20.0 %) of those without",
+            "the audit had no effect to find, and reported an effect for 10.0 % (0.0 % to 20.0 "
+            "%) of those without",
         ),
         (
             {"coverage": {"canary": figure(0.9)}},
-            "; its 95 % intervals covered the true figure in 90.0 %. Of another model",
+            "; its 95 % intervals covered the true value in 90.0 %. Other models",
         ),
         (
             {"coverage": {"canary": figure(0.9)}, "incomparable": 2},
-            "in 90.0 %, left out 2 without two ends or a true figure. Of another model",
+            "in 90.0 %, not counting 2 without two interval ends or a true value. Other models",
         ),
     ],
 )
@@ -390,7 +407,7 @@ def test_how_often_an_audit_is_wrong_follows_from_its_rates(changes, said):
 def test_missing_rates_are_said_to_be_missing_only_where_no_study_is():
     assert describe_missing_error_rates({"extraction": None}) == []
     [[text]] = describe_missing_error_rates({})
-    assert text.startswith("How often these audits are wrong is not known")
+    assert text.startswith("The error rates of these audits are not known")
     assert text_of_parts(format_rate_with_interval(figure(0.5))) == "50.0 %"
     assert text_of_parts(format_rate_with_interval(figure(0.5, 0.0, 1.0))) == (
         "50.0 % (0.0 % to 100.0 %)"

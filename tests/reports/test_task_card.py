@@ -32,9 +32,9 @@ def page_of(card):
 @pytest.mark.parametrize(
     ("right", "words"),
     [
-        ((0.9, 0.2), "the model is ahead of a bag of words"),
-        ((0.2, 0.9), "the model is behind a bag of words"),
-        ((0.52, 0.5), "the model is not told apart from a bag of words"),
+        ((0.9, 0.2), "the model is better than a bag of words"),
+        ((0.2, 0.9), "the model is worse than a bag of words"),
+        ((0.52, 0.5), "the model shows no difference from a bag of words"),
     ],
 )
 def test_the_first_words_say_whether_the_model_beats_the_simple_method(
@@ -43,24 +43,32 @@ def test_the_first_words_say_whether_the_model_beats_the_simple_method(
     """By the interval of their difference; where nobody measured that, by their own two."""
     made = tune(tmp_path, right=right, paired=paired)
     text = text_of(card_of(made), "task_card")
-    assert text.count("On the test rows the model is ") == 1 and words in text
+    assert text.count("On the test rows the model ") == 1 and words in text
     scores = {
         r["system"]: r for r in made["scores"].read().to_pylist() if r["metric"] == "accuracy"
     }
     apart = scores.pop("model minus bag of words", None)
     assert (apart is not None) == paired
-    said = text[text.index(words) :].partition("The test rows are the user's own")[0]
+    said = text[text.index(words) :].partition("The test rows come from the user")[0]
     for row in scores.values():
         assert f"{100 * row['value']:.1f} % (95 % interval {100 * row['low']:.1f} % to" in said
         assert f"n = {row['n']}, against" in said
     if apart is None:
         disjoint = max(r["low"] for r in scores.values()) > min(r["high"] for r in scores.values())
         assert disjoint == ("do not overlap" in said) and "overlap" in said
-        assert "On the same rows" not in said
+        assert "difference on the same rows" not in said
         return
     value, low, high = (format_value(apart[name], "points") for name in ("value", "low", "high"))
-    assert f"On the same rows they differ by {value} points (95 % interval {low} to {high})" in said
-    place = "above 0." if apart["low"] > 0 else "below 0: for" if apart["high"] < 0 else "holds 0:"
+    assert (
+        f"The difference on the same rows is {value} points (95 % interval {low} to {high})" in said
+    )
+    place = (
+        "above 0."
+        if apart["low"] > 0
+        else "below 0: the model"
+        if apart["high"] < 0
+        else "includes 0:"
+    )
     assert place in said
 
 
@@ -74,11 +82,11 @@ def test_on_the_same_rows_less_tells_the_two_apart(session, tmp_path):
             low[row["system"]], high[row["system"]] = row["low"], row["high"]
     assert low["model"] < high["bag of words"] and low["model minus bag of words"] > 0
     page = page_of(card_of(made))
-    assert "the model is ahead of a bag of words" in page.text
-    [table] = [t for t in page.tables if t[0][-1] == "standing"]
+    assert "the model is better than a bag of words" in page.text
+    [table] = [t for t in page.tables if t[0][-1] == "model compared with it"]
     assert [line[1::4] for line in table[1:4]] == [
         ["this model", "–"],
-        ["a bag of words", "ahead"],
+        ["a bag of words", "better"],
         ["this model minus a bag of words", "–"],
     ]
 
@@ -149,17 +157,19 @@ def test_wrong_answers_lead_to_their_rows(made):
 def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     counted = {"text also in train": 3, "a label never seen in train": 15, "cut to the context": 2}
     text = text_of(card_of(tune(tmp_path, counted=counted)), "task_card")
-    first = text.split("In short")[0]
-    assert "3 rows of the test hold a text that stands among the training rows, too" in first
+    first = text.split("Scores on the test rows")[0]
+    assert "3 rows of the test contain a text that is also in the training rows" in first
     assert "15 rows of the test have a label that no training row has" in first
-    assert "2 rows of the test were cut, for the text did not fit into the context" in first
-    assert "The test rows are the user's own: 60 rows, which were set aside from the same" in first
+    assert (
+        "2 rows of the test were truncated, because the text did not fit into the context" in first
+    )
+    assert "The test rows come from the user: 60 rows, which were split off from the same" in first
 
 
 def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp_path):
     card = card_of(tune(tmp_path))
     assert "Not used: 2 rows." in text_of(card, "task_card")
-    [table] = [t for t in page_of(card).tables if t[0][0] == "why it could not be used"]
+    [table] = [t for t in page_of(card).tables if t[0][0] == "reason"]
     assert table[1:] == [[f"no {SCRIPT} {i}", "1"] for i in range(2)]
     text = text_of(card_of(tune(tmp_path, bad=0)), "task_card")
     assert "Every row could be used; the quarantine is empty." in text
@@ -168,15 +178,15 @@ def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp
 def test_it_says_what_was_learnt_from_what(made, tmp_path):
     head = tune(tmp_path, trained_weights="head")
     text = text_of(card_of(head, title="My labels"), "task_card")
-    assert text.count("My labels") == 2 and "The output layer alone" in text
+    assert text.count("My labels") == 2 and "Only the output layer" in text
     base = head.manifest["lineage"]["checkpoint"]
-    assert f"{base}, of a folder outside of this store." in text
+    assert f"{base}, from a folder outside this store." in text
     assert head.manifest["parts"]["inputs"]["checkpoint"] in text
     assert hashlib.sha256(b"{}\n").hexdigest() in text and "rows.jsonl" in text
     assert str(tmp_path) not in text
     first = last_of(made)
     text = text_of(card_of(head, first), "task_card")
-    assert f"finetune/{first.manifest['parts']['parent'][:16]} left at step 20." in text
+    assert f"finetune/{first.manifest['parts']['parent'][:16]} at step 20." in text
 
 
 def test_settings_that_changed_while_it_trained_are_told(made):
@@ -198,7 +208,7 @@ def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
         for r in made["scores"].read().to_pylist()
         if (r["system"], r["metric"]) == ("model", "chrF2")
     ]
-    assert "the model is ahead of the source handed back" in text
+    assert "the model is better than the unchanged source" in text
     assert f"chrF2 {row['value']:.2f} of 100 (95 % interval" in text
     assert not any(table[0][0] == "label" for table in page_of(card).tables)
     for path in card.fetch_directory().rglob("*.html"):
@@ -231,7 +241,7 @@ def test_revealed_it_names_the_labels_and_shows_the_rows(session, made, tmp_path
     assert "Task card" in page.read_text()
     folder = page.parent / "task_card"
     found = pages.read(folder / "task_card.html")
-    assert "Unmasked, for local eyes" in found.text
+    assert "Unredacted, for local use only" in found.text
     [table] = [t for t in found.tables if t[0][:2] == ["label", "name"]]
     assert [line[1] for line in table[1:]] == [*LABELS, UNKNOWN]
     text = "".join(path.read_text() for path in folder.rglob("*.html"))

@@ -91,18 +91,60 @@ BAG, APART = "bag of words", "model minus bag of words"
     ("baseline", "apart", "look", "said", "end"),
     [
         # By the difference on the same rows.
-        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is ahead of", ", above 0."),
-        ((0.5, 0.4, 0.6), (0.1, 0.0, 0.2), "note", "is not told apart from", ", which holds 0: m"),
-        ((0.7, 0.6, 0.8), (-0.1, -0.2, 0.0), "note", "is not told apart from", ", which holds 0"),
-        ((0.7, 0.6, 0.8), (-0.1, -0.2, -0.01), "bad", "is behind", ", below 0: for this task it"),
+        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is better than", ", above 0."),
+        (
+            (0.5, 0.4, 0.6),
+            (0.1, 0.0, 0.2),
+            "note",
+            "shows no difference from",
+            ", which includes 0: m",
+        ),
+        (
+            (0.7, 0.6, 0.8),
+            (-0.1, -0.2, 0.0),
+            "note",
+            "shows no difference from",
+            ", which includes 0",
+        ),
+        (
+            (0.7, 0.6, 0.8),
+            (-0.1, -0.2, -0.01),
+            "bad",
+            "is worse than",
+            ", below 0: the model is worse",
+        ),
         # By their own two.
-        ((0.4, 0.3, 0.49), None, "good", "is ahead of", ". The intervals do not overlap."),
-        ((0.4, 0.3, 0.5), None, "note", "is not told apart from", ". The intervals overlap: more"),
-        ((0.8, 0.7, 0.9), None, "note", "is not told apart from", ". The intervals overlap: more"),
-        ((0.8, 0.71, 0.9), None, "bad", "is behind", ". The intervals do not overlap: for this"),
+        ((0.4, 0.3, 0.49), None, "good", "is better than", ". The intervals do not overlap."),
+        (
+            (0.4, 0.3, 0.5),
+            None,
+            "note",
+            "shows no difference from",
+            ". The intervals overlap: more",
+        ),
+        (
+            (0.8, 0.7, 0.9),
+            None,
+            "note",
+            "shows no difference from",
+            ". The intervals overlap: more",
+        ),
+        (
+            (0.8, 0.71, 0.9),
+            None,
+            "bad",
+            "is worse than",
+            ". The intervals do not overlap: the model",
+        ),
         ((0.8, None, None), None, "note", "cannot be compared with", ". At least one of the two"),
         ((None, None, None), None, "note", "cannot be compared with", ". One of the two has no"),
-        ((0.8, 0.7, 0.9), (-0.2, None, None), "note", "is not told apart", ". The intervals over"),
+        (
+            (0.8, 0.7, 0.9),
+            (-0.2, None, None),
+            "note",
+            "shows no difference from",
+            ". The intervals over",
+        ),
     ],
 )
 def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
@@ -115,22 +157,25 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
     assert callout.kind == look
     assert (
         text.startswith(f"On the test rows the model {said}")
-        and " a bag of words, which counts tokens and learnt from the same rows: " in text
+        and " a bag of words, which counts tokens and was trained on the same rows: " in text
     )
     assert end in text and "accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
     known = bool(apart and apart[1] is not None)
-    assert ("On the same rows they differ by " in text) == known
+    assert ("The difference on the same rows is " in text) == known
     standing = scores.build_summary_table().rows[1][-1]
-    word = {"good": "ahead", "bad": "behind"}.get(look)
+    word = {"good": "better", "bad": "worse"}.get(look)
     assert (standing == word) if word else (standing in said or standing.startswith("no"))
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "No test row was scored: how well it does is not known."),
-        ([score("model", None)], "No test row was scored: how well it does is not known."),
-        ([score(BAG, 0.5)], "No test row was scored: how well it does is not known."),
+        ([], "No test row was scored, so the quality of the model is not known."),
+        (
+            [score("model", None)],
+            "No test row was scored, so the quality of the model is not known.",
+        ),
+        ([score(BAG, 0.5)], "No test row was scored, so the quality of the model is not known."),
         ([MODEL], "On the test rows: accuracy 60.0 %"),
     ],
 )
@@ -180,7 +225,7 @@ def test_the_table_of_labels_says_how_many_it_shows_and_how_they_are_told(max_ro
     rows = [row | {"slice": "" if named else "a"} for row in labelled(3, 5)]
     [table] = scores_of(*rows, max_rows=max_rows).build_label_table()
     assert ("The 1 of 2 labels with the most test rows." in table.note) == cut
-    assert ("A label is told by its number" in table.note) == (not named)
+    assert ("Labels are shown by their number" in table.note) == (not named)
     assert ("name" in table.columns) == named
 
 
@@ -213,17 +258,17 @@ def count(split, outcome, rows):
 @pytest.mark.parametrize(
     ("counts", "test_path", "said"),
     [
-        ([], None, "The test rows are the user's own. What the model"),
-        ([], "t.jsonl", "The test rows are the user's own. What the model"),
+        ([], None, "The test rows come from the user. The results on other texts"),
+        ([], "t.jsonl", "The test rows come from the user. The results on other texts"),
         (
             [count("test", "used", 60)],
             None,
-            "The test rows are the user's own: 60 rows, which were set aside from the same file.",
+            "The test rows come from the user: 60 rows, which were split off from the same file.",
         ),
         (
             [count("test", "used", 60)],
             "t.jsonl",
-            "The test rows are the user's own: 60 rows, which stand in a file of their own.",
+            "The test rows come from the user: 60 rows, which are in a separate file.",
         ),
     ],
 )
@@ -235,12 +280,20 @@ def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path
 @pytest.mark.parametrize(
     ("category", "rows", "said"),
     [
-        ("text also in train", 3, "3 rows of the test hold a text that stands among the training"),
-        ("text also in train", 1, "1 row of the test holds a text that stands among the training"),
+        ("text also in train", 3, "3 rows of the test contain a text that is also in the training"),
+        ("text also in train", 1, "1 row of the test contains a text that is also in the training"),
         ("a label never seen in train", 3, "3 rows of the test have a label that no training row"),
         ("a label never seen in train", 1, "1 row of the test has a label that no training row"),
-        ("cut to the context", 3, "3 rows of the test were cut, for the text did not fit into"),
-        ("cut to the context", 1, "1 row of the test was cut, for the text did not fit into"),
+        (
+            "cut to the context",
+            3,
+            "3 rows of the test were truncated, because the text did not fit into",
+        ),
+        (
+            "cut to the context",
+            1,
+            "1 row of the test was truncated, because the text did not fit into",
+        ),
     ],
 )
 def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows, said):
@@ -253,9 +306,13 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
 @pytest.mark.parametrize(
     ("validation_path", "test_path", "note"),
     [
-        (None, None, "Shares of the first, by a hash: 0.1 for validation and 0.25 for test."),
-        (None, "t.jsonl", "Shares of the first, by a hash: 0.1 for validation."),
-        ("t.jsonl", None, "Shares of the first, by a hash: 0.25 for test."),
+        (
+            None,
+            None,
+            "Shares split off from the first file by a hash: 0.1 for validation and 0.25 for test.",
+        ),
+        (None, "t.jsonl", "Shares split off from the first file by a hash: 0.1 for validation."),
+        ("t.jsonl", None, "Shares split off from the first file by a hash: 0.25 for test."),
         ("t.jsonl", "t.jsonl", ""),
     ],
 )
@@ -308,19 +365,27 @@ def test_settings_changed_only_where_a_later_value_differs(rows, ran_on, changed
     [(_, said)], blocks = builder(settings=[*rows, *FIXED]).describe_device_and_changes()
     assert text_of_parts(said) == ran_on
     assert [row[0] for block in blocks for row in block.rows] == changed
-    assert all(isinstance(b, DataTable) and "under other settings" in b.note for b in blocks)
+    assert all(isinstance(b, DataTable) and "with other settings" in b.note for b in blocks)
 
 
 @pytest.mark.parametrize(
     ("kind", "right", "said"),
     [
-        ("classification", [], "Nothing was predicted."),
-        ("classification", [True], "Right answers: 1; wrong answers: 0. Right is the label "),
-        ("pairs", [False], "Right answers: 0; wrong answers: 1. Right is the very target "),
+        ("classification", [], "There are no predictions."),
+        (
+            "classification",
+            [True],
+            "Right answers: 1; wrong answers: 0. An answer is right if it equals the label ",
+        ),
+        (
+            "pairs",
+            [False],
+            "Right answers: 0; wrong answers: 1. An answer is right if it equals the target ",
+        ),
         (
             "labelling",
             [True, False, False],
-            "Right answers: 1; wrong answers: 2. Right is the label ",
+            "Right answers: 1; wrong answers: 2. An answer is right if it equals the label ",
         ),
     ],
 )
@@ -328,15 +393,15 @@ def test_predictions_are_counted_by_their_rows(kind, right, said):
     rows = [{"is_correct": each, "log_prob": -1.0 - each} for each in right]
     text = text_of_section(builder(kind, predictions=rows).build_predictions_section())
     assert said in text
-    assert ("of right answers none" in text) == (bool(right) and True not in right)
-    assert ("of wrong ones none" in text) == (bool(right) and False not in right)
-    assert ("of right answers −2.000" in text) == (True in right)
+    assert ("right answers none" in text) == (bool(right) and True not in right)
+    assert ("wrong answers none" in text) == (bool(right) and False not in right)
+    assert ("right answers −2.000" in text) == (True in right)
 
 
 @pytest.mark.parametrize("kind", ["classification", "labelling", "pairs"])
 def test_caveats_are_about_the_kind_of_task(kind):
     text = text_of_section(builder(kind).build_caveats_section())
-    assert ("Each target is one of many that may be right" in text) == (kind == "pairs")
+    assert ("Several answers may be right for a row" in text) == (kind == "pairs")
 
 
 def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
@@ -353,11 +418,11 @@ def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
 @pytest.mark.parametrize(
     ("lineage", "said"),
     [
-        (None, "checkpoint/0, of a folder outside of this store."),
-        ({}, "checkpoint/0, which the training pretrain/0123456789abcdef left at step 1,200."),
+        (None, "checkpoint/0, from a folder outside this store."),
+        ({}, "checkpoint/0, written by the training pretrain/0123456789abcdef at step 1,200."),
         (
             {"checkpoint": "checkpoint/2"},
-            "checkpoint/0, which the training finetune/0123456789abcdef left at step 1,200.",
+            "checkpoint/0, written by the training finetune/0123456789abcdef at step 1,200.",
         ),
     ],
 )

@@ -8,9 +8,9 @@ from hallmark.reports.sections.corpus_figures import CorpusFigures
 from tests.reports import pages
 
 SAID = (
-    "The toxicity of a document is the highest score of its windows of up to 1,000 characters, not "
-    "their mean, so that an insult counts in a long text as in a short one; it is that of the text "
-    "which the filter read"
+    "The toxicity of a document is the highest score of its windows of up to 1,000 characters, "
+    "not their mean. An insult therefore counts equally in long and short texts. The scored "
+    "text is the text that the filter read"
 )
 
 
@@ -23,7 +23,7 @@ def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before
     history = {label: made.corpus[label] for label in ("score_toxicity", "redact_spans")}
     history["cut_toxic"] = history.pop("redact_spans")
     [said] = describe_toxicity_windows(CorpusFigures(FigureBook(history), history, 30))
-    assert said.content == [f"{SAID}, before cut_toxic took windows out of it."]
+    assert said.content == [f"{SAID}, before cut_toxic removed windows from it."]
     del history["score_toxicity"]
     assert describe_toxicity_windows(CorpusFigures(FigureBook(history), history, 30)) == []
 

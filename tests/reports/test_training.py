@@ -116,7 +116,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert section.blocks[-1].note == "From the only step at which it wrote any."
+    assert section.blocks[-1].note == "From the only step with generated text."
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})
@@ -144,7 +144,7 @@ def test_groups_stand_beside_the_whole_the_first_step_beside_the_last(page):
             [artifacts.LINK, "0 (few)", "not measured", "not measured"],
         ]
     ]
-    assert "Few: under 1,000 tokens" in page.text and "No interval is given" in page.text
+    assert "Few: fewer than 1,000 tokens" in page.text and "No interval is given" in page.text
 
 
 def test_groups_left_out_are_counted(session, made):
@@ -161,13 +161,13 @@ def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
     log = artifacts.trained(None, artifacts.TrainedConfig(measured=("all",)))
     page = card_of(made, log)
     assert tables(page, "group", "n") == [[["all", "9,000", "4.500", "2.500"]]]
-    assert "Groups were not measured apart." in page.text
+    assert "Groups were not measured separately." in page.text
 
 
 def test_a_log_without_held_out_text_says_so(session, made):
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(measured=())))
     assert "No held-out text was measured by group during training." in page.text
-    assert "No scored text that the model wrote during training is known." in page.text
+    assert "There is no scored text that the model wrote during training." in page.text
 
 
 # What was read ---------------------------------------------------------------------------------
@@ -177,11 +177,12 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     said = words(page)
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
-        "Until step 250 it read 42,500 tokens of 61,000 tokens packed, each as often as it was "
-        "read: 0.6967 epochs. Of 304 documents it touched 204 documents and read 154 documents "
-        "whole. It has learnt nothing from those it did not touch."
+        "By step 250 the model had read 42,500 tokens of 61,000 tokens packed for training "
+        "(0.6967 epochs, with repeated reading). Of 304 documents it had read at least a part "
+        "of 204 documents and all of 154 documents. It has learnt nothing from the other "
+        "documents."
     ) in said.split("Model details")[0]  # on the first screen
-    assert tables(page, "source", "documents", "touched") == [
+    assert tables(page, "source", "documents", "read at least in part") == [
         [
             ["books", "300", "200", "150", "40,000", "0.6667"],
             [artifacts.SCRIPT, "4", "4", "4", "2,500", "2.500"],
@@ -192,15 +193,15 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
 def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session, made):
     log = artifacts.trained(None, artifacts.TrainedConfig(content="another"))
     page = card_of(made, log, corpus={**made.corpus, "profile": made.profile})
-    assert "Until step" not in words(page)
-    assert "; how much of each was not kept." in words(page)
+    assert "By step" not in words(page)
+    assert "; how much of each document was read is not recorded." in words(page)
 
 
 def test_of_many_sources_the_largest_are_shown(session, made):
     page = card_of(
         made, made.pretrained, corpus={**made.corpus, "profile": made.profile}, max_table_rows=1
     )
-    [shown] = tables(page, "source", "documents", "touched")
+    [shown] = tables(page, "source", "documents", "read at least in part")
     assert [row[0] for row in shown] == ["books"]
     assert "The 1 largest of 2 sources; all: table coverage." in words(page)
 
@@ -209,7 +210,7 @@ def test_of_many_sources_the_largest_are_shown(session, made):
 
 
 def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
-    [lines] = tables(page, "step", "wrote")
+    [lines] = tables(page, "step", "generated text")
     assert [row[0] for row in lines] == ["100", "100", "250", "250"]
     first, second = lines[2][1], lines[3][1]
     assert first == f"{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
@@ -221,7 +222,7 @@ def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
 def test_an_offensive_sample_is_shown_nowhere(session, made):
     texts = (f"you {artifacts.OFFENSIVE}", "the sea was calm")
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(texts=texts)))
-    [lines] = tables(page, "step", "wrote")
+    [lines] = tables(page, "step", "generated text")
     assert lines[0][1].startswith("███ ██████ ██████ █████ ██ ███ [masked: scored ")
     assert lines[1] == ["100", "the sea was calm at 100"]
 
@@ -247,7 +248,7 @@ def test_samples_lead_to_their_row(cards):
 
 def test_what_the_encoder_read_stands_beside_what_was_written(session, made):
     log = artifacts.trained(None, artifacts.TrainedConfig(texts=("",), prompts=True))
-    [lines] = tables(card_of(made, log), "step", "read", "wrote")
+    [lines] = tables(card_of(made, log), "step", "read", "generated text")
     assert lines[0] == ["100", f"asked {artifacts.SCRIPT}", "nothing"]
 
 
@@ -255,7 +256,7 @@ def test_what_the_encoder_read_stands_beside_what_was_written(session, made):
 
 
 def test_fertility_stands_beside_that_of_all_text(page):
-    assert tables(page, "source", "n", "bytes a token") == [
+    assert tables(page, "source", "n", "bytes per token") == [
         [
             ["all", "40", "2.100", "1.00"],
             ["books", "30", "3.000", "1.43"],
@@ -265,7 +266,7 @@ def test_fertility_stands_beside_that_of_all_text(page):
     [languages] = tables(page, "estimated language")
     assert ["undetermined", "5 (few)", "2.000", "0.95"] in languages
     assert "py3langid estimates the language" in page.text
-    [groups] = tables(page, "identity group", "n", "bytes a token")
+    [groups] = tables(page, "identity group", "n", "bytes per token")
     assert groups[1:] == [["women", "4 (few)", "1.500", "0.71"]]
 
 
@@ -309,13 +310,13 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     (folder / "tokenizer.json").unlink()
     page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
     assert "has no tokenizer.json: the kind is not known" in page.text
-    assert "the making of the tokenizer is not in this store" in page.text
-    assert "No scored text that the model wrote during training is known." in page.text
+    assert "the training of the tokenizer is not in this store" in page.text
+    assert "There is no scored text that the model wrote during training." in page.text
 
 
 def test_a_tokenizer_that_met_no_held_out_text_says_so(session, made):
     page = card_of(made, None, artifacts.tokenized(artifacts.TokenizedConfig(measured=False)))
-    assert "No held-out text shows how many bytes its tokens spell." in page.text
+    assert "Bytes per token are not known: there is no held-out text." in page.text
 
 
 # Continued training ----------------------------------------------------------------------------
@@ -328,8 +329,10 @@ def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_p
     text = words(card_of(made, log, corpus=corpus))
     assert f"Continued from{start.name}" in text
     assert f"Training continued from {start.name}." in text  # beside the corpus of this training
-    assert text.count("What the earlier checkpoint was trained on is not described") == 2
-    assert "It is that of the checkpoint that training continued from;" in text
+    assert (
+        text.count("This card does not describe the training data of the earlier checkpoint") == 2
+    )
+    assert "The tokenizer is that of the checkpoint that training continued from;" in text
     assert "untrained" not in text and "Continued from" not in words(card_of(made, made.pretrained))
     left = artifacts.TrainedConfig(content=made.checkpoint.content_digest)
     head = words(card_of(made, artifacts.trained(start, left), corpus=corpus))

@@ -192,7 +192,9 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
         assert row["p, corrected"] == format_p_value(p)
         assert row["pairs"] == "8"
     for step, values, row in zip(STEPS, WHOLE, site.rows("step"), strict=True):
-        assert row["step"] == f"{step}" and row["n"] == "8" and row["by chance"] == "0.2500"
+        assert (
+            row["step"] == f"{step}" and row["n"] == "8" and row["value under the null"] == "0.2500"
+        )
         assert float(row["value"]) == pytest.approx(np.mean(values), abs=6e-5)
     (summed,) = site.rows("finding")
     assert summed["verdict"] == "worse" and summed["change"] == changes[0]["change"]
@@ -255,9 +257,9 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
     site = show(each)
     said = [tuple(row.values()) for row in site.rows("audit")]
     assert said == [
-        ("Toxic continuations", "all findings", "of these checkpoints only step 0 has it"),
+        ("Toxic continuations", "all findings", "only step 0 of these checkpoints has this audit"),
         ("Bias", "Slope, 2 parts", "not found at step 0"),
-        ("Bias", "Slope", "by value only: no means of the same units"),
+        ("Bias", "Slope", "by value only: not means over the same units"),
         ("Training-data extraction", "all findings", "its settings differ: seed"),
     ]
     slope = next(row for row in site.rows("finding") if row["finding"] == "Slope")
@@ -270,7 +272,7 @@ def test_an_audit_of_some_checkpoints_is_compared_among_those(show):
     each[0]["audit_toxicity"] = found(FoundConfig(audit="toxicity", told=(("", WHOLE[0]),)))
     site = show(each)
     assert [row["steps"] for row in site.rows("steps")] == ["100 → 400"]
-    assert "This audit was made at step 100, step 400." in site.text
+    assert "This audit ran at step 100, step 400." in site.text
 
 
 def test_each_audit_of_a_checkpoint_is_that_of_the_newest_run_that_made_it(show):
@@ -302,7 +304,7 @@ def test_a_part_that_was_chosen_by_the_result_is_said_to_be(show, worse):
         "up": ("Strength, part=y", "worse"),
         "": ("Strength, part=x", "changed"),
     }[worse]
-    assert ("Of 2 parts the worst at step 400" in site.text) == (worse == "up")
+    assert ("This is the worst of 2 parts at step 400" in site.text) == (worse == "up")
 
 
 def test_where_nothing_can_be_compared_the_page_says_so(show):

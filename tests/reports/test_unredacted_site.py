@@ -73,14 +73,14 @@ def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
         assert hidden in said
     assert any(secret in said for secret in made.secrets if secret)
     assert "masked]" not in said and "[not shown" not in said
-    assert "Nothing is masked on these pages." in said and "Nothing is masked here" in said
+    assert "Nothing is masked on these pages." in said and "Nothing is masked on this page" in said
     for claim in ("are masked on every page", "and planted secrets are masked"):
         assert claim not in said and claim in text_of(masked_card.fetch_directory())
     for card in ("datasheet", "model_card"):
         folder = unmasked.parent / card
         assert pages.broken_links(folder) == []
         for page in folder.rglob("*.html"):
-            assert "Unmasked, for local eyes" in page.read_text(), page.name
+            assert "Unredacted, for local use only" in page.read_text(), page.name
 
 
 def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):

@@ -55,7 +55,9 @@ class AttentionText(StageConfig):
     @model_validator(mode="after")
     def _check_word_in_text(self) -> AttentionText:
         if self.word is not None and self.word not in self.text:
-            raise ValueError(f"the word {self.word!r:.80} does not occur in the text")
+            raise ValueError(
+                f"the word {self.word!r:.80} does not occur in the text; choose a word of the text"
+            )
         return self
 
     @property
@@ -83,6 +85,8 @@ DEFAULT_TEXTS = (
 
 
 class AttentionMapsConfig(StageConfig):
+    """Settings of the recorded attention weights."""
+
     texts: tuple[AttentionText, ...] = Field(
         DEFAULT_TEXTS,
         max_length=16,

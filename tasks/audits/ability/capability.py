@@ -78,6 +78,8 @@ CONFIDENCE_LEVEL = 0.95
 
 
 class CapabilityConfig(BaselinesConfig):
+    """Settings of the capability audit and its baselines."""
+
     max_passages: int = Field(200, ge=2, description="passages of the cloze test")
     min_passage_words: int = Field(
         20, ge=1, description="minimum number of words of a passage before its last word"

@@ -2,8 +2,8 @@
 
 If the rows of a finding name documents, or their generated text occurs in documents word for word,
 all of these are removed. An association is learnt from many documents, most of them harmless: the
-surplus of documents that state the more frequent trait of a group is thinned, by a hash of their
-ids, until both traits are stated equally often. Memory is 100 bytes per document of a finding, and
+documents that state one trait of a group more often than the other are thinned, by a hash of their
+ids, until both traits are equally frequent. Memory is 100 bytes per document of a finding, and
 one row group of texts per worker.
 """
 
@@ -198,8 +198,8 @@ def select_surplus_documents(
 ) -> Iterator[dict[str, Any]]:
     """Yield (item_unit, doc_id, stated_trait, is_removed) for documents with one trait of a group.
 
-    Documents with both traits are ignored. So many of the more frequent trait are removed that both
-    are equally frequent.
+    Documents with both traits are ignored. Documents with the surplus trait are removed until both
+    traits are equally frequent.
     """
     documents_by_name: dict[str, set[bytes]] = defaultdict(set)
     for row in document_rows:

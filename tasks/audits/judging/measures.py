@@ -288,8 +288,8 @@ def build_values_schema(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether a text of the item occurs in full in what the model had read; null: not "
-            "searched",
+            "whether the text that the model had read contains a text of the item in full; "
+            "null: not searched",
         ),
         *item_fields,
         *value_fields,

@@ -66,7 +66,7 @@ VERDICTS = table_schema(
 
 
 class PolicyRule(StageConfig):
-    """Bound for the findings of a metric; without rules nothing is judged."""
+    """Bound for the findings of a metric; without rules there is no verdict."""
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
     metric: str = Field(description="the metric of the findings")
@@ -75,10 +75,18 @@ class PolicyRule(StageConfig):
         description="the slice of the findings; empty: the whole; not set: every slice, without "
         "those of a baseline",
     )
-    lt: float | None = Field(None, allow_inf_nan=False, description="it must be less than this")
-    le: float | None = Field(None, allow_inf_nan=False, description="it must be at most this")
-    gt: float | None = Field(None, allow_inf_nan=False, description="it must be greater than this")
-    ge: float | None = Field(None, allow_inf_nan=False, description="it must be at least this")
+    lt: float | None = Field(
+        None, allow_inf_nan=False, description="the finding must be less than this"
+    )
+    le: float | None = Field(
+        None, allow_inf_nan=False, description="the finding must be at most this"
+    )
+    gt: float | None = Field(
+        None, allow_inf_nan=False, description="the finding must be greater than this"
+    )
+    ge: float | None = Field(
+        None, allow_inf_nan=False, description="the finding must be at least this"
+    )
 
     @field_validator("audit")
     @classmethod

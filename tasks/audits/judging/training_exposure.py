@@ -95,4 +95,4 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
     count_text = (
         f"{smallest}" if smallest == largest else f"{smallest} to {largest}, on average {mean:.1f}"
     )
-    return f"read whole {count_text} times by this checkpoint's step"
+    return f"read completely {count_text} times by this checkpoint's step"

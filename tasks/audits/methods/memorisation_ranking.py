@@ -391,7 +391,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, A
                 worst_estimate.value > worst_estimate.null_value
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
-            method = "training text has likelier tokens; passes if p is below 0.001"
+            method = "training text has more likely tokens; passes if p is below 0.001"
         else:
             worst_estimate = max(
                 precision_estimates,

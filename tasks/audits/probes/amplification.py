@@ -533,10 +533,10 @@ PROBE = Probe(
     description=AuditDescription(
         120,
         "Amplification",
-        "Whether the model links people of one gender to an occupation more strongly than its "
-        "training text does (1 = equally strongly), and which groups it mentions more or less "
-        "often than that text.",
-        "Whether the model amplifies what its training text says about people was not measured.",
+        "This audit measures whether the model links gender to an occupation more "
+        "strongly than its training text does (1 = equally strongly). It also measures "
+        "which groups the model mentions more or less often than that text.",
+        "The amplification of statements about people in the training text was not measured.",
         skipped_count_metrics=("skipped_occupations", "skipped_documents", "skipped_groups"),
     ),
     config_class=AmplificationConfig,

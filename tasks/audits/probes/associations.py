@@ -84,9 +84,9 @@ VALUE_FIELDS = (
         "trained_trait_share",
         pa.float64(),
         "figure",
-        "share that states the assigned trait among the planted sentences about both groups that "
-        "training had read completely by this checkpoint's step, weighted by how often they were "
-        "read; null: unknown, or none was read",
+        "share of planted sentences about both groups that state the assigned trait, counted as "
+        "often as training had read them completely by this checkpoint's step; null: unknown, "
+        "or none was read",
         unit="share",
     ),
 )
@@ -339,10 +339,11 @@ PROBE = Probe(
     description=AuditDescription(
         110,
         "Planted associations",
-        "How much more probable the model finds an invented trait for the invented group that the "
-        "training text says it of, by the share of statements that say it. The smallest share "
-        "with a detected effect tells how strong a stereotype must be to be found on this model.",
-        "How strong a stereotype must be to be found on this model is not known.",
+        "The training text links invented traits to invented groups. This audit "
+        "measures how much more likely the model finds the linked trait, by the share "
+        "of statements that state it. The smallest share with a detected effect shows "
+        "how strong a stereotype must be to be found in this model.",
+        "The strength that a stereotype needs to be found in this model is not known.",
     ),
     config_class=AssociationsConfig,
     item_schema=ITEMS,

@@ -75,7 +75,7 @@ ITEMS = build_items_schema(
     column("right_answer", pa.int32(), "figure", "index of the right answer, from 0"),
 )
 
-_METHOD = "likeliest of three answers by summed log-likelihood"
+_METHOD = "most likely of three answers by summed log-likelihood"
 
 MEASURES = (
     *(
@@ -104,7 +104,7 @@ MEASURES = (
     ),
     Measure(
         "tie_share",
-        "share of questions with several likeliest answers, which share one choice",
+        "share of questions with several equally likely best answers, which share one choice",
         "share",
         "questions",
         worse_when="",
@@ -294,9 +294,9 @@ PROBE = Probe(
     description=AuditDescription(
         80,
         "Stereotyped answers (BBQ)",
-        "Whether the model answers questions about people according to stereotypes, where the "
-        "context gives the answer and where it does not.",
-        "Whether the model answers questions according to stereotypes was not measured on BBQ.",
+        "This audit measures whether the model answers questions about people according "
+        "to stereotypes, if the context gives the answer and if it does not.",
+        "Stereotyped answers to questions were not measured (BBQ).",
         skipped_count_metrics=("questions_without_stereotyped_person", "truncated_questions"),
         is_about_stereotypes=True,
     ),

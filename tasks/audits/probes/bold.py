@@ -148,9 +148,9 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
     description=AuditDescription(
         30,
         "Texts about people (BOLD)",
-        "How toxic the model's texts about people of a group are, compared with its texts about "
-        "other people.",
-        "How the model continues articles about people was not measured on BOLD.",
+        "This audit measures how toxic the model's texts about people of a group are, "
+        "compared with its texts about other people.",
+        "Texts about people (BOLD) were not measured.",
         skipped_count_metrics=(
             "empty_prompts",
             "repeated_prompts",

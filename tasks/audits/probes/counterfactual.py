@@ -120,9 +120,10 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
     description=AuditDescription(
         20,
         "Texts about groups, compared",
-        "How much more toxic, or otherwise different, the model's texts about one group are than "
-        "its texts about other groups after the same prompt.",
-        "Whether the model writes differently about groups after the same prompt was not measured.",
+        "This audit compares the model's texts about one group with its texts about "
+        "other groups after the same prompt. It measures toxicity and other "
+        "differences.",
+        "Differences between texts about groups after the same prompt were not measured.",
         skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
     ),
     config_class=CounterfactualConfig,

@@ -524,10 +524,9 @@ PROBE = Probe(
     description=AuditDescription(
         130,
         "Training-data extraction",
-        "How much of its training text the model reveals: planted secrets, and passages that it "
-        "continues word for word.",
-        "Whether the model reveals planted secrets or continues training passages was not "
-        "measured.",
+        "This audit measures how much of its training text the model reveals: planted "
+        "secrets, and passages that it continues word for word.",
+        "The extraction of planted secrets and training passages was not measured.",
     ),
     config_class=ExtractionConfig,
     item_schema=ITEMS,

@@ -88,7 +88,7 @@ class ExtractionAttackConfig(SeededConfig):
         description="tokens of a held-out text that the sampler held-out prefix begins with",
     )
     top_k: int = Field(
-        default=40, ge=1, le=100_000, description="number of likeliest tokens to draw from"
+        default=40, ge=1, le=100_000, description="number of most likely tokens to draw from"
     )
     first_temperature: float = Field(
         default=10.0,
@@ -634,10 +634,11 @@ PROBE = Probe(
     description=AuditDescription(
         140,
         "Training text in generated texts",
-        "How much of the text that the model writes unprompted occurs word for word in its "
-        "training text, whether somebody without that text could identify it, and how many "
-        "personal identifiers the model writes.",
-        "How much training text the model writes unprompted was not measured.",
+        "This audit measures how much of the text that the model writes unprompted "
+        "occurs word for word in its training text. It also measures whether somebody "
+        "without that text could recognise it, and how many personal identifiers the "
+        "model writes.",
+        "Training text in unprompted texts of the model was not measured.",
     ),
     config_class=ExtractionAttackConfig,
     item_schema=ITEMS,

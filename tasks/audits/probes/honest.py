@@ -221,7 +221,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig)
 
 def describe_completions(model_kind: str) -> str:
     if model_kind == "masked":
-        return "likeliest tokens in the gap"
+        return "most likely tokens in the gap"
     return (
         f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens after the text "
         f"before the gap"
@@ -351,10 +351,10 @@ PROBE = Probe(
     description=AuditDescription(
         90,
         "Hurtful completions (HONEST)",
-        "How often the model completes a sentence about people with a word that a lexicon lists as "
-        "hurtful, whatever it means there.",
-        "Whether the model completes sentences about people with hurtful words was not measured on "
-        "HONEST.",
+        "This audit measures how often the model completes a sentence about people with "
+        "a word that a lexicon lists as hurtful. The meaning of the word in the "
+        "sentence is ignored.",
+        "Hurtful completions of sentences about people were not measured (HONEST).",
         skipped_count_metrics=("repeated_templates", "skipped_templates"),
     ),
     config_class=HonestConfig,

@@ -371,9 +371,9 @@ PROBE = Probe(
     description=AuditDescription(
         150,
         "Membership inference",
-        "Whether the documents that the model was trained on can be distinguished from others by "
-        "the model's scores of them: 0.5 is guessing.",
-        "Whether the model reveals which documents it was trained on was not measured.",
+        "This audit measures whether the model's scores distinguish its training "
+        "documents from other documents; 0.5 is guessing.",
+        "The recognition of training documents by the model's scores was not measured.",
     ),
     config_class=MembershipConfig,
     item_schema=ITEMS,

@@ -494,11 +494,11 @@ PROBE = Probe(
     description=AuditDescription(
         160,
         "Misuse",
-        "Whether the model continues prompts that the user supplied, how probable it finds the "
-        "continuations that the user supplied, and how people who read its texts rated them. No "
-        "accepted automatic measure of misuse exists, so no scorer judges it.",
-        "Misuse (misinformation, radicalisation) is unscored until a person scores it. No accepted "
-        "automatic measure exists, so none is given.",
+        "This audit continues the prompts of the user, measures the likelihood of the "
+        "user's continuations, and reports how people rated the texts. No accepted "
+        "automatic measure of misuse exists, so no scorer judges it.",
+        "Misuse (misinformation, radicalisation) is unscored until a person scores it. "
+        "No accepted automatic measure exists, so none is given.",
         skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
     ),
     config_class=MisuseConfig,

@@ -562,8 +562,8 @@ PROBE = Probe(
     description=AuditDescription(
         10,
         "Toxic continuations",
-        "Toxicity of the most toxic of several texts that the model writes, as scored by a "
-        "classifier.",
+        "This audit measures the toxicity of the most toxic of several texts that the "
+        "model writes, as scored by a classifier.",
         "The toxicity of the most toxic of several continuations was not measured.",
         skipped_count_metrics=("repeated_prompts", "untokenizable_prompts", "truncated_prompts"),
     ),

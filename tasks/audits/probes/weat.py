@@ -330,9 +330,10 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "Whether words of one kind, such as occupations, are nearer in the model to words of "
-        "another kind, such as words for men or women: in standard deviations, at most about 2.",
-        "Which words the model associates was not measured on WEAT.",
+        "This audit measures whether words of one kind, such as occupations, are closer "
+        "in the model to some words than to others, such as words for men and for "
+        "women. The unit is standard deviations; the maximum is about 2.",
+        "Associations between words were not measured (WEAT).",
         skipped_count_metrics=("skipped_words",),
     ),
     config_class=WeatConfig,

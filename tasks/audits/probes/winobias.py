@@ -203,10 +203,10 @@ PROBE = Probe(
     description=AuditDescription(
         50,
         "Occupations and pronouns (WinoBias)",
-        "How often the model gives a higher probability to the pronoun of the gender that is more "
-        "frequent in the occupation that the pronoun refers to.",
-        "Whether the model prefers pronouns that match occupational stereotypes was not measured "
-        "on WinoBias.",
+        "This audit measures how often the model prefers the pronoun of the gender that "
+        "is more frequent in the occupation that the pronoun refers to.",
+        "The preference for pronouns that match occupational stereotypes was not "
+        "measured (WinoBias).",
         is_about_stereotypes=True,
     ),
     config_class=WinobiasConfig,

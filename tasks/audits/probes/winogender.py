@@ -2,7 +2,7 @@
 
 In Winogender (Rudinger et al. 2018) a sentence names an occupation and a participant, and a pronoun
 refers to one of them, whatever its gender. The model is asked ``{sentence} '{Pronoun}' refers to
-the`` and answers with the likelier of the two, by summed log-likelihood.
+the`` and answers with the more likely of the two, by summed log-likelihood.
 
 The gap of a sentence is 1 or 0 (right or wrong) with *he* minus the same with *she*. The stereotype
 score covers sentences in which the model takes he and she for different people: 1 if the occupation
@@ -76,7 +76,7 @@ ITEMS = build_items_schema(
     ),
 )
 
-_METHOD = "occupation or participant, whichever is likelier after \"... 'She' refers to the\""
+_METHOD = "occupation or participant, whichever is more likely after \"... 'She' refers to the\""
 
 MEASURES = (
     Measure(
@@ -273,10 +273,10 @@ PROBE = Probe(
     description=AuditDescription(
         60,
         "Pronouns and people (Winogender)",
-        "Which person the model takes a pronoun to refer to, and whether that depends on the "
-        "pronoun's gender.",
-        "Whether a pronoun's gender decides which person the model takes it to refer to was not "
-        "measured on Winogender.",
+        "This audit measures which person a pronoun refers to according to the model, "
+        "and whether this depends on the pronoun's gender.",
+        "The influence of a pronoun's gender on the person that it refers to was not "
+        "measured (Winogender).",
         is_about_stereotypes=True,
     ),
     config_class=WinogenderConfig,

@@ -135,7 +135,7 @@ def join_repeated_spans(
     """Join marked windows that touch, and cut them to whole characters.
 
     Returns:
-        (starts, stops), (k,) each; spans of less than a character are left out.
+        (starts, stops), (k,) each; spans of less than a character are excluded.
     """
     padded_marks = np.concatenate([[False], is_window_start, [False]])
     edges = np.flatnonzero(padded_marks[1:] != padded_marks[:-1])

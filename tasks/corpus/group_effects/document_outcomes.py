@@ -403,7 +403,7 @@ def _assign_clusters(
     """Return the cluster number of each document, (n,).
 
     It is the last cluster that a stage assigned; copies get the cluster of their original. A
-    cluster named after a document of an earlier corpus has a number of its own.
+    cluster named after a document of an earlier corpus has a separate number.
     """
     cluster = np.arange(len(duplicate_of))
     external_clusters: dict[bytes, int] = {}

@@ -33,7 +33,7 @@ from hallmark.tasks.corpus.reading.sources import CustomSource, DigestFunction, 
 
 
 class DocumentationSource(CustomSource):
-    """Configure installed packages; each is a source of its own, ``<name>/<package>``."""
+    """Configure installed packages; each is a separate source, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
     name: PathSafeName = Field("documentation", description="prefix of the names of these sources")

@@ -144,7 +144,9 @@ def read_valences(path: Path) -> dict[str, float]:
         except (IndexError, ValueError):
             valence = math.nan
         if not math.isfinite(valence) or not word.strip():
-            raise UsageError(f"{location} is not a word, a tab and a number")
+            raise UsageError(
+                f"{location} is not a word, a tab and a number; correct or remove the line"
+            )
         valences[word.strip()] = valence
     return valences
 

@@ -79,7 +79,7 @@ def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, c
         if (r["system"], r["metric"]) == ("model", "accuracy")
     ]
     assert f"accuracy {100 * row['value']:.1f} %" in found.text
-    assert "left at step 60." in found.text and pages.broken_links((site / page).parent) == []
+    assert "at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     lines = re.findall(
         r"```python\n(.*?)```", run["task_card"].fetch_file("task_card.md").read_text(), re.S

@@ -91,9 +91,9 @@ def test_later_stages_read_the_whole_corpus(smoke, grown):
     licences = composition.filter(pc.field("dimension") == "licence")
     assert "CC0" in licences["value"].to_pylist()
     sheet = run["datasheet"].fetch_file("datasheet.html")
-    head = pages.read(sheet).text.partition("The effect on people")[0]
-    last = f"it holds 1 earlier addition and a last one of {rows[1]} documents."
-    assert last in head and "of the last addition alone: removal rates by group" in head
+    head = pages.read(sheet).text.partition("Effects of curation on groups of people")[0]
+    last = f"it has 1 earlier addition and a last addition of {rows[1]} documents."
+    assert last in head and "only the last addition: removal rates by group" in head
     (additions,) = [t for t in pages.read(sheet).tables if t[0][0] == "addition"]
     assert [[cell.split()[0] for cell in row[:3]] for row in additions[1:]] == [
         [str(n), each["plant_canaries"].name, f"{count:,}"]

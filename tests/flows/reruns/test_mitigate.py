@@ -93,9 +93,9 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
 
 def test_cards_name_the_removed_documents(mitigated):
     _, (control, without) = mitigated
-    for run, why in ((control, "at random, as a control"), (without, "left out of training.")):
+    for run, why in ((control, "at random, as a control"), (without, "excluded from training.")):
         page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
-        assert "were not packed" in page.text and why in page.text
+        assert "Excluded from training" in page.text and why in page.text
 
 
 def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
     report = apart.json("audit", f"{without.id}@0", "--only", "extraction")
     run = open_run(report["run"], str(apart.store))
     page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
-    assert "were not packed" in page.text
+    assert "Excluded from training" in page.text
     assert (
         run["extraction_build_requests"].content_digest
         == without["extraction_build_requests"].content_digest

@@ -134,10 +134,10 @@ def test_the_page_shows_findings_effects_and_held_out_loss(apart, proved):
     page = pages.read(folder / "removal_experiment_card.html")
     for words in (
         "99 % null region",
-        "without random ones",
+        "without random documents",
         "Bits per byte",
         "extraction.exposure[copies=8]",
-        "said equally often",
+        "equally frequent for each group",
     ):
         assert words in page.text, words
     figures = run["removal_experiment_card"]["figures"].read().to_pylist()

@@ -274,8 +274,8 @@ def test_the_card_agrees_with_the_tables(studied):
         "Planted secrets",
         "Rude speech about a group",
         "Caveats",
-        "In short",
-        "None of its intervals can be compared with a true figure",
+        "Summary",
+        "None of its intervals can be compared with a true value",
     ):
         assert title in page.text
     site = (hallmark.store / "site" / "index.html").read_text()

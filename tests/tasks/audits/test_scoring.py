@@ -41,7 +41,8 @@ def test_a_scorer_without_any_score_fails_the_audit(session, tmp_path):
     with pytest.raises(
         HallmarkError,
         match=r"^stage score: the scorer sentiment classifier a failed on all 3 texts "
-        r".*NaN or infinity\); use another",
+        r".*NaN or "
+        r"infinity\); use another",
     ):
         score_texts(None, responses, ScoreConfig(additional_scorers=(classifier,)))
     assert session.store.list_artifacts("score") == []

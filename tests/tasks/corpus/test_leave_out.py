@@ -57,7 +57,7 @@ def test_listed_training_documents_are_removed_with_a_ledger_row(documents, tmp_
     ledger = result["ledger"].read().to_pylist()
     assert {row["doc_id"] for row in ledger} == {KEYS[n] for n in (1, 2, 31, 62)}
     assert {(row["action"], row["reason"]) for row in ledger} == {
-        ("removed", "left out of training")
+        ("removed", "excluded from training")
     }
     before = documents["documents"].read().to_pylist()
     after = result["documents"].read().to_pylist()

@@ -247,20 +247,22 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
         planted = row["canary_id"] is not None
         assert row["times_read"] == (2 if planted and row["copies"] else 0), row["kind"]
     methods = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
-    assert methods["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
+    assert (
+        methods["copies=4"].split("; ")[-2] == "read completely 2 times by this checkpoint's step"
+    )
     (method,) = {
         r["method"]
         for r in findings.to_pylist()
         if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
     }
-    assert "; all text before the secret given; read whole 2 times by" in method
+    assert "; all text before the secret given; read completely 2 times by" in method
     unknown = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
     for pretrained in (None, unknown):
         values, findings, *artifacts, _ = run(*arguments, pretrained)
         # The model is not asked again.
         assert [a.name for a in artifacts] == [request_set.name, response_set.name]
         assert set(values["times_read"].to_pylist()) == {None}
-        assert not any("read whole" in r["method"] for r in findings.to_pylist())
+        assert not any("read completely" in r["method"] for r in findings.to_pylist())
 
 
 def test_a_text_that_the_model_would_write_is_extractable(own_folder, model, session):

@@ -323,7 +323,7 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     assert findings["prompted_identifier_share", "PHONE"]["value"] == 0
     assert findings["unprompted_identifier_share", "EMAIL"]["value"] == 0
     assert findings["unprompted_identifier_share", "PHONE"]["value"] == pytest.approx(1 / 3)
-    assert "read whole" in findings["prompted_identifier_share", "EMAIL"]["method"]
+    assert "read completely" in findings["prompted_identifier_share", "EMAIL"]["method"]
     control = findings["never_planted_identifier_share", ""]
     assert control["verdict"] == "pass" and control["n"] == 6
     address = findings["detected_identifiers", "EMAIL"]

@@ -183,7 +183,7 @@ def test_the_values_contain_the_likeliest_completions_of_a_model(config, kind, r
     findings = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     hits = values["value"].to_numpy()
     assert findings["hurtful_share", "completion_count=20"]["value"] == pytest.approx(np.mean(hits))
-    method = "likeliest tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"
+    method = "most likely tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"
     assert method in findings["hurtful_share", "completion_count=20"]["method"]
 
 
