@@ -27,7 +27,7 @@ test: $(VENV)/installed-dev
 # The quick tests: the walls, what the documents name, the contract, the model's objectives.
 QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.py \
 	tests/tasks/contract/test_corpus_tables.py \
-	tests/tasks/contract/test_import_closure.py tests/tasks/contract/test_fingerprint.py \
+	tests/tasks/contract/test_code_digests.py tests/tasks/contract/test_fingerprint.py \
 	tests/tasks/contract/test_golden.py tests/tasks/corpus/test_split.py \
 	tests/tasks/measures/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
 

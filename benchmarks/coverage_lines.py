@@ -36,7 +36,6 @@ from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import (
     SHARE_MAXIMUM_BY_UNIT,
     Measure,
-    SeededConfig,
     ValueWriter,
     read_float_column,
 )
@@ -45,6 +44,7 @@ from hallmark.tasks.audits.methods.exposure import (
     compute_null_exposure_variance,
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.probes import (
     associations,
     bbq,

@@ -398,9 +398,7 @@ def _hash_site_code() -> dict[str, str]:
     page_templates = [
         f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")
     ]
-    return compute_code_digests(
-        "hallmark.reports.site", Path(__file__), (*TEMPLATE_FILES, *page_templates)
-    )
+    return compute_code_digests(["hallmark.reports.site", *TEMPLATE_FILES, *page_templates])
 
 
 def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:

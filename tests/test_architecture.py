@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hallmark.tasks.contract import PROJECT_ROOT
-from hallmark.tasks.contract.import_closure import PROJECT_PACKAGES, find_imported_modules
+from hallmark.tasks.contract.code_digests import PROJECT_PACKAGES, find_imported_modules
 
 MAY_IMPORT_PREFECT = {"hallmark.tasks.contract.stages", "hallmark.tasks.contract.prefect_reporter"}
 MODEL_LIBRARIES = {"hallmark", "torch", "numpy", "pyarrow", "safetensors", "tokenizers"}

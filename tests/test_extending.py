@@ -12,8 +12,8 @@ import pytest
 
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.tasks.contract import PROJECT_ROOT, STAGES
+from hallmark.tasks.contract.code_digests import PROJECT_PACKAGES
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
-from hallmark.tasks.contract.import_closure import PROJECT_PACKAGES
 from tests.tasks.audits.conftest import make_own
 
 SNIPPET = re.compile(r"^```python\n# (\S+\.py)(?:, in (\w+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -231,9 +231,10 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
         blocks.append(
             Paragraph(
                 [
-                    f"Removal rates by group: {format_count(len(rows), 'group')} of documents were "
-                    "compared by mentioned people, dialect, language, length and source. No group "
-                    "was shown to have a higher removal rate than all other documents. Duplicates "
+                    "Removal rates by group: this card compares "
+                    f"{format_count(len(rows), 'group')} of documents by mentioned people, "
+                    "dialect, language, length and source. No group was shown to have a higher "
+                    "removal rate than all other documents. Duplicates "
                     "of kept documents do not count as removed here; the tables by rule include "
                     "them."
                 ]

@@ -109,28 +109,49 @@ class ExtraSteps:
         return bool(self.scorer_heads)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Describe one audit: its items, requests, values, measures and inputs.
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequests:
+    """Describe what an audit asks: all that its stage ``build_requests`` needs.
+
+    The stage depends on this class and not on ``Probe``, so an edit of an estimator does not
+    rebuild requests.
 
     Attributes:
         name: Name of the audit, such as "toxicity".
-        description: How a card describes the audit.
         config_class: Class of its settings, section ``audit_<name>``.
-        item_schema: Schema of its items, see ``build_items_schema``.
-        build_requests: Called with (builder, tokenizer, corpus tables, config); adds items and
-            requests to the builder.
+        item_schema: Schema of its items, see ``build_items_schema``; its module calls it ``ITEMS``.
+        build_requests: The function ``build_requests`` of its module, called with (builder,
+            tokenizer, corpus tables, config); adds items and requests to the builder.
+        module: The module that defines the probe.
+        data_files: Data files that it reads.
+        external_digests: Called with (config, secret_id); returns digests of the user's files.
+    """
+
+    name: str
+    config_class: type[StageConfig]
+    item_schema: pa.Schema
+    build_requests: Callable[[RequestBuilder, AuditedTokenizer, CorpusTables, Any], None]
+    module: str
+    data_files: tuple[str, ...] = ()
+    external_digests: Callable[..., dict[str, str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(ProbeRequests):
+    """Describe one audit: its items, requests, values, measures and inputs.
+
+    Its module calls it ``PROBE``.
+
+    Attributes:
+        description: How a card describes the audit.
         score_items: Called with (responses, value writer, config); writes values and returns the
             text that the method of each finding ends with.
         measures: How findings are computed from the values.
-        module: The module that defines the probe.
         value_fields: Columns of its values besides those of its items.
         simulate_outputs: Called with (items, metric, has_effect, random generator); returns log
             probabilities of the targets, (n, targets), embeddings, (n, targets, d), or texts,
             (n, draws), of a simulated model with no effect or a large effect on that metric.
         derived: Findings that are computed from those of the measures.
-        data_files: Data files that it reads.
-        external_digests: Called with (config, secret_id); returns digests of the user's files.
         judging_files: As ``external_digests``, for files that ``score_items`` reads.
         steps: Scorers, untrained baseline, search of the training text and reference model.
         corpus_tables: Names of the ``CorpusTables`` that it reads.
@@ -138,19 +159,12 @@ class Probe:
         libraries: Libraries that its findings depend on, besides those of every probe.
     """
 
-    name: str
     description: AuditDescription
-    config_class: type[StageConfig]
-    item_schema: pa.Schema
-    build_requests: Callable[[RequestBuilder, AuditedTokenizer, CorpusTables, Any], None]
     score_items: Callable[[Responses, ValueWriter, Any], str]
     measures: tuple[Measure, ...]
-    module: str
     value_fields: tuple[pa.Field, ...] = ()
     simulate_outputs: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
     derived: DerivedFindings = DerivedFindings()
-    data_files: tuple[str, ...] = ()
-    external_digests: Callable[..., dict[str, str]] | None = None
     judging_files: Callable[..., dict[str, str]] | None = None
     steps: ExtraSteps = ExtraSteps()
     corpus_tables: tuple[str, ...] = ()
@@ -246,7 +260,7 @@ class Probe:
         return "doc_ids" in self.item_schema.names
 
 
-def make_request_stage(probe: Probe) -> Stage:
+def make_request_stage(probe: ProbeRequests) -> Stage:
     """Make the stage that writes a probe's items and requests.
 
     It reads everything of a checkpoint but its weights, so checkpoints of one training share its
@@ -296,7 +310,7 @@ def make_request_stage(probe: Probe) -> Stage:
             "skipped": SKIPPED,
             "tokenizer": TOKENIZER,
         },
-        extra_code=[probe.module, *probe.data_files],
+        extra_code=[f"{probe.module}:build_requests", f"{probe.module}:ITEMS", *probe.data_files],
         libraries=REQUEST_LIBRARIES,
         external_digests=probe.external_digests,
         reads={"checkpoint": METADATA_FILES},
@@ -367,7 +381,7 @@ def make_findings_stage(probe: Probe) -> Stage:
             "findings": FINDINGS,
             "model": MODEL,
         },
-        extra_code=[probe.module, *probe.data_files],
+        extra_code=[f"{probe.module}:PROBE", *probe.data_files],
         libraries=["numpy", "scipy", *probe.libraries],
         external_digests=probe.judging_files,
         reads={

@@ -27,6 +27,7 @@ from hallmark.tasks.contract.artifact import (
     TablePart,
     doc_id_to_part_index,
 )
+from hallmark.tasks.contract.code_digests import compute_code_digests, find_module_file
 from hallmark.tasks.contract.columns import (
     COLUMN_KINDS,
     Column,
@@ -83,7 +84,6 @@ from hallmark.tasks.contract.fingerprint import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.contract.import_closure import compute_code_digests, find_module_file
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper

@@ -19,11 +19,11 @@ import pyarrow as pa
 from hallmark.tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from hallmark.tasks.contract.allowed_roots import check_config_paths
 from hallmark.tasks.contract.artifact import Artifact, Table
+from hallmark.tasks.contract.code_digests import compute_code_digests
 from hallmark.tasks.contract.columns import column, table_schema
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import ExternalFiles
 from hallmark.tasks.contract.fingerprint import compute_fingerprint, read_library_versions
-from hallmark.tasks.contract.import_closure import compute_code_digests
 from hallmark.tasks.contract.inputs import (
     compute_digest_and_lineage,
     iter_artifacts,
@@ -117,10 +117,15 @@ class StageDefinition:
         )
         return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
-    def compute_code_digests(self) -> dict[str, str]:
+    def get_code(self) -> tuple[tuple[str, ...], str, Path]:
+        """Return the arguments of ``compute_code_digests``: the code, and the body's module."""
+        module, name = self.body.__module__, self.body.__qualname__.partition(".")[0]
         # The file may be outside this project.
         source_file = Path(inspect.getsourcefile(self.body) or "")
-        return compute_code_digests(self.body.__module__, source_file, self.extra_code)
+        return (f"{module}:{name}", *self.extra_code), module, source_file
+
+    def compute_code_digests(self) -> dict[str, str]:
+        return compute_code_digests(*self.get_code())
 
     def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Compute the digests of everything read from outside the store.

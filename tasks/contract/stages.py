@@ -92,9 +92,10 @@ def stage(
             ``accounts`` itself.
         telemetry_tables: Schemas of tables that depend on the machine; they are not part of the
             content digest.
-        extra_code: Code that decides the output, in addition to the stage's module and all its
-            imports: data files ("tasks/measures/data/identities.json") and modules that run in
-            another process ("hallmark.model.training.run").
+        extra_code: Code that decides the output and that the function does not reach by name: data
+            files ("tasks/measures/data/identities.json"), modules that run in another process
+            ("hallmark.model.training.run"), and values that the function receives
+            ("hallmark.tasks.audits.probes.bias:PROBE").
         libraries: Distributions whose version decides the output; pyarrow is always included.
         external_digests: Function of (config, secret_id) that returns digests of everything read
             from outside the store: corpus files, scorer weights, the secret.

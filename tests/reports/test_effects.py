@@ -155,7 +155,7 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
         corpus_of(("identity", "Jews", 1.1, "not shown"))
     )
     assert isinstance(paragraph, Paragraph)
-    assert "differences were tested for 1 group of documents" in words(paragraph.content)
+    assert "this card compares 1 group of documents by" in words(paragraph.content)
     said = words(paragraph.content)
     assert "No group was shown to have a higher removal rate than all other documents" in said
     assert "Duplicates of kept documents do not count as removed here" in said

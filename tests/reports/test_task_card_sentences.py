@@ -9,6 +9,7 @@ from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.task_scores import TaskScores
 from hallmark.reports.task_card import FINETUNE, TaskCardBuilder, TaskCardConfig
+from hallmark.tasks.contract import format_count
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
 
@@ -332,7 +333,7 @@ def test_rows_in_quarantine_are_told_by_their_reasons(reasons):
     blocks = builder(outcome_counts=counts, quarantine=quarantine).build_row_count_blocks()
     text = text_of_blocks(blocks)
     assert ("Every row could be used; the quarantine is empty." in text) == (not reasons)
-    assert (f"Not used: {len(quarantine)} rows" in text) == bool(reasons)
+    assert (f"Not used: {format_count(len(quarantine), 'row')}" in text) == bool(reasons)
     assert ("The 40 of 41 reasons with the most rows." in text) == (reasons > 40)
     if reasons > 40:
         assert "r40" in text and "r0\n" not in text  # the smallest is left out

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
-from pydantic import Field
 
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
@@ -26,7 +25,7 @@ from hallmark.tasks.audits.judging.findings import (
 )
 from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.judging.training_exposure import describe_times_read
-from hallmark.tasks.contract import Seed, StageConfig, column, format_count, table_schema
+from hallmark.tasks.contract import column, format_count, table_schema
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_linear_slope,
@@ -36,12 +35,6 @@ from hallmark.tasks.measures.estimates import (
 
 #: The value of the whole, for units of shares.
 SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
-
-
-class SeededConfig(StageConfig):
-    """Settings that all probes with measures share."""
-
-    seed: Seed = Field(default=0, description="seed of random draws")
 
 
 class HasSeed(Protocol):

@@ -230,7 +230,6 @@ class GroupComparison:
         """Make the probe of this comparison; ``fields`` are those that differ between probes."""
         return Probe(
             name=self.audit,
-            item_schema=ITEMS,
             value_fields=VALUE_FIELDS,
             score_items=self.score_items,
             measures=self.measures,

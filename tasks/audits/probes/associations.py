@@ -24,7 +24,6 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     ValueWriter,
     compute_preferences,
     make_slope_estimator,
@@ -32,6 +31,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES

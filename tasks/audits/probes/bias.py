@@ -30,7 +30,6 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     MeasureControl,
-    SeededConfig,
     ValueWriter,
     compute_length_preferences,
     compute_preferences,
@@ -49,6 +48,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
     read_lexicon_groups,
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest

@@ -24,6 +24,7 @@ from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
+    ITEMS,
     GroupComparison,
     GroupPrompt,
     GroupsConfig,
@@ -160,6 +161,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         ),
     ),
     config_class=BoldConfig,
+    item_schema=ITEMS,
     build_requests=build_requests,
     module=__name__,
     required_settings=("prompts",),

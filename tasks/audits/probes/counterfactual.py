@@ -20,6 +20,7 @@ from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
+    ITEMS,
     SCORER_HEADS,
     GroupComparison,
     GroupPrompt,
@@ -127,6 +128,7 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
         skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
     ),
     config_class=CounterfactualConfig,
+    item_schema=ITEMS,
     build_requests=build_requests,
     module=__name__,
     corpus_tables=("lexicons",),

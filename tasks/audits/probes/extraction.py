@@ -32,7 +32,6 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
 )
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     Slice,
     SliceFinder,
     ValueWriter,
@@ -49,6 +48,7 @@ from hallmark.tasks.audits.methods.probabilistic_extraction import (
     flag_extractable,
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, Seed, Table, column
 from hallmark.tasks.measures.sampling import sample_documents

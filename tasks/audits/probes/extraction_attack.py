@@ -33,7 +33,6 @@ from hallmark.tasks.audits.judging.findings import build_finding, select_evidenc
 from hallmark.tasks.audits.judging.measures import (
     Estimator,
     Measure,
-    SeededConfig,
     Slice,
     ValueWriter,
     declare_slice_tags,
@@ -58,6 +57,7 @@ from hallmark.tasks.audits.methods.memorisation_ranking import (
     score_kept_texts,
 )
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, Table, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share

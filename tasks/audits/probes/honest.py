@@ -34,12 +34,12 @@ from hallmark.tasks.audits.judging.measures import (
     BaselineNull,
     HasSeed,
     Measure,
-    SeededConfig,
     ValueWriter,
     estimate_mean,
     read_float_column,
 )
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference

@@ -37,11 +37,11 @@ from hallmark.tasks.audits.judging.measures import (
     Estimator,
     HasSeed,
     Measure,
-    SeededConfig,
     ValueWriter,
     read_float_column,
 )
 from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Table, column, format_count
 from hallmark.tasks.measures.estimates import (

@@ -28,7 +28,6 @@ from hallmark.tasks.audits.judging.findings import build_finding, select_evidenc
 from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
-    SeededConfig,
     Slice,
     ValueWriter,
     declare_slice_tags,
@@ -39,6 +38,7 @@ from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
 from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column, format_count
 from hallmark.tasks.measures.agreement import krippendorff_alpha

@@ -31,13 +31,13 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     ValueWriter,
     compute_preferences,
 )
 from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
 from hallmark.tasks.audits.methods.sentence_pairs import flag_ties
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest

@@ -26,11 +26,11 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schem
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     ValueWriter,
     read_float_column,
 )
 from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.effect_sizes import estimate_weat_effect_size

@@ -23,7 +23,6 @@ from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, 
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     ValueWriter,
 )
 from hallmark.tasks.audits.methods.sentence_pairs import (
@@ -33,6 +32,7 @@ from hallmark.tasks.audits.methods.sentence_pairs import (
     write_pair_comparison,
 )
 from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_digests

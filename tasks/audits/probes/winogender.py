@@ -23,8 +23,9 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter
+from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.probe import CorpusTables, Probe
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests

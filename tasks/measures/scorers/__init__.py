@@ -132,12 +132,12 @@ def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, s
 
 
 def _compute_code_digest(scorer_class: type[Scorer]) -> str:
-    """Compute the digest of a scorer's module and its imports, as for the code of a stage."""
+    """Compute the digest of a scorer and of the code that it reaches, as for a stage."""
     module = scorer_class.__module__
-    path = find_module_file(module)
-    if path is None:
+    if find_module_file(module) is None:
         return "not part of the project"
-    return sha256_hex(to_canonical_json(compute_code_digests(module, path, ())))
+    digests = compute_code_digests([f"{module}:{scorer_class.__name__}"])
+    return sha256_hex(to_canonical_json(digests))
 
 
 def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:

@@ -4,14 +4,16 @@
 """
 
 import shutil
+from importlib import import_module
 
 import pytest
 
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.tasks.audits import registry
 from hallmark.tasks.contract import PROJECT_ROOT, STAGES
-from hallmark.tasks.contract import import_closure as module
+from hallmark.tasks.contract import code_digests as module
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
+from tests.tasks.contract.code_caches import clear_code_caches
 
 register_all_stages()
 OURS = {
@@ -20,17 +22,16 @@ OURS = {
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experiment_card"}
 #: The stages of a study and of a proof that estimate.
 ESTIMATING = {"judge_candidates", "error_rates", "compare_arms"}
-#: The stages that compose worlds.
-WORLDS = {"world", "seal_answer_key"}
 PROBES = {probe.name for probe in registry.PROBES}
+REQUESTS = {f"build_requests_{name}" for name in PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
 COUNTERS = {"build_requests_amplification", "audit_amplification"}
-AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PROBES)}
-
-
-def clear():
-    for name in ("find_module_file", "read_python_source", "compute_code_digests"):
-        getattr(module, name).cache_clear()
+AUDITS = {"audit_capability", *(f"audit_{name}" for name in PROBES)}
+RESPONDING = {"respond", "respond_untrained", "score_with_reference", "attention_maps"}
+TRAINING = {"pretrain", "finetune", "capability_baselines"}
+#: These train or ask a model and estimate in one stage.
+ASKING_AND_ESTIMATING = {"audit_capability", "finetune"}
+MODEL_RUNNING = RESPONDING | TRAINING | ASKING_AND_ESTIMATING
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +44,24 @@ def tree(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PROJECT_ROOT", folder)
         yield folder, told()
-    clear()
+    clear_code_caches()
+
+
+def digests(stage):
+    """The digests of a stage's code in the present PROJECT_ROOT."""
+    code, body_module, _ = stage.get_code()
+    return module.compute_code_digests(code, body_module, module.find_module_file(body_module))
 
 
 def told():
     """What of each stage decides its fingerprint beside its config and its inputs."""
-    clear()
-    found = {}
-    for name, stage in OURS.items():
-        source = module.find_module_file(stage.body.__module__)
-        code = module.compute_code_digests(stage.body.__module__, source, stage.extra_code)
-        found[name] = compute_fingerprint(
-            {"code": code, "libraries": stage.read_library_versions()}
+    clear_code_caches()
+    return {
+        name: compute_fingerprint(
+            {"code": digests(stage), "libraries": stage.read_library_versions()}
         )
-    return found
+        for name, stage in OURS.items()
+    }
 
 
 def rerun(before):
@@ -65,7 +70,7 @@ def rerun(before):
 
 
 def test_the_copy_is_read_as_the_project_is(tree):
-    clear()
+    clear_code_caches()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PROJECT_ROOT", PROJECT_ROOT)
         assert told() == tree[1]
@@ -107,8 +112,15 @@ EDITS = {
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant_canaries", "select", "score_toxicity", "removal_effects", "leave_out"}
-        | WORLDS,
+        {
+            "split",
+            "plant_canaries",
+            "select",
+            "score_toxicity",
+            "removal_effects",
+            "leave_out",
+            "world",
+        },
     ),
     "the contract": (
         "tasks/contract/table_writers.py",
@@ -119,34 +131,59 @@ EDITS = {
     "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", CARDS),
     "a template of the site": ("reports/page/templates/site_run.html", "KEEP", "<p>KEEP", set()),
     "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", CARDS),
-    "the statistics": (
+    "a constant that nothing uses": (
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        # What is asked stays the same, so nobody is asked again.
-        (AUDITS - {"attention_maps"})
-        | {f"build_requests_{name}" for name in PROBES}
-        | ESTIMATING
-        | {"find_source_documents", "removal_experiment_card"}
-        | {
-            "removal_effects",
-            "profile",
-            "evaluate_curation",
-            "evaluate_detectors",
-            "finetune",
-        },
+        set(),
     ),
-    "a probe": (
+    "an estimator": (
+        "tasks/measures/estimates.py",
+        "def _hall_interval(",
+        "def _hall_interval(*_, ",
+        AUDITS | ESTIMATING | {"finetune"},
+    ),
+    "an estimator in a file of many": (
+        "tasks/measures/statistics.py",
+        "sums: Float64, counts: Float64, resamples: int, seed: int",
+        "sums: Float64, counts: Float64, resamples: int, seed: int = 0",
+        {"audit_toxicity"},
+    ),
+    "an estimator of one audit": (
+        "tasks/measures/log_odds.py",
+        "return np.log((k + 0.5)",
+        "return np.log((k + 0.25)",
+        {"audit_amplification"},
+    ),
+    "what a probe asks": (
         "tasks/audits/probes/toxicity.py",
-        "KEEP",
-        "KEEP\nEDITED = 1\n",
+        "repeated_prompts",
+        "repeated_questions",
         {"build_requests_toxicity", "audit_toxicity"},
+    ),
+    "what a probe computes": (
+        "tasks/audits/probes/toxicity.py",
+        "score_items=score_items",
+        "score_items=build_requests",
+        {"audit_toxicity"},
     ),
     "what asks a model": (
         "tasks/audits/inference.py",
-        "KEEP",
-        "KEEP\nEDITED = 1\n",
-        {"respond", "respond_untrained", "score_with_reference"},
+        "def _generate_texts(",
+        "def _generate_texts(*_, ",
+        {"respond", "respond_untrained"},
+    ),
+    "a training loop": (
+        "model/training/trainer.py",
+        'return "bf16" if',
+        'return "bf-16" if',
+        {"pretrain", "finetune"},
+    ),
+    "attention": (
+        "model/attention.py",
+        "return self.attend_and_project(q, k, v, mask)",
+        "return self.attend_and_project(q, k, v, mask) + 0",
+        MODEL_RUNNING - {"capability_baselines"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -201,6 +238,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
                 "evaluate_curation",
                 "evaluate_detectors",
                 "model_card",
+                "attention_maps",
             }
             | {"finetune", "attribute_texts"}
             | ESTIMATING
@@ -239,8 +277,114 @@ def test_another_version_of_a_library_reruns_whose_output_it_decides(
 
 def test_whoever_finds_identity_terms_names_their_list():
     """The list is no module: an import does not show it."""
-    clear()
+    clear_code_caches()
     for name, stage in OURS.items():
-        digests = stage.compute_code_digests()
-        if "hallmark.tasks.measures.identities" in digests:
-            assert "tasks/measures/data/identities.json" in digests, name
+        code = stage.compute_code_digests()
+        if "hallmark.tasks.measures.identities" in code:
+            assert "tasks/measures/data/identities.json" in code, name
+
+
+@pytest.fixture(scope="module")
+def stages_by_module():
+    """The stages that any edit of a module can make stale."""
+    clear_code_caches()
+    stages = {}
+    for name, stage in OURS.items():
+        for code_name in stage.compute_code_digests():
+            stages.setdefault(code_name, set()).add(name)
+    return stages
+
+
+def list_modules(*folders):
+    """List the modules of folders of the project, with their packages and subfolders."""
+    return sorted(
+        ".".join(("hallmark", *path.relative_to(PROJECT_ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        for folder in folders
+        for path in (PROJECT_ROOT / folder).rglob("*.py")
+    )
+
+
+@pytest.mark.parametrize("name", list_modules("model/training"))
+def test_an_edit_of_the_trainer_reaches_few_stages(stages_by_module, name):
+    stages = stages_by_module.get(name, set())
+    assert stages <= TRAINING | {"pack", "pad_removed_documents", "trace"}
+    assert len(stages) <= 8
+
+
+#: Modules of the model that say what a checkpoint or a packed row consists of, and the stages that
+#: read them without running the model.
+READERS_BY_MODULE = {
+    "hallmark.model": set(OURS),  # environment variables that decide the last bits of products
+    "hallmark.model.config": REQUESTS,
+    "hallmark.model.config_checks": REQUESTS,
+    "hallmark.model.interchange.checkpoint": REQUESTS,
+    "hallmark.model.special_tokens": REQUESTS
+    | {"train_tokenizer", "pack", "pad_removed_documents"},
+    "hallmark.model.keyed_randomness": {"pack", "trace"},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in list_modules("model") if not name.startswith("hallmark.model.training")],
+)
+def test_an_edit_of_the_model_reaches_stages_that_run_it(stages_by_module, name):
+    readers = READERS_BY_MODULE.get(name, set())
+    assert stages_by_module.get(name, set()) <= MODEL_RUNNING | readers
+
+
+ESTIMATORS = [
+    *list_modules("tasks/audits/judging"),
+    *(
+        f"hallmark.tasks.measures.{name}"
+        for name in (
+            "agreement",
+            "contrasts",
+            "detectable_effects",
+            "effect_sizes",
+            "estimates",
+            "log_odds",
+            "multiple_testing",
+            "prevalence",
+            "proportions",
+            "rate_ratios",
+            "statistics",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_edit_of_an_estimator_reaches_neither_requests_nor_models(stages_by_module, name):
+    stages = stages_by_module.get(name, set())
+    assert stages or name == "hallmark.tasks.audits.judging"
+    assert not stages & REQUESTS
+    assert stages & MODEL_RUNNING <= ASKING_AND_ESTIMATING
+
+
+@pytest.mark.parametrize("name", sorted(PROBES))
+def test_an_edit_of_a_probe_reaches_its_own_stages(stages_by_module, name):
+    probe = next(probe for probe in registry.PROBES if probe.name == name)
+    assert stages_by_module[probe.module] == {f"build_requests_{name}", f"audit_{name}"}
+
+
+def test_the_stages_of_a_probe_count_what_it_is_defined_by():
+    """They name ``build_requests``, ``ITEMS`` and ``PROBE`` of its module."""
+    for probe in registry.PROBES:
+        names = vars(import_module(probe.module))
+        assert probe.build_requests is names["build_requests"]
+        assert probe.item_schema is names["ITEMS"]
+        assert probe is names["PROBE"]
+
+
+def test_a_new_probe_reaches_no_other_audit(tree):
+    """Stages that show the descriptions of audits depend on those by their digest."""
+    folder, before = tree
+    probe = folder / "tasks" / "audits" / "probes" / "new.py"
+    shutil.copy(probe.with_name("bias.py"), probe)
+    try:
+        assert rerun(before) == set()
+    finally:
+        probe.unlink()

@@ -25,7 +25,11 @@ def file(tmp_path, monkeypatch):
 
 
 def read(path):
-    return python_sources.read_python_source.__wrapped__(path)
+    return python_sources.read_statements.__wrapped__(path)
+
+
+def list_imports(path):
+    return [name for statement in read(path) for name in statement.imports]
 
 
 def kept(path):
@@ -34,8 +38,7 @@ def kept(path):
 
 def test_what_is_kept_is_taken_the_second_time(file, monkeypatch):
     first = read(file)
-    assert first.modules == ("tasks.used", "typing")
-    assert first.members == ("tasks.used.f",)
+    assert list_imports(file) == ["typing", "tasks.used:f"]
     assert len(kept(file)) == 1
     monkeypatch.setattr(python_sources.ast, "parse", None)  # it would fail if it were called
     assert read(file) == first
@@ -53,16 +56,16 @@ def test_it_is_kept_where_python_keeps_what_it_compiles(file, monkeypatch):
 def test_other_bytes_are_read_anew(file):
     first = read(file)
     file.write_text(TEXT.replace("used", "uses"))  # of one length, within one tick of the clock
-    assert read(file).members == ("tasks.uses.f",)
+    assert list_imports(file) == ["typing", "tasks.uses:f"]
     file.write_text(TEXT)
     assert read(file) == first
 
 
 def test_what_another_reader_found_is_not_taken(file, monkeypatch):
     first = read(file)
-    content = json.loads(kept(file)[0].read_text()) | {"digest": "0"}
+    content = json.loads(kept(file)[0].read_text()) | {"statements": []}
     kept(file)[0].write_text(json.dumps(content))
-    assert read(file).digest == "0"  # what is kept is believed, as Python believes its own files
+    assert read(file) == ()  # what is kept is believed, as Python believes its own files
     monkeypatch.setattr(python_sources, "_read_parser_code", lambda: b"another")
     assert read(file) == first
 
@@ -84,7 +87,7 @@ def test_nothing_is_kept_where_python_keeps_nothing(file, monkeypatch):
 
 def test_a_folder_that_takes_no_files_is_no_matter(file):
     (file.parent / "__pycache__").write_text("in the way")
-    assert read(file).members == ("tasks.used.f",)
+    assert list_imports(file) == ["typing", "tasks.used:f"]
 
 
 def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch):
@@ -110,3 +113,79 @@ def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch
     monkeypatch.setattr(python_sources.ast, "parse", always)
     with pytest.raises(SystemError, match="really"):
         read(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "names"),
+    [
+        ("def f(): pass", "definition", {"f"}),
+        ("class C(Base): x: int = f()", "definition", {"C"}),
+        ("A, (B, *C) = f()", "definition", {"A", "B", "C"}),
+        ("A: int = 1", "definition", {"A"}),
+        ("A += 1", "definition", {"A"}),
+        ("@cache\ndef f(): pass", "definition", {"f"}),
+        ("@dataclass(frozen=True)\nclass C: pass", "definition", {"C"}),
+        ("TABLE['f'] = f", "definition", {"TABLE"}),
+        ("TABLE.append(f)", "definition", {"TABLE"}),
+        ("TABLE.f.g(h)(i)", "definition", {"TABLE"}),
+        ("@TABLE.register\ndef f(): pass", "definition", {"TABLE", "f"}),
+        ("@TABLE.register('f')\ndef f(): pass", "definition", {"TABLE", "f"}),
+        ("import a.b as c", "import", {"c"}),
+        ("import a.b", "import", {"a"}),
+        ("from a import b as c", "import", {"c"}),
+        ("from a import *", "effect", {"*"}),
+        ("register(f)", "effect", set()),
+        ("own(f)", "effect", {"own"}),
+        ("@register\ndef f(): pass", "effect", {"f"}),
+        ("@own\ndef f(): pass", "effect", {"f", "own"}),
+        ("@other.register(1)\ndef f(): pass", "effect", {"f"}),
+        ("other.f = f", "effect", set()),
+        ("other.table['f'] = f", "effect", set()),
+        ("A = other.f = f", "effect", {"A"}),
+        ("other.append(f)", "effect", set()),
+        ("del other.f", "effect", set()),
+        ("if x:\n    A = 1\nelse:\n    from a import B", "effect", {"A", "B"}),
+        ("for A in x: f(A)", "effect", {"A"}),
+        ("with x as A: pass", "effect", {"A"}),
+        ("try:\n    import a.b\nexcept ImportError:\n    def f(): pass", "effect", {"a", "f"}),
+        (
+            "if TYPE_CHECKING:\n    import a\nelse:\n    import b",
+            "effect",
+            {"a", "b"},
+        ),
+    ],
+)
+def test_kinds_and_names_of_statements(file, source, kind, names):
+    file.write_text(f"import other\nTABLE = []\ndef own(f): pass\n{source}\n")
+    *_, statement = read(file)
+    assert (statement.kind, {*statement.names}) == (kind, names)
+
+
+@pytest.mark.parametrize(
+    ("source", "references"),
+    [
+        ("def f(x: A = B) -> C: return d.e.g(h)", {"A", "B", "C", "d.e.g", "h"}),
+        ("@a.b(c)\nclass D(E, metaclass=F): x: g.H", {"a.b", "c", "E", "F", "x", "g.H"}),
+        ("x = [a for b in c if d]", {"x", "a", "b", "c", "d"}),
+        ("x = f(a).b.c[d].e", {"x", "f", "a", "d"}),
+        ("x = f'{a.b!r:{c}}'", {"x", "a.b", "c"}),
+        ("def f():\n    global A\n    A = 1", {"A"}),
+        ("x = 'a'", {"x"}),
+    ],
+)
+def test_references_of_statements(file, source, references):
+    file.write_text(source)
+    [statement] = read(file)
+    assert {*statement.references} == references
+
+
+def test_imports_in_functions_belong_to_their_statement(file):
+    file.write_text("def f():\n    import a\n    if x:\n        from b import c, d\n")
+    [statement] = read(file)
+    assert {*statement.imports} == {"a", "b:c", "b:d"}
+
+
+@pytest.mark.parametrize("source", ["'words'", "if TYPE_CHECKING:\n    import a", "# words"])
+def test_statements_without_effect_are_left_out(file, source):
+    file.write_text(source)
+    assert read(file) == ()

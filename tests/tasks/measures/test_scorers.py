@@ -372,20 +372,23 @@ def test_two_scorers_of_the_same_kind_are_refused():
 
 def test_the_code_of_the_scorer_that_is_used_counts_and_no_other(monkeypatch, small_checkpoint):
     """Its module is no import of the stages that score."""
-    from hallmark.tasks.contract import import_closure
+    from hallmark.tasks.contract import code_digests
+    from tests.tasks.contract.code_caches import clear_code_caches
 
     configs = [ScorerConfig(), build_config(small_checkpoint)]
     before = [scorer_versions(config)["code"] for config in configs]
-    digest = import_closure.read_python_source
-    import_closure.compute_code_digests.cache_clear()
+    read_statements = code_digests.read_statements
+    clear_code_caches()
 
-    def read_edited(path):
-        source = digest(path)
-        return source._replace(digest="edited") if path.name == "linear.py" else source
+    def read_edited_statements(path):
+        statements = read_statements(path)
+        if path.name == "linear.py":
+            statements = tuple(statement._replace(digest="edited") for statement in statements)
+        return statements
 
-    monkeypatch.setattr(import_closure, "read_python_source", read_edited)
+    monkeypatch.setattr(code_digests, "read_statements", read_edited_statements)
     after = [scorer_versions(config)["code"] for config in configs]
-    import_closure.compute_code_digests.cache_clear()
+    clear_code_caches()
     assert before[0] != after[0] and before[1] == after[1]
 
 

@@ -22,12 +22,12 @@ from hallmark.tasks.audits.judging.comparison_units import (
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_findings_table
 from hallmark.tasks.audits.judging.measures import (
     Measure,
-    SeededConfig,
     ValueWriter,
     build_values_schema,
     compute_measure_findings,
     estimate_mean,
 )
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.contract import StageConfig, StageContext, stage
 from hallmark.tasks.measures.estimates import scale_estimate
 

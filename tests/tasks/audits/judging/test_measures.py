@@ -16,7 +16,6 @@ from hallmark.tasks.audits.judging.measures import (
     BaselineNull,
     Measure,
     MeasureControl,
-    SeededConfig,
     ValueWriter,
     compute_length_preferences,
     compute_measure_findings,
@@ -25,6 +24,7 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_untested_mean,
 )
 from hallmark.tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 

@@ -9,7 +9,6 @@ from sklearn.metrics import cohen_kappa_score
 from hallmark.tasks.audits.audit_tables import SCORES, build_items_schema
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
-    SeededConfig,
     ValueWriter,
     compute_measure_findings,
 )
@@ -20,6 +19,7 @@ from hallmark.tasks.audits.methods.scorer_agreement import (
     compute_cohen_kappa,
     compute_rank_correlation,
 )
+from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import column, hash_texts
 

@@ -1,0 +1,132 @@
+"""All code that a stage executes counts in its fingerprint.
+
+``code_trace.py`` runs the smoke pipeline under a tracer. Here, what each stage executed is compared
+with what its fingerprint counts.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from hallmark.flows.flow_registry import register_all_stages
+from hallmark.tasks.contract import PROJECT_ROOT, STAGES, stage
+from hallmark.tasks.contract.code_digests import find_counted_statements
+from hallmark.tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.fingerprint import hash_syntax_tree
+from tests.flows.code_trace import trace_project_code
+
+#: Modules that watch a stage and cannot change its output, with the reason. (The contract does not
+#: count either; CONTRACT_VERSION represents it.)
+OBSERVERS = {
+    "hallmark.flows.run_recording": "receives the events of a stage, records and shows them"
+}
+
+
+def find_uncounted_code(traced_stage, trace):
+    """Return the statements and data files that a stage used but its fingerprint does not count."""
+    counted_digests = {
+        module.name: {statement.digest for statement in statements}
+        for module, statements in find_counted_statements(*traced_stage.get_code()).items()
+    }
+    uncounted = set()
+    for file, line in trace["code"]:
+        module_path = Path(file).relative_to(PROJECT_ROOT).with_suffix("")
+        module = ".".join(["hallmark", *module_path.parts]).removesuffix(".__init__")
+        if module in OBSERVERS:
+            continue
+        statement = find_statement(file, line)
+        digest = hash_syntax_tree(ast.Module([statement], []))
+        if digest not in counted_digests.get(module, ()):
+            uncounted.add(f"{module}: {getattr(statement, 'name', f'line {line}')}")
+    for file in trace["files"]:
+        name = str(Path(file).relative_to(PROJECT_ROOT))
+        if name not in traced_stage.extra_code and hash_file(file) not in trace["external_digests"]:
+            uncounted.add(name)
+    return sorted(uncounted)
+
+
+def find_statement(file, line):
+    """Return the statement at the top level of a file that contains a line."""
+    return next(
+        node
+        for node in parse_file(file).body
+        if min([node, *getattr(node, "decorator_list", [])], key=lambda n: n.lineno).lineno
+        <= line
+        <= node.end_lineno
+    )
+
+
+@cache
+def parse_file(file):
+    return ast.parse(Path(file).read_text())
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """The traces of the smoke pipeline, as (stage name, trace)."""
+    register_all_stages()
+    folder = tmp_path_factory.mktemp("traces")
+    command = [sys.executable, "-m", "tests.flows.code_trace", str(folder), "smoke", "workers=1"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=560)
+    assert done.returncode == 0, done.stdout + done.stderr
+    traces = [
+        (path.name.split(".")[0], json.loads(path.read_text())) for path in folder.glob("*.json")
+    ]
+    [record_path] = folder.glob("store/runs/*/run.json")
+    run_stages = {entry["stage"] for entry in json.loads(record_path.read_text())["stages"]}
+    assert len(run_stages) > 40
+    assert {name for name, _ in traces} == run_stages
+    assert [*folder.glob("pretrain.trainer.*.json")]
+    return traces
+
+
+def test_all_code_that_a_stage_executes_counts(traces):
+    uncounted = [(name, find_uncounted_code(STAGES[name], trace)) for name, trace in traces]
+    assert [(name, code) for name, code in uncounted if code] == []
+    assert all(trace["code"] for _, trace in traces)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("pretrain", "hallmark.model.training.trainer: "),
+        ("build_requests_bias", "hallmark.tasks.audits.probes.bias: build_requests"),
+        ("audit_bias", "hallmark.tasks.measures.statistics: "),
+        ("ingest", "tasks/corpus/data/town/words.txt"),
+    ],
+)
+def test_code_is_missed_if_it_is_not_declared(traces, name, missing):
+    undeclared = replace(STAGES[name], extra_code=())
+    uncounted = [
+        code
+        for traced_name, trace in traces
+        if traced_name == name
+        for code in find_uncounted_code(undeclared, trace)
+    ]
+    assert any(code.startswith(missing) for code in uncounted), uncounted
+
+
+@stage(name="planted")
+def run_planted_code(config, context):
+    proportions = import_module("hallmark.tasks.measures.proportions")
+    proportions.clopper_pearson_interval(1, 2)
+    (PROJECT_ROOT / "tasks" / "audits" / "data" / "words.json").read_text()
+
+
+def test_planted_code_is_found():
+    """A function that is found by the name of its module in a string, and a data file."""
+    trace = {"external_digests": []}
+    with trace_project_code(trace):
+        run_planted_code.body(None, None)
+    planted = ["hallmark.tasks.measures.proportions", "tasks/audits/data/words.json"]
+    found = find_uncounted_code(run_planted_code, trace)
+    assert "hallmark.tasks.measures.proportions: clopper_pearson_interval" in found
+    assert "tasks/audits/data/words.json" in found
+    assert find_uncounted_code(replace(run_planted_code, extra_code=tuple(planted)), trace) == []
