@@ -32,6 +32,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Stage,
     UsageError,
+    explain_relative_path,
     iter_config_paths,
 )
 
@@ -270,8 +271,9 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
         for config_path in iter_config_paths(getattr(config, section), section):
             if not os.path.exists(config_path.path):
                 raise UsageError(
-                    f"{config_path.setting}: there is no file or folder {config_path.path!r}; "
-                    "correct the path or remove the setting"
+                    f"{config_path.setting}: there is no file or folder {config_path.path!r}"
+                    f"{explain_relative_path(config_path.path)}; correct the path or remove the "
+                    "setting"
                 )
     for probe in probes:
         resolve_reference_model(probe, config)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hallmark.flows.config_errors import suggest_closest_name
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError, suggest_closest_name
 
 #: All audits, in the order of the card.
 ALL_AUDITS = tuple(AUDIT_DESCRIPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.notices import report_latest_run
 from hallmark.flows.runs import Run, get_site_folder, open_run, read_all_runs
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.comparison import (
@@ -126,6 +128,71 @@ def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudi
     resolved = resolve_checkpoint(store, checkpoint_name)  # refuses unknown and ambiguous names
     audit_runs = group_audit_runs_by_checkpoint(runs).get(resolved.checkpoint.name)
     return CheckpointAudits(resolved.name, audit_runs[0], audit_runs[1:]) if audit_runs else None
+
+
+def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run:
+    """Open a run whose findings a command reads.
+
+    Args:
+        store: The store of the runs.
+        run_name: A run id, or "latest": the newest run that audited the newest trained model, or,
+            in a store without a trained model, the newest that audited any.
+        audit: With "latest", the audit that the run must have; None for any.
+
+    Raises:
+        UsageError: If there is no such run.
+    """
+    if run_name != "latest":
+        return open_run(run_name, store)
+    runs = read_all_runs(store)[::-1]
+    trained_run = next((run for run in runs if "pretrain" in run.stages), None)
+    audit_run = next(
+        (
+            run
+            for run in runs
+            if _has_audit(run, audit)
+            and (trained_run is None or _has_audited_model_of(trained_run, run))
+        ),
+        None,
+    )
+    if audit_run is None:
+        subject, checkpoint = (
+            (f"run {trained_run.id}, the newest that trained a model,", trained_run.id)
+            if trained_run
+            else (f"the store {store.uri}", "CHECKPOINT")
+        )
+        only = f" --only {audit}" if audit else ""
+        raise UsageError(
+            f"{subject} has no audit{f' {audit}' if audit else ''} yet; run: hallmark audit "
+            f"{checkpoint}{only}; or name a run, see: hallmark runs"
+        )
+    model = "the newest trained model" if trained_run else "a model"
+    report_latest_run(audit_run.id, f"the newest that audited {model}")
+    return audit_run
+
+
+def _has_audit(run: Run, audit: str | None) -> bool:
+    """Return whether a run has this audit, or any."""
+    return any(
+        label == f"audit_{audit}" or (audit is None and label.startswith("audit_"))
+        for label in run.stages
+    )
+
+
+def _has_audited_model_of(trained_run: Run, audit_run: Run) -> bool:
+    """Return whether a run audited the last checkpoint of a training."""
+    training_artifact = trained_run.stages["pretrain"]["artifact"]
+    if "pretrain" in audit_run.stages:
+        return bool(audit_run.stages["pretrain"]["artifact"] == training_artifact)
+    try:
+        checkpoint_names = trained_run["pretrain"]["checkpoints"].read(["artifact"])["artifact"]
+        audited_name = audit_run.audited_checkpoint
+        if os.path.isabs(audited_name):  # a folder outside the store
+            return False
+        audited_checkpoint = resolve_checkpoint(audit_run.store, audited_name).checkpoint
+    except HallmarkError:  # an artifact is missing
+        return False
+    return bool(audited_checkpoint.name == checkpoint_names[-1].as_py())
 
 
 def group_audit_runs_by_checkpoint(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
+from hallmark.flows.notices import report_latest_run
 from hallmark.flows.runs import (
     ARTIFACT_NAME_PATTERN,
     Run,
@@ -118,6 +119,8 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             f"{run_name}"
         )
     run = runs[-1]
+    if run_name == "latest":
+        report_latest_run(run.id, "the newest that trained a model")
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
     if not matching_rows:

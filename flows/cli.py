@@ -15,9 +15,10 @@ import sys
 import traceback
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from hallmark.flows.commands.flow_execution import configure_prefect_environment
+from hallmark.flows.notices import NOTICE
 
 app = App(
     name="hallmark",
@@ -50,6 +51,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "out of date.",
         "report": "Rebuild the site of all runs and print where the cards of RUN are.",
         "compare": "Compare the findings of audited checkpoints with those of the first.",
+        "findings": "List the findings of a run with interval, null value and policy verdict, "
+        "largest risk first.",
         "trace": "Follow a document through all stages of a run, or a finding to its worst rows "
         "and the training documents that contain the same text.",
     },
@@ -122,16 +125,19 @@ def main(arguments: list[str] | None = None) -> None:
     configure_prefect_environment()
     atexit.register(gc.freeze)  # saves the second that a last garbage collection takes
     logger = logging.getLogger("hallmark")
-    logger.addHandler(_StderrLogHandler(logging.DEBUG if debug else logging.WARNING))
-    if debug:
-        logger.setLevel(logging.DEBUG)
+    level = logging.DEBUG if debug else NOTICE
+    logger.addHandler(_StderrLogHandler(level))
+    logger.setLevel(level)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
         _exit_with_error(INTERRUPTED_MESSAGE, 1)
     except CycloptsError as error:
-        _exit_with_error(f"{' '.join(str(error).split())} See: hallmark --help", 2)
+        message = " ".join(str(error).split()).rstrip(".")
+        if type(error) is UnusedCliTokensError:
+            message = f"Unexpected argument: {' '.join(error.unused_tokens or [])}"
+        _exit_with_error(f"{message}. See: hallmark --help", 2)
     except Exception as error:
         from hallmark.tasks.contract import HallmarkError  # slow to import, and help needs none
 
@@ -154,10 +160,22 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 class _StderrLogHandler(logging.Handler):
-    """Print log records to the current ``sys.stderr``, which a progress bar may have replaced."""
+    """Print log records to the current ``sys.stderr``, which a progress bar may have replaced.
+
+    A command may resolve a name several times, but each notice about it is printed once.
+    """
+
+    def __init__(self, level: int = logging.NOTSET) -> None:
+        super().__init__(level)
+        self.printed_notices: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        _print_to_stderr(self.format(record))
+        text = self.format(record)
+        if record.levelno == NOTICE:
+            if text in self.printed_notices:
+                return
+            self.printed_notices.add(text)
+        _print_to_stderr(text)
 
 
 def _describe_os_error(error: OSError) -> str:

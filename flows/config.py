@@ -7,6 +7,7 @@ the root (name, store, workers, mapper, schedule ...) change no artifact, except
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Annotated, Any, Literal
@@ -21,7 +22,12 @@ from pydantic import (
 )
 
 from hallmark.flows.config_errors import format_validation_error
-from hallmark.flows.config_files import apply_override, read_config_tree
+from hallmark.flows.config_files import (
+    apply_override,
+    get_config_folder,
+    read_config_tree,
+    rebase_path,
+)
 from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from hallmark.reports.datasheet import DatasheetConfig
 from hallmark.reports.model_card import ModelCardConfig
@@ -34,7 +40,13 @@ from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig
 from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.audits.tracing import TraceConfig
-from hallmark.tasks.contract import ExternalMarker, PathSafeName, StageConfig, UsageError
+from hallmark.tasks.contract import (
+    ExternalMarker,
+    PathSafeName,
+    StageConfig,
+    UsageError,
+    iter_config_paths,
+)
 from hallmark.tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
 from hallmark.tasks.corpus.contamination import ContaminationConfig
 from hallmark.tasks.corpus.deduplicate import DeduplicateConfig
@@ -413,6 +425,7 @@ def load_config(
 
     Args:
         config: A path, a name in ``flows/configs``, or a tree such as the one that a run recorded.
+            Relative paths in a file start at its folder, all others at the working directory.
         overrides: Settings as ``key=value``.
         source_file: Where a tree is from, for errors.
 
@@ -420,7 +433,7 @@ def load_config(
         UsageError: If the config is invalid; names the file, the key and the problem.
     """
     if isinstance(config, str):
-        config_tree, source = read_config_tree(config), config
+        config_tree, source = read_rebased_tree(config, overrides), config
     else:
         config_tree, source = deepcopy(dict(config)), source_file or "of the run"
     for override in overrides:
@@ -431,6 +444,69 @@ def load_config(
         raise UsageError(
             f"config {source}: {format_validation_error(error, config_tree, ROOT_KEYS, Config)}"
         ) from error
+
+
+def read_rebased_tree(
+    config: str, overrides: Sequence[str] = (), recorded_tree: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Read the tree of a config, with relative paths that start at the working directory.
+
+    Args:
+        config: A path, or a name in ``flows/configs``. Relative paths start at the file's folder.
+        overrides: Settings that will replace those of the config.
+        recorded_tree: A tree that will fill the sections that the config lacks.
+    """
+    config_tree, folder = read_config_tree(config), get_config_folder(config)
+    if folder is None:
+        return config_tree
+    return rebase_config_paths(config_tree, folder, overrides, recorded_tree)
+
+
+def rebase_config_paths(
+    config_tree: Mapping[str, Any],
+    folder: str,
+    overrides: Sequence[str] = (),
+    recorded_tree: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Rebase the relative paths of a tree from a folder to the working directory.
+
+    Returns:
+        A changed copy; an unchanged one if the tree is invalid, which ``load_config`` reports.
+    """
+    rebased_tree = deepcopy(dict(config_tree))
+    if folder == os.getcwd():
+        return rebased_tree
+    complete_tree = fill_missing_sections(deepcopy(rebased_tree), recorded_tree or {})
+    for override in overrides:
+        apply_override(complete_tree, override)
+    try:
+        config = Config.model_validate(complete_tree)
+    except ValidationError:
+        return rebased_tree
+    overridden_keys = [override.partition("=")[0].strip() for override in overrides]
+    for config_path in iter_config_paths(config):
+        is_overridden = any(
+            f"{config_path.setting}.".startswith(f"{key}.") for key in overridden_keys
+        )
+        *parent_keys, key = config_path.setting.split(".")
+        node: Any = rebased_tree
+        for parent_key in parent_keys:
+            node = _get_member(node, parent_key)
+        path, marker = _get_member(node, key), config_path.marker
+        if is_overridden or not isinstance(path, str) or path in marker.built_in_names:
+            continue
+        local_path = rebase_path(path, folder)
+        if marker.allows_hub_id and not os.path.exists(local_path):
+            continue
+        node[int(key) if isinstance(node, list) else key] = local_path
+    return rebased_tree
+
+
+def _get_member(node: Any, key: str) -> Any:
+    """Return a member of a table or list of a config; None if there is none."""
+    if isinstance(node, list):
+        return node[int(key)] if key.isdecimal() and int(key) < len(node) else None
+    return node.get(key) if isinstance(node, Mapping) else None
 
 
 def fill_missing_sections(

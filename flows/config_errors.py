@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+import re
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+from hallmark.tasks.contract import suggest_closest_name
 
 #: What is wrong with a value, by the beginning of pydantic's name for the error.
 EXPECTED_BY_ERROR_TYPE = {
@@ -29,12 +31,6 @@ EXPECTED_BY_ERROR_TYPE = {
 }
 
 ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
-
-
-def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
-    """Return a hint with the most similar known name, or "" if none is similar."""
-    matches = get_close_matches(unknown_name, [*known_names], n=1)
-    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
 def format_validation_error(
@@ -74,6 +70,7 @@ def _format_problem(
         return (
             f"{key_path}.kind: must be one of {problem['ctx']['expected_tags']}"
             + _format_given_value(problem["ctx"]["tag"])
+            + _suggest_allowed_value(problem["ctx"]["tag"], problem["ctx"]["expected_tags"])
         )
     message = next(
         (
@@ -95,9 +92,16 @@ def _format_problem(
     is_contradiction = error_type == "value_error" and not isinstance(
         value, str | int | float | list
     )
-    return (
-        location + message + ("" if is_missing or is_contradiction else _format_given_value(value))
-    )
+    suggestion = ""
+    if error_type == "literal_error":
+        suggestion = _suggest_allowed_value(value, problem["ctx"]["expected"])
+    given_value = "" if is_missing or is_contradiction else _format_given_value(value)
+    return location + message + given_value + suggestion
+
+
+def _suggest_allowed_value(value: Any, allowed_values: str) -> str:
+    """Suggest the most similar of the allowed values, which pydantic lists in quotes."""
+    return suggest_closest_name(str(value), re.findall(r"'([^']*)'", allowed_values))
 
 
 def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:

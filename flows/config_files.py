@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hallmark.tasks.contract import UsageError, open_external_file
+from hallmark.tasks.contract import UsageError, open_external_file, suggest_closest_name
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 
@@ -39,18 +40,53 @@ def read_config_tree(config: str) -> dict[str, Any]:
         path, is_bundled = CONFIG_FOLDER / f"{config}.toml", True
         if config not in list_bundled_configs():
             raise UsageError(
-                f"there is no config {config!r}; give the path of a .toml file or one of: "
-                f"{', '.join(list_bundled_configs())}"
+                f"there is no config {config!r}"
+                f"{suggest_closest_name(config, list_bundled_configs())}; give the path of a "
+                f".toml file or one of: {', '.join(list_bundled_configs())}"
             )
     try:
         with path.open("rb") if is_bundled else open_external_file(path, "config") as file:
             return tomllib.loads(file.read().decode())
     except OSError as error:
-        raise UsageError(f"config {path}: the file cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"config {path}: the file is not valid TOML ({error})") from error
+        raise UsageError(
+            f"config {path}: the file cannot be read ({error.strerror}: {path.absolute()})"
+            f"{_suggest_config_file(path)}; give the path of a .toml file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"config {path}: the file is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"config {path}: the file is not valid TOML ({error}); correct it"
+        ) from error
     except RecursionError as error:
         raise UsageError(f"config {path}: the file is nested too deeply") from error
+
+
+def _suggest_config_file(path: Path) -> str:
+    """Suggest the file with the most similar name in the same folder."""
+    file_names = [file.name for file in path.parent.glob("*.toml") if file.is_file()]
+    return suggest_closest_name(path.name, file_names)
+
+
+def get_config_folder(config: str | None) -> str | None:
+    """Return the folder of a config file, where its relative paths start; None for other configs.
+
+    Links in the path of the folder are followed, but not a link that is the file itself.
+    """
+    if config is None or not config.endswith(".toml"):
+        return None
+    return os.path.realpath(os.path.dirname(config))
+
+
+def rebase_path(path: str, folder: str) -> str:
+    """Turn a path that starts at a folder into one that starts at the working directory.
+
+    Absolute paths, those that begin with ``~`` and URIs stay as they are.
+    """
+    is_relative = path and not path.startswith(("/", "~")) and "://" not in path
+    return os.path.relpath(os.path.join(folder, path)) if is_relative else path
 
 
 def apply_override(config_tree: dict[str, Any], override: str) -> None:

@@ -1,7 +1,8 @@
 """Show the progress of a run on stderr.
 
-A line reports each completed stage, or step of several stages. A running stage has a progress bar
-in a terminal, and a line every half minute if the output is not a terminal.
+A line reports each completed stage, or step of several stages. A running stage has a line that
+changes in a terminal, and the same line every half minute if the output is not a terminal. The most
+useful figures come first, because a terminal cuts the line.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task
+from rich.table import Column
+from rich.text import Text
 
 if TYPE_CHECKING:
     from hallmark.tasks.contract import Event
 
 stderr = Console(file=sys.stderr, highlight=False)
 
-#: Seconds between two lines about a running stage without a progress bar.
+#: Seconds between two lines about a running stage if the output is not a terminal.
 PROGRESS_LINE_SECONDS = 30.0
+
+
+def format_duration(seconds: float) -> str:
+    for unit, min_seconds in (("days", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= min_seconds:
+            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 @dataclass
@@ -68,21 +78,21 @@ class RunProgressDisplay:
         self.console, self.clock = console, clock
         self.stage_started_at = self.printed_at = self.first_progress_at = clock()
         self.first_completed = -1
+        #: What the line says while no stage is running.
+        self.idle_text = "starting Prefect"
         #: The last event of the running stage, None if no stage is running.
         self.last_event: Event | None = None
         #: The completed part of the current step.
         self.completed_step: CompletedStep | None = None
         self.progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description:<20}"),
-            BarColumn(),
-            TextColumn("{task.fields[what]}"),
-            TimeElapsedColumn(),
+            _ProgressLineColumn(self._format_progress_line),
             console=console,
             transient=True,
+            expand=True,
             disable=not console.is_terminal,
         )
-        self.task_id = self.progress.add_task("starting Prefect", total=None, what="")
+        self.progress.add_task("", total=None)
 
     def __enter__(self) -> RunProgressDisplay:
         self.progress.start()
@@ -107,16 +117,10 @@ class RunProgressDisplay:
         ):
             self._print_completed_step()
         if event.kind == "start":
+            self.idle_text = "preparing the next stage"
             self.stage_started_at = self.printed_at = self.clock()
             self.first_completed = -1
-            self.progress.reset(self.task_id, description=event.label, total=None, what="")
         elif event.kind == "progress":
-            self.progress.update(
-                self.task_id,
-                completed=event.completed,
-                total=event.total or None,
-                what=event.description,
-            )
             if self.first_completed < 0:  # a resumed stage does not start at 0
                 self.first_completed, self.first_progress_at = event.completed, self.clock()
         elif event.kind in ("done", "cached") and event.artifact:
@@ -130,27 +134,38 @@ class RunProgressDisplay:
             and self.clock() - self.printed_at >= PROGRESS_LINE_SECONDS
         ):
             self.printed_at = self.clock()
-            self.console.print(
-                self._format_progress_line(self.last_event), markup=False, soft_wrap=True
-            )
+            self.console.print(f"  {self._format_progress_line()}", markup=False, soft_wrap=True)
 
     def _print_completed_step(self) -> None:
         if self.completed_step:
             self.console.print(str(self.completed_step), soft_wrap=True)
         self.completed_step = None
 
-    def _format_progress_line(self, event: Event) -> str:
-        """Format the progress, elapsed time, remaining time and status of a running stage."""
-        timing = f"{self.printed_at - self.stage_started_at:,.0f} s elapsed"
-        progress = "" if event.kind == "start" else f"{event.completed:,}"
-        if event.total > 0:
-            progress += f" of {event.total:,} ({event.completed / event.total:.0%})"
+    def _format_progress_line(self) -> str:
+        """Format the progress of the running stage, its remaining time, status and elapsed time."""
+        event, now = self.last_event, self.clock()
+        if event is None:
+            return self.idle_text
+        progress = remaining = ""
+        if event.kind == "progress":
+            progress = f"{event.completed:,}" + (f" of {event.total:,}" if event.total else "")
         if event.total > event.completed > self.first_completed:
-            seconds_per_unit = (self.printed_at - self.first_progress_at) / (
+            seconds_per_unit = (now - self.first_progress_at) / (
                 event.completed - self.first_completed
             )
-            timing += (
-                f", about {seconds_per_unit * (event.total - event.completed):,.0f} s remaining"
-            )
-        parts = (progress, timing, event.description)
-        return f"  {event.label:<20} {', '.join(part for part in parts if part)}"
+            remaining_seconds = seconds_per_unit * (event.total - event.completed)
+            remaining = f"{format_duration(remaining_seconds)} remaining"
+        elapsed = f"{format_duration(now - self.stage_started_at)} elapsed"
+        parts = (progress, remaining, event.description, elapsed)
+        return f"{event.label} {', '.join(part for part in parts if part)}"
+
+
+class _ProgressLineColumn(ProgressColumn):
+    """Show a text on one line, cut at the width of the terminal."""
+
+    def __init__(self, format_line: Callable[[], str]) -> None:
+        super().__init__(Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        self.format_line = format_line
+
+    def render(self, task: Task) -> Text:
+        return Text(self.format_line())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from hallmark.flows.config_errors import format_validation_error, suggest_closest_name
+from hallmark.flows.config_errors import format_validation_error
 from hallmark.flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
 from hallmark.tasks.contract import (
     ExternalMarker,
@@ -21,6 +21,7 @@ from hallmark.tasks.contract import (
     check_external_path,
     iter_config_paths,
     read_declared_roots,
+    suggest_closest_name,
 )
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
 """Entry point of a served deployment, which Prefect imports in a new process for each request.
 
+Each run prints a line when it starts and when it ends, in the terminal of ``hallmark serve``.
+
 Prefect's engine crashes without a reason if a request has a parameter that the flow does not have.
 Importing this module checks the parameters first, so that a refused run fails with a sentence.
 """
@@ -7,19 +9,64 @@ Importing this module checks the parameters first, so that a refused run fails w
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
+from prefect import Flow, State
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import Abort
 from prefect.states import Failed
 
+from hallmark.flows.commands.runs import build_run_row, format_outcome, format_start_and_duration
 from hallmark.flows.deployment_checks import check_request_parameters
 from hallmark.flows.pipeline import audit, pipeline
+from hallmark.flows.run_recording import frontend
+from hallmark.flows.runs import Run
+from hallmark.reports.page.redaction import escape_invisible
 from hallmark.tasks.contract import UsageError
 
 __all__ = ["audit", "pipeline"]
 
 FLOWS_BY_NAME = {flow.name: flow for flow in (pipeline, audit)}
+
+
+def print_run_start(run: Run) -> None:
+    _print_line(f"run {run.id} ({run.flow} {run.record['config_name']}) started")
+
+
+def print_run_end(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Print how a run ended: its outcome, duration and page; Prefect calls this."""
+    run = frontend.runs_by_id.get(flow_run.name)
+    if run is None:  # its arguments were refused, or its process was killed
+        _print_line(
+            f"run {flow_run.name} ({flow.name}) {state.type.value.lower()}: {state.message}"
+        )
+        return
+    row = build_run_row(run)
+    page = ""
+    if run.site_index:
+        page = f": {run.site_index.parent / 'runs' / run.id / 'index.html'}"
+    _print_line(
+        f"run {run.id} ({run.flow} {run.record['config_name']}) {format_outcome(row)}, "
+        f"{format_start_and_duration(row)[1]}{page}"
+    )
+
+
+def _print_line(text: str) -> None:
+    with suppress(OSError):  # a closed terminal must not fail the run
+        print(escape_invisible(text), flush=True)
+
+
+frontend.on_run_start = print_run_start
+for served_flow in FLOWS_BY_NAME.values():
+    for register_hook in (
+        served_flow.on_completion,
+        served_flow.on_failure,
+        served_flow.on_crashed,
+    ):
+        register_hook(print_run_end)
 
 
 def check_flow_run_request(flow_run_id: UUID) -> None:
@@ -35,6 +82,7 @@ def check_flow_run_request(flow_run_id: UUID) -> None:
             check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
         except UsageError as error:
             client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
+            _print_line(f"run {flow_run.name} ({flow_name}) refused: {error}")
             raise Abort(str(error)) from error
 
 

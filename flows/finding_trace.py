@@ -31,7 +31,7 @@ from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import Column, Table, UsageError
+from hallmark.tasks.contract import Column, Table, UsageError, suggest_closest_name
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 Report = dict[str, Any]
@@ -51,7 +51,8 @@ def parse_finding_audit(finding_name: str) -> str:
     if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
         raise UsageError(
             f"{finding_name!r:.120} is not a finding such as bias.stereotype_preference: there is "
-            f"no audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+            f"no audit {audit!r:.40}{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}; choose from "
+            f"{', '.join(AUDIT_DESCRIPTIONS)}"
             if audit not in AUDIT_DESCRIPTIONS
             else f"{finding_name!r:.120} is an audit, not a finding; name a finding of it, such as "
             "bias.stereotype_preference"
@@ -83,12 +84,18 @@ def find_finding(run: Run, finding_name: str) -> Report:
     rows = [row for row in run[stage_label]["findings"].read().to_pylist() if not row["control"]]
     metric_findings = [row for row in rows if row["metric"] == metric]
     if not metric_findings:
-        known_names = ", ".join(dict.fromkeys(row["metric"] for row in rows))
-        raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known_names}")
+        metrics = dict.fromkeys(row["metric"] for row in rows)
+        raise UsageError(
+            f"{audit} has no finding {metric!r:.80}{suggest_closest_name(metric, metrics)}; it has "
+            f"{', '.join(metrics)}"
+        )
     slice_findings: list[Report] = [row for row in metric_findings if row["slice"] == slice_name]
     if not slice_findings:
-        known_names = ", ".join(map(format_finding_name, metric_findings))
-        raise UsageError(f"{audit} has no finding {finding_name!r:.120}; it has {known_names}")
+        names = [*map(format_finding_name, metric_findings)]
+        raise UsageError(
+            f"{audit} has no finding {finding_name!r:.120}"
+            f"{suggest_closest_name(finding_name, names)}; it has {', '.join(names)}"
+        )
     return slice_findings[0]
 
 

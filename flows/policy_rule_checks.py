@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hallmark.flows.config_errors import suggest_closest_name
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
@@ -25,7 +24,7 @@ from hallmark.tasks.audits.slices import (
     find_available_slices,
     find_capability_slices,
 )
-from hallmark.tasks.contract import Artifact, UsageError
+from hallmark.tasks.contract import Artifact, UsageError, suggest_closest_name
 
 #: Maximum number of slices that an error names.
 MAX_LISTED_SLICES = 20

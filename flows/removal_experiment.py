@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.flows.finding_trace import find_finding, format_finding_name
 from hallmark.flows.mitigation import write_document_id_list
+from hallmark.flows.notices import report_latest_run
 from hallmark.flows.runs import Run, check_not_purged, open_run, read_all_runs
 from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
@@ -24,7 +25,15 @@ from hallmark.tasks.audits.judging.comparison import explain_incomparability, fo
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.tags import format_slice_name, parse_tags
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, Table, UsageError, format_count
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Store,
+    Table,
+    UsageError,
+    format_count,
+    suggest_closest_name,
+)
 
 Row = dict[str, Any]
 
@@ -59,7 +68,13 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
             if required_stages - {*candidate.stages} == set()
             and "leave_out" not in candidate.stages
         ]
-        run_name = complete_runs[-1].id if complete_runs else run_name
+        if not complete_runs:
+            raise UsageError(
+                f"no run of the store {store.uri} has trained and audited a model yet; start one "
+                "with: hallmark run CONFIG"
+            )
+        run_name = complete_runs[-1].id
+        report_latest_run(run_name, "the newest that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: prove needs a run of this store, because it repeats the whole training; "
@@ -101,8 +116,9 @@ def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
     audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
     if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
         raise UsageError(
-            f"a finding begins with its audit, but there is no audit {unknown_names[0]!r:.80}; "
-            f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+            f"a finding begins with its audit, but there is no audit {unknown_names[0]!r:.80}"
+            f"{suggest_closest_name(unknown_names[0], AUDIT_DESCRIPTIONS)}; choose from "
+            f"{', '.join(AUDIT_DESCRIPTIONS)}"
         )
     return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
 

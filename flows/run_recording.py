@@ -39,6 +39,7 @@ from hallmark.tasks.contract import (
     Store,
     UsageError,
     format_current_time,
+    suggest_closest_name,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +49,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Frontend:
-    """The callbacks through which runs of this process report; the command line sets them."""
+    """The callbacks through which runs of this process report.
+
+    The command line and served deployments set them.
+    """
 
     on_event: Callable[[Event], None] = lambda event: None
+    #: Called with a run that starts.
+    on_run_start: Callable[[Run], None] = lambda run: None
     #: Called with the name of a world of a study and its outcome.
     on_world_outcome: Callable[[str, Any], None] = lambda world, outcome: None
     runs_by_id: dict[str, Run] = field(default_factory=dict)
@@ -120,8 +126,8 @@ def resolve_flow_arguments(
     Raises:
         UsageError: If one of the arguments is wrong.
     """
-    from hallmark.flows.config import fill_missing_sections, load_config
-    from hallmark.flows.config_files import find_override, read_config_tree
+    from hallmark.flows.config import fill_missing_sections, load_config, read_rebased_tree
+    from hallmark.flows.config_files import find_override, get_config_folder, read_config_tree
     from hallmark.flows.policy_rule_checks import check_policy_rules
 
     if config is None and checkpoint is None:
@@ -153,12 +159,15 @@ def resolve_flow_arguments(
             store = (
                 store
                 or find_override("store", overrides)
-                or config_tree.get("store")
-                or resolve_store_uri()
+                or resolve_store_uri(
+                    config_file if get_config_folder(config_file) else config_tree.get("store")
+                )
             )
             recorded_tree = _read_config_for_checkpoint(
                 _open_store(store, checkpoint_names), checkpoint
             )
+            if isinstance(config, str):
+                config_tree = read_rebased_tree(config, overrides, recorded_tree)
             recorded_config, config = (
                 load_config(recorded_tree),
                 fill_missing_sections(config_tree, recorded_tree),
@@ -217,7 +226,8 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
     sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
     if last_stage is not None and last_stage not in sections:
         raise UsageError(
-            f"there is no stage {last_stage!r} to stop after; choose one of: " + ", ".join(sections)
+            f"there is no stage {last_stage!r} to stop after"
+            f"{suggest_closest_name(last_stage, sections)}; choose one of: {', '.join(sections)}"
         )
 
 
@@ -234,11 +244,13 @@ def check_weat_layer(settings: Config) -> None:
 
 def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
     """Read the config with which a checkpoint is audited by default."""
-    from hallmark.flows.config import load_config
+    from hallmark.flows.config import load_config, rebase_config_paths
 
     source_run = resolve_checkpoint(store, checkpoint_name).source_run
     if source_run is not None:
-        config_record: dict[str, Any] = source_run.record["config"]
+        config_record: dict[str, Any] = rebase_config_paths(
+            source_run.record["config"], source_run.working_folder
+        )
         return config_record
     config = load_config("demo").model_dump(mode="json")
     title = f"Audit of {Path(checkpoint_name).name or checkpoint_name}"
@@ -370,6 +382,7 @@ def record_run(
             listener(event)
 
     run.save()
+    frontend.on_run_start(run)
     mapper = make_mapper(settings.mapper, settings.workers)
     try:
         with ExitStack() as stack:

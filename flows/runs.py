@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from hallmark.flows.notices import report_latest_run
 from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
 
@@ -61,13 +62,14 @@ def resolve_store_uri(store_name: str | None = None) -> str:
         store_name: A folder, a URI, or the .toml file of a config, which may name a store.
     """
     if store_name and store_name.endswith(".toml"):
-        from hallmark.flows.config_files import read_config_tree
+        from hallmark.flows.config_files import get_config_folder, read_config_tree, rebase_path
 
         config_file, store_name = store_name, read_config_tree(store_name).get("store")
         if not isinstance(store_name, str | None):
             raise UsageError(
                 f"config {config_file}: store: must be text, in quotes (given: {store_name!r})"
             )
+        store_name = store_name and rebase_path(store_name, get_config_folder(config_file) or "")
     return store_name or os.environ.get("HALLMARK_STORE") or "runs"
 
 
@@ -348,6 +350,7 @@ def open_run(
                 f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
                 "hallmark run CONFIG"
             )
+        report_latest_run(stage_runs[-1].id, f"the newest with the stage {stage}")
         return stage_runs[-1]
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:
@@ -367,7 +370,10 @@ def open_run(
         )
         match_count = "no run" if not matches else f"{len(matches)} runs"
         raise UsageError(f"the store {store.uri} has {match_count} named {name!r}; {hint}")
-    return Run(store, _read_run_record(store, matches[0]))
+    run = Run(store, _read_run_record(store, matches[0]))
+    if name == "latest":
+        report_latest_run(run.id, "the newest run")
+    return run
 
 
 def open_artifact(artifact_name: str, store: Store | str | None = None) -> Artifact:

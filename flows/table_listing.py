@@ -12,7 +12,6 @@ import pyarrow as pa
 from hallmark.flows import curation
 from hallmark.flows.audit_execution import map_step_labels_to_stages
 from hallmark.flows.config import Config
-from hallmark.flows.config_errors import suggest_closest_name
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.contract import (
@@ -22,6 +21,7 @@ from hallmark.tasks.contract import (
     UsageError,
     describe_columns,
     get_table_meaning,
+    suggest_closest_name,
 )
 
 Row = dict[str, Any]

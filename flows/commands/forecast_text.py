@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hallmark.flows.console import format_duration
 from hallmark.reports.page.figures import format_value
 from hallmark.tasks.contract import format_count
 
@@ -37,7 +38,7 @@ def _render_stages(report: Report) -> str:
     width = max(len(row["label"]) for row in report["stages"])
     lines = []
     for row in report["stages"]:
-        duration = _format_duration(row["seconds"]) if row["seconds"] is not None else ""
+        duration = format_duration(row["seconds"]) if row["seconds"] is not None else ""
         duration = "not estimated" if not duration and row["state"] == "run" else duration
         artifact_or_reason = row["artifact"] or row["reason"]
         state_label = STATE_LABELS.get(row["state"], row["state"])
@@ -51,7 +52,7 @@ def _render_stages(report: Report) -> str:
         time_bases.append(f"{EARLIER_ARTIFACT_BASIS}the newest artifact of the stage")
     if total["value"]:
         lower_bound_prefix = "at least " if total["stages_without_estimate"] else ""
-        lines.append(f"total time: {lower_bound_prefix}about {_format_duration(total['value'])}")
+        lines.append(f"total time: {lower_bound_prefix}about {format_duration(total['value'])}")
     elif total["stages_without_estimate"]:
         lines.append("total time: not estimated")
     lines += [f"  {base}" for base in time_bases]
@@ -155,7 +156,7 @@ def _render_training(report: Report) -> str:
         lines.append(
             f"  measured on {step['device']} in {format_count(step['step_count'], 'step')}: "
             f"{step['seconds_per_step']:.2f} s per step, so about "
-            f"{_format_duration(step['training_seconds'])} for all; peak memory of the training "
+            f"{format_duration(step['training_seconds'])} for all; peak memory of the training "
             f"process {_format_byte_count(step['peak_bytes'])}, including libraries and activations"
         )
     return "\n".join(lines)
@@ -202,10 +203,3 @@ def _format_byte_count(byte_count: float) -> str:
         if byte_count >= unit_bytes:
             return f"{byte_count / unit_bytes:.1f} {unit}"
     return f"{byte_count:.0f} bytes"
-
-
-def _format_duration(seconds: float) -> str:
-    for unit, min_seconds in (("days", 172_800), ("h", 7_200), ("min", 120)):
-        if seconds >= min_seconds:
-            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.1f} {unit}"
-    return f"{seconds:.1f} s"

@@ -65,7 +65,7 @@ def list_runs(
         open_store(store, create=False), include_worlds=flow == WORLD_FLOW
     )
     rows = [
-        _build_run_row(run)
+        build_run_row(run)
         for run in all_store_runs
         if flow in (None, run.flow)
         and config_name in (None, run.record["config_name"])
@@ -78,7 +78,8 @@ def list_runs(
     ]
 
 
-def _build_run_row(run: Run) -> Row:
+def build_run_row(run: Run) -> Row:
+    """Build the row of a run, see ``list_runs``."""
     failed_rules: list[str] | None
     undecided_rules: list[str] | None
     try:
@@ -133,12 +134,7 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
     description += {"": "", "control": ", control", "documents": ", documents removed"}[
         row["training_arm"]
     ]
-    outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
-    if row["failed_rules"]:
-        outcome += f", policy failed: {', '.join(row['failed_rules'])}"
-    if row["undecided_rules"]:
-        outcome += f", policy not shown to pass: {', '.join(row['undecided_rules'])}"
-    start_time, duration = _format_start_and_duration(row)
+    start_time, duration = format_start_and_duration(row)
     computed_stages = f"{row['computed_stages']} of {row['stages']}"
     return (
         row["run"],
@@ -147,11 +143,21 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
         start_time,
         duration,
         computed_stages,
-        outcome,
+        format_outcome(row),
     )
 
 
-def _format_start_and_duration(row: Row) -> tuple[str, str]:
+def format_outcome(row: Row) -> str:
+    """Format how a run ended: its status, error and policy verdict."""
+    outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
+    if row["failed_rules"]:
+        outcome += f", policy failed: {', '.join(row['failed_rules'])}"
+    if row["undecided_rules"]:
+        outcome += f", policy not shown to pass: {', '.join(row['undecided_rules'])}"
+    return str(outcome)
+
+
+def format_start_and_duration(row: Row) -> tuple[str, str]:
     """Format the start and the duration of a run; "" for what its record does not contain."""
     try:
         started = datetime.fromisoformat(row["started"] or "")

@@ -11,8 +11,8 @@ from typing import Any
 
 from hallmark.flows.commands.options import JsonOption, print_result
 from hallmark.flows.config import Config
-from hallmark.flows.config_errors import list_schema_references, suggest_closest_name
-from hallmark.tasks.contract import UsageError
+from hallmark.flows.config_errors import list_schema_references
+from hallmark.tasks.contract import UsageError, suggest_closest_name
 
 Row = dict[str, Any]
 Schema = dict[str, Any]
@@ -24,10 +24,14 @@ def settings(section: str | None = None, *, as_json: JsonOption = False) -> None
     Parameters
     ----------
     section
-        List only this section or key, such as pretrain.train, pretrain.train.steps or earlier_run;
-        "study" and "study.world" list the settings of the command study.
+        List only this section or this key, such as pretrain.train, pretrain.train.steps or
+        earlier_run; "study" and "study.world" list the settings of the command study.
     """
-    print_result(list_settings(section), as_json, render_settings)
+    rows = list_settings(section)
+    is_one_key = section is not None and all(
+        _get_full_key(row) == section.removeprefix("study.") for row in rows
+    )
+    print_result(rows, as_json, render_setting if is_one_key else render_settings)
 
 
 def list_settings(section: str | None = None) -> list[Row]:
@@ -52,11 +56,11 @@ def list_settings(section: str | None = None) -> list[Row]:
     if section is None:
         return rows
     selected_rows = [row for row in rows if f"{row['section']}.".startswith(f"{section}.")]
-    selected_rows += [row for row in rows if f"{row['section']}.{row['key']}".strip(".") == section]
+    selected_rows += [row for row in rows if _get_full_key(row) == section]
     if not selected_rows:
         section_names = dict.fromkeys(row["section"] for row in rows if row["section"])
         top_level_keys = [row["key"] for row in rows if not row["section"]]
-        full_keys = [f"{row['section']}.{row['key']}".strip(".") for row in rows]
+        full_keys = map(_get_full_key, rows)
         raise UsageError(
             f"there is no section or key {section!r}"
             f"{suggest_closest_name(section, (*section_names, *full_keys))}; choose one of the "
@@ -64,6 +68,10 @@ def list_settings(section: str | None = None) -> list[Row]:
             f"{', '.join(top_level_keys)}"
         )
     return selected_rows
+
+
+def _get_full_key(row: Row) -> str:
+    return f"{row['section']}.{row['key']}".strip(".")
 
 
 def _iter_setting_rows(
@@ -157,6 +165,37 @@ def _describe_allowed_values(schema: Schema) -> str:
         if key in schema
     ]
     return " ".join([kind, *bounds])
+
+
+def render_setting(rows: list[Row]) -> str:
+    """Format the rows of one key, which several kinds of a section may have, for a terminal."""
+    (key,) = {_get_full_key(row) for row in rows}
+    lines = [key]
+    for details in dict.fromkeys(map(_format_setting_details, rows)):
+        lines += details
+    return "\n".join(lines)
+
+
+def _format_setting_details(row: Row) -> tuple[str, ...]:
+    """Return the lines that describe a setting: its default, allowed values and meaning."""
+    return tuple(
+        line
+        for label, text in (
+            ("default", _format_default(row)),
+            ("allowed", row["allowed_values"]),
+            ("meaning", row["meaning"]),
+        )
+        if text
+        for line in textwrap.wrap(
+            f"    {label}: {text}", 100, subsequent_indent=" " * 13, break_long_words=False
+        )
+    )
+
+
+def _format_default(row: Row) -> str:
+    if row["default"] is None:
+        return "none, must be set" if row["required"] else "not set"
+    return json.dumps(row["default"], ensure_ascii=False)
 
 
 def render_settings(rows: list[Row]) -> str:

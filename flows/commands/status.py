@@ -10,8 +10,8 @@ from typing import Any
 
 from hallmark.flows.audit_selection import format_selection_options
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.config import fill_missing_sections, load_config
-from hallmark.flows.config_files import find_override, read_config_tree
+from hallmark.flows.config import fill_missing_sections, load_config, read_rebased_tree
+from hallmark.flows.config_files import find_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
 from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
 from hallmark.reports.purge_notices import iter_artifact_names
@@ -127,8 +127,10 @@ def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
     try:
         if not config_file:
             return load_config(run.record["config"]), None
-        config_tree = fill_missing_sections(read_config_tree(config_file), run.record["config"])
-        return load_config(config_tree, run.record["overrides"], config_file), None
+        overrides, recorded_tree = run.record["overrides"], run.record["config"]
+        config_tree = read_rebased_tree(config_file, overrides, recorded_tree)
+        config_tree = fill_missing_sections(config_tree, recorded_tree)
+        return load_config(config_tree, overrides, config_file), None
     except HallmarkError as error:
         return None, str(error)
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
+from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
 from hallmark.flows.finding_trace import parse_finding_audit, trace_finding
-from hallmark.flows.runs import Run, open_run
+from hallmark.flows.runs import Run, open_run, open_store
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
@@ -29,6 +30,7 @@ from hallmark.reports.page.redaction import (
     get_adjacent_texts,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError, format_count
 
 Report = dict[str, Any]
@@ -61,7 +63,7 @@ def trace(
     ----------
     run
         A run id, or "latest": the newest run that produced a corpus, or, for a finding, the newest
-        with its audit.
+        that ran its audit on the newest trained model.
     document_or_finding
         The id of a document (32 hexadecimal digits, as in the column doc_id of the tables), or a
         finding as audit.metric[slice], such as bias.stereotype_preference or
@@ -73,9 +75,10 @@ def trace(
         each row more likely, by shared rare words and phrases; this reads all training documents,
         and the command study measures how often it is right.
     """
-    if "." in document_or_finding:
+    if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
         finding_name = document_or_finding
-        audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(finding_name)}")
+        audit = parse_finding_audit(finding_name)
+        audit_run = open_audit_run(open_store(store, create=False), run, audit)
         print_result(
             trace_finding(audit_run, finding_name, redact, attribute),
             as_json,
@@ -86,6 +89,7 @@ def trace(
         raise UsageError(
             "--attribute needs a finding, such as bias.stereotype_preference, not a document"
         )
+    parse_doc_id(document_or_finding)  # a wrong id is reported before a missing run
     print_result(
         trace_document(open_run(run, store, stage="ingest"), document_or_finding, redact),
         as_json,

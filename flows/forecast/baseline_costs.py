@@ -18,8 +18,8 @@ from hallmark.tasks.contract import HallmarkError, Table
 #: Largest amount of training text and tokens of a trial. The smaller trial has a tenth.
 TRIAL_BYTES, TRIAL_TOKENS = 500_000, 16_384
 
-#: Held-out text of a trial, so that it is not empty; scoring it takes little time.
-MIN_VALIDATION_BYTES = 20_000
+#: Smallest amount of training text and of held-out text of a trial, so that neither is empty.
+MIN_TEXT_BYTES = 20_000
 
 
 def estimate_baseline_seconds(
@@ -54,9 +54,9 @@ def estimate_baseline_seconds(
     def measure_seconds(trial_share: float) -> float:
         trial_config = config.model_copy(
             update={
-                "training_bytes": round(trial_share * training_bytes),
+                "training_bytes": max(MIN_TEXT_BYTES, round(trial_share * training_bytes)),
                 "validation_bytes": max(
-                    MIN_VALIDATION_BYTES, round(trial_share * config.validation_bytes)
+                    MIN_TEXT_BYTES, round(trial_share * config.validation_bytes)
                 ),
                 "recurrent_tokens": round(trial_share * config.recurrent_tokens),
             }

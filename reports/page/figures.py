@@ -320,7 +320,7 @@ class Figure:
         value_text = (
             self.short_text
             if self.value is None
-            else f"{self.short_text}{_format_unit_suffix(self.unit, self.value)}"
+            else f"{self.short_text}{format_unit_suffix(self.unit, self.value)}"
         )
         details = []
         if self.value is None:
@@ -396,7 +396,8 @@ CONTINUOUS_UNITS = frozenset(
 )
 
 
-def _format_unit_suffix(unit: str, value: float) -> str:
+def format_unit_suffix(unit: str, value: float) -> str:
+    """Return what follows a formatted value: the unit, unless the value contains it."""
     if unit in ("share", SHARE_DIFFERENCE, "score", "p", ""):
         return ""
     return f" {to_singular(unit)}" if value == 1 and unit not in CONTINUOUS_UNITS else f" {unit}"

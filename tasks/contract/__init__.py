@@ -64,7 +64,9 @@ from hallmark.tasks.contract.errors import (
     HallmarkError,
     PolicyViolationError,
     UsageError,
+    describe_existing_fields,
     shorten_error,
+    suggest_closest_name,
 )
 from hallmark.tasks.contract.external_files import (
     ExternalFiles,
@@ -102,6 +104,7 @@ from hallmark.tasks.contract.settings import (
     Seed,
     StageConfig,
     expand_home,
+    explain_relative_path,
     resolve_torch_device,
 )
 from hallmark.tasks.contract.stage_call import TELEMETRY
@@ -183,8 +186,10 @@ __all__ = [
     "count_metadata_bytes",
     "count_utf8_bytes",
     "describe_columns",
+    "describe_existing_fields",
     "doc_id_to_part_index",
     "expand_home",
+    "explain_relative_path",
     "fill_document_columns",
     "find_module_file",
     "flatten_metadata",
@@ -223,6 +228,7 @@ __all__ = [
     "shorten_error",
     "stage",
     "stat_to_file_stamp",
+    "suggest_closest_name",
     "table_schema",
     "to_canonical_json",
     "to_singular",

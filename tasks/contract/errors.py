@@ -4,6 +4,12 @@ Each message says what happened, where, and what to do next. The command line pr
 exits with the error's ``exit_code``.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+#: Number of fields of a table that an error lists, and of characters of each.
+MAX_LISTED_FIELDS, MAX_FIELD_CHARACTERS = 20, 60
+
 
 class HallmarkError(Exception):
     """An error that its message explains completely; the command line exits with 1."""
@@ -37,3 +43,25 @@ def shorten_error(error: BaseException) -> str:
     """Return ``summarize_error``, cut to at most 200 characters."""
     line = summarize_error(error)
     return line if len(line) <= 200 else f"{line[:197]}..."
+
+
+def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
+    """Return a hint with the most similar known name, or "" if none is similar."""
+    matches = get_close_matches(unknown_name, [*known_names], n=1)
+    return f" (did you mean {matches[0]:.{MAX_FIELD_CHARACTERS}}?)" if matches else ""
+
+
+def describe_existing_fields(missing_field: str, fields: Iterable[str], noun: str) -> str:
+    """Describe which fields a table or record has, for an error about one that is missing.
+
+    Args:
+        missing_field: The missing field.
+        fields: The fields that exist.
+        noun: What the fields are called: columns or fields.
+
+    Returns:
+        The continuation of a sentence, such as "; its columns are 'body', 'id' (did you mean id?)".
+    """
+    names = [*fields]
+    listed = ", ".join(repr(name)[:MAX_FIELD_CHARACTERS] for name in names[:MAX_LISTED_FIELDS])
+    return f"; its {noun} are {listed or 'none'}{suggest_closest_name(missing_field, names)}"

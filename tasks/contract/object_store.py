@@ -78,9 +78,12 @@ class ObjectStore:
             else:
                 self._objects = from_url(uri)
         except (OSError, ValueError, obstore.exceptions.BaseError) as error:
+            reason = str(error).splitlines()[0]
+            if isinstance(error, OSError) and error.strerror:
+                reason = "it is a file" if error.errno == errno.EEXIST else error.strerror.lower()
             raise UsageError(
-                f"the store {uri!r} cannot be opened: {str(error).splitlines()[0]}; give a folder "
-                f"or an object-store URI in HALLMARK_STORE or the config"
+                f"the store {uri!r} cannot be opened: {reason}; give a folder or an object-store "
+                "URI in HALLMARK_STORE or the config"
             ) from error
         if work_folder is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hallmark"

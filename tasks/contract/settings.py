@@ -44,6 +44,21 @@ def expand_home(path: str) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def explain_relative_path(path: str | Path) -> str:
+    """Return which file a relative path means, to be appended to the path in an error.
+
+    Returns:
+        A remark in parentheses after a space; "" for an absolute path.
+    """
+    local_path = expand_home(str(path))
+    if local_path.is_absolute():
+        return ""
+    return (
+        f" (that is {os.path.abspath(local_path)}: relative paths in a config file start at the "
+        "folder of the file, those in --set at the working directory)"
+    )
+
+
 def resolve_torch_device(device: DeviceName) -> str:
     """Convert a device name of a config to a device name of torch.
 

@@ -54,6 +54,7 @@ from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
     InputBatch,
     compute_source_digests,
+    describe_fields_of_file,
     list_input_batches,
     list_reader_code,
     read_input_records,
@@ -452,7 +453,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     errors = count_quarantine_errors([*read_results, *range_results])
     account_rows = balance_accounts(batch_results, range_results, errors)
     if not any(account["kept"] for account in account_rows):
-        raise HallmarkError(_explain_empty_corpus([*read_results, *range_results]))
+        raise HallmarkError(_explain_empty_corpus(config, [*read_results, *range_results]))
     context.get_table_writer("errors").write(errors)
     skipped_columns = [list(values) for values in zip(*skipped, strict=True)]
     skipped_columns = skipped_columns or [[] for _ in SKIPPED]
@@ -463,7 +464,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     )
 
 
-def _explain_empty_corpus(results: list[ItemResult]) -> str:
+def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> str:
     column_names = ["source", "file_name", "error"]
     damaged_records = [
         row
@@ -481,5 +482,7 @@ def _explain_empty_corpus(results: list[ItemResult]) -> str:
         f"no document could be read ({format_count(len(damaged_records), 'damaged record')}); the "
         f"first is in "
         f"source {first_damaged['source']!r}, file {first_damaged['file_name']!r}: "
-        f"{first_damaged['error']}; {suggest_remedy(first_damaged['error'])}"
+        f"{first_damaged['error']}"
+        f"{describe_fields_of_file(config, first_damaged['source'], first_damaged['file_name'])}; "
+        f"{suggest_remedy(first_damaged['error'])}"
     )

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hallmark.tasks.contract import HallmarkError, open_external_file
+from hallmark.tasks.contract import HallmarkError, explain_relative_path, open_external_file
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -152,8 +152,8 @@ def read_user_lexicon(path: Path) -> dict[str, list[str]]:
             terms_by_group = json.loads(file.read().decode())
     except OSError as error:
         raise HallmarkError(
-            f"lexicon {path} cannot be read ({error.strerror}); correct the path or make the "
-            "file readable"
+            f"lexicon {path}{explain_relative_path(path)} cannot be read ({error.strerror}); "
+            "correct the path or make the file readable"
         ) from error
     except (ValueError, RecursionError) as error:
         raise HallmarkError(

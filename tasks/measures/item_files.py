@@ -12,7 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from hallmark.tasks.contract import UsageError, hash_file, open_external_file
+from hallmark.tasks.contract import (
+    UsageError,
+    describe_existing_fields,
+    explain_relative_path,
+    hash_file,
+    open_external_file,
+)
 
 #: Maximum number of items per file: an audit keeps them all in memory.
 MAX_ITEMS = 1_000_000
@@ -113,8 +119,7 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
     for key in [field_name] if field_name in item else field_name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     if not isinstance(value, str) or not value.strip():
-        field_names = ", ".join(repr(name)[:60] for name in list(item)[:20]) or "none"
-        field_hint = f"; its fields are {field_names}" if value is None else ""
+        field_hint = describe_existing_fields(field_name, item, "fields") if value is None else ""
         raise UsageError(
             f"{location} must have text in {field_name!r}, not {repr(value)[:60]}{field_hint}"
         )
@@ -132,7 +137,10 @@ def check_file_exists(path: Path, content_name: str) -> None:
     if path == Path():
         raise UsageError(f"the path of the file with the {content_name} is empty; give a path")
     if not path.is_file():
-        raise UsageError(f"there is no file {path} with the {content_name}; correct the path")
+        raise UsageError(
+            f"there is no file {path} with the {content_name}{explain_relative_path(path)}; "
+            "correct the path"
+        )
 
 
 def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:

@@ -358,12 +358,19 @@ def build_checkpoint_rows(
 LIVE_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
-def format_step_progress(step_event: dict[str, Any]) -> str:
-    """Format the metrics of a step for the terminal's progress line and Prefect's page."""
+def format_step_progress(step_event: dict[str, Any], validation_loss: float | None) -> str:
+    """Format the metrics of a step for the terminal's progress line and Prefect's page.
+
+    Args:
+        step_event: The metrics of the step.
+        validation_loss: The last validation loss in nats per token, as the training loss; None if
+            there is none yet.
+    """
+    validation = "" if validation_loss is None else f" validation {validation_loss:.3f},"
     return (
-        f"loss {step_event['loss']:.3f}, rate {step_event['learning_rate']:.2g}, norm "
-        f"{step_event['grad_norm']:.2g}, {step_event['tokens_per_second']:,.0f} tokens/s, MFU "
-        f"{step_event['mfu']:.0%}"
+        f"loss {step_event['loss']:.3f},{validation} {step_event['tokens_per_second']:,.0f} "
+        f"tokens/s, MFU {step_event['mfu']:.0%}, rate {step_event['learning_rate']:.2g}, norm "
+        f"{step_event['grad_norm']:.2g}"
     )
 
 
@@ -380,6 +387,7 @@ def handle_trainer_events(
     """
     checkpoints: dict[int, Artifact] = {}
     settings_history: list[dict[str, Any]] = []
+    validation_loss: float | None = None
     for event in trainer_events:
         match event["event"]:
             case "waiting":
@@ -409,13 +417,15 @@ def handle_trainer_events(
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
             case "step":
-                context.report_progress(event["step"], total_steps, format_step_progress(event))
+                description = format_step_progress(event, validation_loss)
+                context.report_progress(event["step"], total_steps, description)
                 context.report_metrics(
                     event["step"],
                     {name: value for name, value in event.items() if name in LIVE_METRICS},
                 )
             case "validation":
                 bits_per_token = event["bits_per_token"]
+                validation_loss = bits_per_token * math.log(2)
                 log.info(
                     "trainer: step %d, %.4f bits per validation token",
                     event["step"],

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hallmark.tasks.contract import HallmarkError, UsageError, open_external_file
+from hallmark.tasks.contract import (
+    HallmarkError,
+    UsageError,
+    describe_existing_fields,
+    explain_relative_path,
+    open_external_file,
+)
 
 SUPPORTED_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -51,7 +57,7 @@ def check_table_path(path: Path) -> None:
             f"{', '.join(SUPPORTED_SUFFIXES)}"
         )
     if not path.is_file():
-        raise UsageError(f"{path} does not exist; correct the path")
+        raise UsageError(f"{path}{explain_relative_path(path)} does not exist; correct the path")
 
 
 def read_table_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
@@ -75,10 +81,10 @@ def _check_columns_exist(
 ) -> None:
     for name in columns:
         if name not in available_columns:
-            column_list = ", ".join(map(repr, available_columns[:20]))
             raise UsageError(
-                f"{path} has no column {name!r}; its columns are {column_list}; set the names of "
-                f"the columns in finetune.task"
+                f"{path} has no column {name!r}"
+                f"{describe_existing_fields(name, available_columns, 'columns')}; set the names of "
+                "the columns in finetune.task"
             )
 
 

@@ -1,11 +1,13 @@
-"""Progress of a run on a pipe: no bar, but a line every half minute."""
+"""Progress of a run: the same line in a terminal, and on a pipe every half minute."""
 
 import io
+import re
 
 from rich.console import Console
 
 from hallmark.flows.console import RunProgressDisplay
 from hallmark.tasks.contract import Event
+from hallmark.tasks.training.pretrain import format_step_progress
 
 
 class Piped:
@@ -14,7 +16,7 @@ class Piped:
     def __init__(self, **console):
         self.now, self.file = 1000.0, io.StringIO()
         self.view = RunProgressDisplay(
-            Console(file=self.file, width=40, **console), lambda: self.now
+            Console(file=self.file, **{"width": 40} | console), lambda: self.now
         )
 
     def tell(self, kind, done=0, total=0, what="", after=0.0):
@@ -32,8 +34,8 @@ def test_a_long_stage_reports_its_progress_every_half_minute():
     for second in range(1, 101):
         piped.tell("progress", second, 4000, "loss [3.1], 1,200 tokens/s", after=1.0)
     assert piped.lines == [
-        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s elapsed, about "
-        f"{4000 - n:,} s remaining, loss [3.1], 1,200 tokens/s"
+        f"  pretrain {n} of 4,000, {(4000 - n) / 60:.1f} min remaining, loss [3.1], "
+        f"1,200 tokens/s, {n}.0 s elapsed"
         for n in (30, 60, 90)
     ]
 
@@ -43,9 +45,7 @@ def test_resumed_work_does_not_shorten_the_remaining_time():
     piped.tell("start")
     piped.tell("progress", 300, 400, after=10.0)  # resumed: ten seconds to load
     piped.tell("progress", 320, 400, after=40.0)
-    assert piped.lines == [
-        "  pretrain             320 of 400 (80%), 50 s elapsed, about 160 s remaining"
-    ]
+    assert piped.lines == ["  pretrain 320 of 400, 2.7 min remaining, 50.0 s elapsed"]
 
 
 def test_each_stage_starts_a_new_half_minute():
@@ -56,7 +56,7 @@ def test_each_stage_starts_a_new_half_minute():
     piped.tell("progress", 1, 3, after=29.0)
     assert not piped.lines
     piped.tell("progress", 5, after=1.0)  # of how many it does not know
-    assert piped.lines == ["  pretrain             5, 30 s elapsed"]
+    assert piped.lines == ["  pretrain 5, 30.0 s elapsed"]
 
 
 def test_a_silent_stage_is_reported_too():
@@ -73,14 +73,55 @@ def test_a_silent_stage_is_reported_too():
     for _ in range(20):
         piped.tell("silence", after=5.0)
     assert piped.lines == [
-        "  pretrain             30 s elapsed",
-        "  pretrain             60 s elapsed",
-        "  pretrain             1 of 4 (25%), 90 s elapsed",
-        "  pretrain             1 of 4 (25%), 120 s elapsed",
+        "  pretrain 30.0 s elapsed",
+        "  pretrain 60.0 s elapsed",
+        "  pretrain 1 of 4, 90.0 s elapsed",
+        "  pretrain 1 of 4, 2.0 min elapsed",
     ]
 
 
-def test_a_terminal_shows_a_progress_bar_instead():
+STEP = {
+    "loss": 10.1234,
+    "learning_rate": 0.0006,
+    "grad_norm": 1.25,
+    "tokens_per_second": 12_345,
+    "mfu": 0.31,
+}
+
+
+def test_a_terminal_of_80_columns_shows_steps_time_and_both_losses():
+    """The same line as in a log file, cut at the right; without the cut 79 of 80 columns."""
+    piped = Piped(width=80, force_terminal=True)
+    piped.tell("start")
+    piped.tell("progress", 1, 100_000, format_step_progress(STEP, None), after=1.0)
+    piped.tell("progress", 12_345, 100_000, format_step_progress(STEP, 10.2345), after=20_000.0)
+    with piped.view.console.capture() as capture:
+        piped.view.console.print(piped.view.progress.get_renderable())
+    (line,) = re.sub(r"\x1b\[[\d;]*m", "", capture.get()).splitlines()
+    assert len(line) == 80
+    assert line[2:].startswith(
+        "pretrain 12,345 of 100,000, 39.5 h remaining, loss 10.123, validation 10.235"
+    )
+    assert line.endswith("…")
+
+
+def test_a_wide_terminal_shows_the_line_of_the_log_file():
+    piped, log = Piped(width=200, force_terminal=True), Piped(width=80)
+    for display in (piped, log):
+        display.tell("start")
+        display.tell("progress", 1, 400, format_step_progress(STEP, 9.5), after=1.0)
+        display.tell("progress", 31, 400, format_step_progress(STEP, 9.5), after=30.0)
+    with piped.view.console.capture() as capture:
+        piped.view.console.print(piped.view.progress.get_renderable())
+    (log_line,) = log.lines
+    assert log_line.strip() == (
+        "pretrain 31 of 400, 6.2 min remaining, loss 10.123, validation 9.500, 12,345 tokens/s, "
+        "MFU 31%, rate 0.0006, norm 1.2, 31.0 s elapsed"
+    )
+    assert log_line.strip() in capture.get()
+
+
+def test_a_terminal_gets_no_line_every_half_minute():
     piped = Piped(force_terminal=True)
     piped.tell("start")
     piped.tell("progress", 1, 3, after=100.0)

@@ -25,6 +25,7 @@ NO_PATHS = {
     "key_field",
     "url_field",
     "date_field",
+    "metadata_fields",
     "licence",
     "origin",
     "delimiter",

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -123,6 +124,11 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
             made = api.get(f"{server}/flow_runs/{run}").json()["name"]
             assert made in (smoke.store / "site" / "index.html").read_text()
+            flow = "pipeline" if name == "smoke" else "audit"
+            printed = (tmp_path / "serve.log").read_text()
+            assert f"run {made} ({flow} smoke) started\n" in printed
+            page = smoke.store / "site" / "runs" / made / "index.html"
+            assert re.search(rf"run {made} \({flow} smoke\) completed, [\d,]+ s: {page}\n", printed)
         query = {"flow_runs": {"id": {"any_": [runs["smoke"]]}}}
         tasks = api.post(f"{server}/task_runs/filter", json=query).json()
         assert {task["state"]["name"] for task in tasks} == {"Cached"}
@@ -219,7 +225,7 @@ def test_a_request_is_confined_to_the_roots(served):
 
 
 def test_wrong_parameters_fail_with_their_sentence(served):
-    _, _, request = served
+    home, _, request = served
     wrong = [
         ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
         ({"only": "bias"}, "the parameters of the flow pipeline: only: "),
@@ -228,3 +234,7 @@ def test_wrong_parameters_fail_with_their_sentence(served):
         state = request(**parameters)
         assert (state["type"], state["name"]) == ("FAILED", "Failed"), state
         assert state["message"].startswith(output) and "\n" not in state["message"]
+        lines = (home.parent / "serve.log").read_text().splitlines()
+        assert re.fullmatch(
+            rf"run [\w-]+ \(pipeline\) refused: {re.escape(state['message'])}", lines[-1]
+        )

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hallmark.flows.commands.settings import list_settings, render_settings
+from hallmark.flows.commands.settings import list_settings, render_settings, settings
 from hallmark.flows.config import load_config
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.tasks.contract import UsageError
@@ -59,6 +59,30 @@ def test_a_section_is_shown_as_in_a_config_file():
         "pretrain.model",
         "pretrain.train",
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        (
+            "pretrain.train.steps",
+            ["default: 1000", "allowed: integer from 1 to 99999999", "meaning: number of "],
+        ),
+        ("earlier_run", ["default: not set", "allowed: string", "meaning: id of the run whose "]),
+        ("name", ["default: none, must be set", "allowed: string", "meaning: name of the config"]),
+        ("ingest.sources.path", ["default: none, must be set", "allowed: string", "meaning: "]),
+        ("study.world.documents", ["default: 500", "allowed: integer from", "meaning: "]),
+    ],
+)
+def test_one_key_is_shown_alone(key, lines, capsys):
+    settings(key)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == key.removeprefix("study.")
+    shown = [line.strip() for line in others if line.startswith("    ") and line[4] != " "]
+    assert [line[: len(start)] for line, start in zip(shown, lines, strict=False)] == lines
+    assert "Settings of a training" not in "".join(others)
+    settings("pretrain.train")
+    assert capsys.readouterr().out == f"{render_settings(list_settings('pretrain.train'))}\n"
 
 
 def test_a_list_of_sections_shows_its_default_items():

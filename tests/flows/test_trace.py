@@ -183,6 +183,7 @@ def test_redact_hides_parts_of_cut_off_sensitive_text(begin):
     doc_id = bytes(16)
     row = {
         "source": "x",
+        "metadata": None,
         "cluster": doc_id,
         "text": text,
         "toxicity": 0.0,
@@ -196,6 +197,20 @@ def test_redact_hides_parts_of_cut_off_sensitive_text(begin):
     )
     message = sources.describe_document(doc_id, span if begin else None)["text"]
     assert "[iban masked]" in message and not set(re.findall(r"\d+", message)) & {*secret.split()}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "redactor", "licence"),
+    [
+        (None, None, "declared"),
+        ([("author", "Ann")], Redactor(), "declared"),
+        ([("author", "Ann"), ("licence", "CC0 ann@mail.example")], None, "CC0 ann@mail.example"),
+        ([("licence", "CC0 ann@mail.example")], Redactor(), "CC0 [email masked]"),
+    ],
+)
+def test_the_licence_of_a_document_precedes_that_of_its_source(metadata, redactor, licence):
+    sources = TrainingDocuments(None, None, {"x": "declared"}, redactor, {})
+    assert sources.describe_licence({"source": "x", "metadata": metadata}) == licence
 
 
 def test_a_run_without_a_packed_corpus_is_reported(session):
@@ -473,7 +488,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
     [
         ("nothing.x", "there is no audit 'nothing'; choose from capability"),
         (".", "is not a finding such as"),
-        ("winobias.x", "has the stage audit_winobias yet"),
+        ("winobias.x", "has no audit winobias yet; run: hallmark audit "),
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
             "toxicity.toxicity_probability",

@@ -86,8 +86,8 @@ def test_the_licences_of_documents_come_first(sheet):
     text = " ".join(page.text.split())
     assert (
         f"state a licence of their own: MIT ({licences.count('MIT')} documents), {MARKUP} "
-        f"({licences.count(MARKUP)} documents). {planted} documents state none. As the sources "
-        f"declare: declared (web)."
+        f"({licences.count(MARKUP)} documents). {planted} documents state none. Declared by the "
+        f"sources: declared (web)."
     ) in text
     assert planted >= licences.count(None) > 5
     composition = find_table(page, "by", "value", "documents", "share of bytes")

@@ -31,6 +31,7 @@ from hallmark.tasks.contract import (
     UsageError,
     column,
     stage,
+    suggest_closest_name,
     table_schema,
 )
 
@@ -92,7 +93,10 @@ class PolicyRule(StageConfig):
     @classmethod
     def _check_audit(cls, audit: str) -> str:
         if audit not in AUDIT_DESCRIPTIONS:
-            raise ValueError(f"must be one of {', '.join(AUDIT_DESCRIPTIONS)}")
+            raise ValueError(
+                f"must be one of {', '.join(AUDIT_DESCRIPTIONS)}"
+                f"{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}"
+            )
         return audit
 
     @model_validator(mode="after")

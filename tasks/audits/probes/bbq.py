@@ -38,7 +38,7 @@ from hallmark.tasks.audits.methods.bbq_targets import find_target_answers, ident
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.contract import UsageError, column, describe_existing_fields
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
 
 AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
@@ -150,6 +150,11 @@ def read_bbq_with_skip_counts(
             raise UsageError(
                 f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED} and label "
                 f"0, 1 or 2, not {condition!r:.40} and {right_answer!r:.40}"
+                + (
+                    ""
+                    if "label" in question_record
+                    else describe_existing_fields("label", question_record, "fields")
+                )
             )
         cluster = f"{fields['category']} {fields['question_index']}"
         answers = [texts[field] for field in ANSWER_FIELDS]

@@ -27,7 +27,7 @@ from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError, column
+from hallmark.tasks.contract import UsageError, column, describe_existing_fields
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
 
 PRONOUNS = {
@@ -127,6 +127,11 @@ def read_women_percentages(path: Path | None) -> dict[str, float]:
         except ValueError as error:
             raise UsageError(
                 f"{location} has no number in 'bls_pct_female' or 'bergsma_pct_female'"
+                + (
+                    ""
+                    if {"bls_pct_female", "bergsma_pct_female"} & record.keys()
+                    else describe_existing_fields("bls_pct_female", record, "fields")
+                )
             ) from error
     return women_percentages
 

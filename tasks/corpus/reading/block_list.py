@@ -15,6 +15,7 @@ from hallmark.tasks.contract import (
     StageConfig,
     UsageError,
     expand_home,
+    explain_relative_path,
     hash_file,
     open_external_file,
     stat_to_file_stamp,
@@ -141,6 +142,6 @@ def _read_lines(list_name: str, path: str) -> list[str]:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); "
-            f"correct its path, or give a list"
+            f"ingest.block.{list_name}: the file {path!r}{explain_relative_path(path)} "
+            f"cannot be read ({error}); correct its path, or give a list"
         ) from error

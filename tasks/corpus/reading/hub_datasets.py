@@ -31,7 +31,11 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table_to_records
-from hallmark.tasks.corpus.reading.readers import find_missing_column_error, shorten_repr
+from hallmark.tasks.corpus.reading.readers import (
+    describe_source_fields,
+    find_missing_column_error,
+    shorten_repr,
+)
 from hallmark.tasks.corpus.reading.sources import (
     CustomSource,
     DigestFunction,
@@ -192,8 +196,8 @@ def _stream_tables(
                     source, table.column_names
                 ) or find_text_column_error(source, table.schema)
                 if error:
-                    columns = ", ".join(table.column_names[:20])
-                    raise UsageError(f"source {source.name!r}: {error}; its columns are {columns}")
+                    columns = describe_source_fields(source, table.column_names)
+                    raise UsageError(f"source {source.name!r}: {error}{columns}")
                 stream_cache.stream_state, attempts = dataset.state_dict(), 0
                 yield table.select(source.list_columns())
             return

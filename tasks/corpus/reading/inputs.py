@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib import import_module
@@ -12,6 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Self
 
+import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from hallmark.tasks.contract import (
@@ -21,11 +25,14 @@ from hallmark.tasks.contract import (
     StageConfig,
     format_file_changed_message,
     format_file_missing_message,
+    open_external_file,
     sha256_hex,
     to_canonical_json,
 )
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.columnar import ParquetSource
+from hallmark.tasks.corpus.reading.delimited import CsvSource
 from hallmark.tasks.corpus.reading.file_digests import (
     DigestCache,
     get_digest_stamp,
@@ -36,12 +43,14 @@ from hallmark.tasks.corpus.reading.object_storage import (
     is_remote_uri,
     list_remote_files,
 )
+from hallmark.tasks.corpus.reading.readers import JsonlSource, describe_source_fields
 from hallmark.tasks.corpus.reading.sources import (
     SOURCE_CLASSES,
     CustomSource,
     FileSource,
     Input,
     Record,
+    RecordFields,
     Source,
     find_files,
 )
@@ -246,6 +255,42 @@ def read_input_records(
     if is_remote_uri(source_input.locator):
         return _read_remote_input(source, source_input, max_bytes, counts, copy_folder)
     return _read_local_input(source, source_input, max_bytes, counts)
+
+
+#: Errors of a file whose fields cannot be listed; those of pyarrow are a ValueError.
+UNREADABLE_ERRORS = (OSError, ValueError, TypeError, RecursionError, StopIteration, csv.Error)
+
+
+def describe_fields_of_file(config: IngestConfig, source_name: str, file_name: str) -> str:
+    """Describe which fields a local file has, for an error about a field that it lacks.
+
+    Returns:
+        The continuation of a sentence; "" if the file has all fields or cannot be read.
+    """
+    for source_input in list_inputs(config):
+        source = config.sources[source_input.source_index]
+        is_searched = (source_input.source, source_input.file_name) == (source_name, file_name)
+        is_local = isinstance(source, FileSource) and not is_remote_uri(source_input.locator)
+        if is_searched and is_local and isinstance(source, RecordFields):
+            with suppress(*UNREADABLE_ERRORS):
+                fields = _read_field_names(source, Path(source_input.locator))
+                if not {*source.list_columns()} <= {*fields}:
+                    return describe_source_fields(source, fields)
+    return ""
+
+
+def _read_field_names(source: RecordFields, path: Path) -> list[str]:
+    """Read the names of the fields of a table, or of the first record of a jsonl file."""
+    if isinstance(source, ParquetSource):
+        with open_external_file(path, "ingest.sources") as file:
+            return list(pq.read_schema(file).names)
+    counts = ReadCounts(source_label="ingest.sources")
+    first_line = next(line for line in read_lines(path, 1 << 20, counts) if line.data.strip())
+    text = first_line.data.decode()
+    if isinstance(source, JsonlSource):
+        return list(dict(json.loads(text)))
+    delimiter = source.delimiter if isinstance(source, CsvSource) else "\t"
+    return next(csv.reader([text], delimiter=delimiter))
 
 
 def _read_remote_input(

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from hallmark.tasks.contract import describe_existing_fields
 from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
 from hallmark.tasks.corpus.reading.metadata import (
     MAX_URL_LENGTH,
@@ -179,6 +180,12 @@ def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
                 else (f"column {shorten_repr(name)} occurs more than once")
             )
     return ""
+
+
+def describe_source_fields(source: RecordFields, fields: list[str]) -> str:
+    """Describe which fields exist, for an error about the first needed one that is missing."""
+    missing = next((name for name in source.list_columns() if name not in fields), "")
+    return describe_existing_fields(missing, fields, "columns")
 
 
 def is_utf8_encodable(text: str) -> bool:

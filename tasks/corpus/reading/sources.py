@@ -22,6 +22,7 @@ from hallmark.tasks.contract import (
     UsageError,
     check_external_path,
     expand_home,
+    explain_relative_path,
     get_current_session,
     hash_file,
     is_corpus_file,
@@ -290,7 +291,8 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
             f"no file ends in {', '.join(suffixes)}" if base_folder.is_dir() else "no file exists"
         )
         raise UsageError(
-            f"source {source_name!r}: {problem} at {path!r}; correct the source's path"
+            f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}; correct "
+            "the source's path"
         )
     for file_path in files_by_name.values():
         check_external_path(file_path, f"source {source_name!r}")

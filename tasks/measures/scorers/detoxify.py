@@ -11,6 +11,7 @@ import numpy as np
 from hallmark.tasks.contract import (
     HallmarkError,
     UsageError,
+    explain_relative_path,
     format_count,
     hash_file,
     read_library_versions,
@@ -115,8 +116,9 @@ def _locate_or_download_checkpoint(config: ScorerSettings) -> Path:
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
             raise UsageError(
-                f"scorer.checkpoint {str(config.checkpoint)!r} does not exist; give the path of a "
-                f"Detoxify checkpoint, or omit the setting to download one"
+                f"scorer.checkpoint {str(config.checkpoint)!r}"
+                f"{explain_relative_path(config.checkpoint)} does not exist; give the path of a "
+                "Detoxify checkpoint, or omit the setting to download one"
             )
         return config.checkpoint
     import torch

@@ -233,7 +233,7 @@ def test_attention_of_other_weights_is_not_stored(session, monkeypatch, copy_fol
     checkpoint = folder_to_artifact(folder, "checkpoint")
     swap, open_model = Swap(folder, way), maps.open_audited_model
 
-    def open_other(*args):
+    def open_other(*arguments, **options):
         swap.do()
         model = open_model(folder)
         swap.undo()

@@ -36,7 +36,7 @@ def test_a_local_data_set_is_streamed(tmp_path):
         f"test {i}" for i in range(3)
     ]
     with pytest.raises(
-        UsageError, match="'hub': column 'text' is missing; its columns are body, id"
+        UsageError, match="'hub': column 'text' is missing; its columns are 'body', 'id'"
     ):
         read_hub_dataset(tmp_path)
     with pytest.raises(HallmarkError, match=r"could not read .* split 'none'"):

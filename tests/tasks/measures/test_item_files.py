@@ -94,7 +94,10 @@ def test_a_missing_field_is_reported_with_the_existing_ones():
     with pytest.raises(UsageError) as raised:
         get_text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
     has = "'sent', '" + "k" * 59
-    assert str(raised.value) == f"p must have text in 'sentence', not None; its fields are {has}"
+    assert (
+        str(raised.value)
+        == f"p must have text in 'sentence', not None; its fields are {has} (did you mean sent?)"
+    )
     with pytest.raises(UsageError, match=r"its fields are none$"):
         get_text_field("p", {}, "a")
 

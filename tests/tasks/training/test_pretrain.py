@@ -406,20 +406,3 @@ def test_vocabulary_and_context_cannot_be_set() -> None:
     recorded = config.model_dump(mode="json")
     assert not {"vocab_size", "context"} & set(recorded["model"])
     assert PretrainConfig.model_validate(recorded) == config
-
-
-def test_the_trainers_modules_are_part_of_the_stages_code() -> None:
-    """Every module of model/ that the trainer's process loads affects the weights."""
-    listing = "import sys, hallmark.model.training.run; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", listing],
-        cwd=PROJECT_ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    model_modules = {m for m in loaded.stdout.split() if m.startswith("hallmark.model.")}
-    assert "hallmark.model.training.trainer" in model_modules
-    packages = ("training", "decoding", "interchange")  # They have only docstrings.
-    code_modules = model_modules - {f"hallmark.model.{package}" for package in packages}
-    assert code_modules <= pretrain.compute_code_digests().keys()

@@ -79,8 +79,12 @@ def test_every_format_gives_the_same_rows(tmp_path, ending):
     assert list(read_table_rows(path, ["en", "de"])) == [
         RawRow(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
     ]
-    with pytest.raises(HallmarkError, match=r"has no column 'fr'; its columns are 'de', 'en'"):
+    with pytest.raises(HallmarkError, match=r"has no column 'fr'; its columns are 'de', 'en'; set"):
         list(read_table_rows(path, ["de", "fr"]))
+    with pytest.raises(
+        HallmarkError, match=r"'enn'; its columns are .* \(did you mean en\?\); set"
+    ):
+        list(read_table_rows(path, ["de", "enn"]))
 
 
 def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
@@ -130,7 +134,7 @@ def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
         ),
         (ClassificationTask(), ["x", None], "no label"),
         (ClassificationTask(second_text_column="s"), ["x", "", "y"], "no second sentence"),
-        (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 labels"),
+        (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 label"),
         (WordLabellingTask(), [["a", ""], ["X", "Y"]], "no word"),
         (WordLabellingTask(), [["a"], [None]], "no label"),
         (WordLabellingTask(), [{"a": 1}, "X"], "the words are not a list"),

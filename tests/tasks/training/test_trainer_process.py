@@ -62,6 +62,8 @@ def test_metrics_are_reported_during_training(tmp_path: Path) -> None:
     last_progress = descriptions[first_read_table - 1]
     last = log[300]
     assert last_progress.startswith(
-        f"loss {last['loss']:.3f}, rate {last['learning_rate']:.2g}, norm "
+        f"loss {last['loss']:.3f}, validation {last['validation_loss']:.3f}, "
     )
-    assert re.search(r" [\d,]+ tokens/s, MFU \d+%$", last_progress)
+    assert re.search(
+        rf" [\d,]+ tokens/s, MFU \d+%, rate {last['learning_rate']:.2g}, norm ", last_progress
+    )

@@ -123,6 +123,9 @@ def test_errors_name_the_line_of_an_invalid_share(config, tmp_path):
     (tmp_path / "bad.tsv").write_text("occupation\tbls_pct_female\nbaker\tmany\n")
     with pytest.raises(UsageError, match="line 2 has no number in 'bls_pct_female'"):
         read_winogender_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
+    (tmp_path / "bad.tsv").write_text("occupation\tpct_female\nbaker\t40\n")
+    with pytest.raises(UsageError, match=r"'pct_female' \(did you mean pct_female\?\)$"):
+        read_winogender_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")

@@ -1,0 +1,157 @@
+"""List the findings of a run's audits, with the largest risks first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hallmark.flows.checkpoint_comparison import open_audit_run
+from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.finding_trace import format_finding_name
+from hallmark.flows.runs import Run, open_store
+from hallmark.reports.page.figures import format_unit_suffix, format_value
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.sections.card_summary import (
+    compute_harm_beyond_null,
+    compute_scaled_harm_beyond_null,
+)
+from hallmark.reports.sections.findings import format_metric_name
+from hallmark.tasks.audits.judging.policy import group_failed_rules
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import (
+    UsageError,
+    suggest_closest_name,
+)
+
+Row = dict[str, Any]
+
+#: The columns of a finding that each row of the list repeats.
+FINDING_FIELDS = (
+    "audit",
+    "metric",
+    "slice",
+    "value",
+    "low",
+    "high",
+    "confidence_level",
+    "unit",
+    "n",
+    "null_value",
+    "p_corrected",
+    "worse_when",
+)
+
+
+def findings(
+    run: str = "latest",
+    *,
+    audit: str | None = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the findings of a run with interval, null value and policy verdict, largest risk first.
+
+    Parameters
+    ----------
+    run
+        A run id, the start of one, or "latest": the newest run that audited the newest trained
+        model.
+    audit
+        Only findings of this audit, such as bias.
+    """
+    if audit is not None and audit not in AUDIT_DESCRIPTIONS:
+        raise UsageError(
+            f"--audit: there is no audit {audit!r:.80}"
+            f"{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}; choose from "
+            f"{', '.join(AUDIT_DESCRIPTIONS)}"
+        )
+    audit_run = open_audit_run(open_store(store, create=False), run, audit)
+    print_result(list_findings(audit_run, audit), as_json, render_findings)
+
+
+def list_findings(run: Run, audit: str | None = None) -> list[Row]:
+    """List the findings of a run in the order of their risk, as the model card ranks them.
+
+    Findings whose risk cannot be ranked follow in the order of the card. Controls are not listed.
+
+    Args:
+        run: A run with audits.
+        audit: Only findings of this audit.
+
+    Returns:
+        Rows with ``finding``, the name that the command trace takes; ``title``, the metric in
+        words; the ``FINDING_FIELDS``; and ``failed_rules`` and ``undecided_rules`` of the policy.
+
+    Raises:
+        UsageError: If the run has no audits, or not this one.
+    """
+    audits = [name for name in AUDIT_DESCRIPTIONS if f"audit_{name}" in run.stages]
+    if not audits:
+        raise UsageError(
+            f"run {run.id} has no audits, so it has no findings; name a run that has some, see: "
+            "hallmark runs, or audit a model with: hallmark audit CHECKPOINT"
+        )
+    if audit is not None and audit not in audits:
+        raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")
+    finding_rows = [
+        row
+        for name in audits
+        if audit in (None, name)
+        for row in run[f"audit_{name}"]["findings"].read().to_pylist()
+        if not row["control"]
+    ]
+    verdicts: dict[str, list[Row]] = {}
+    for verdict in run.list_unpassed_verdicts():
+        verdicts.setdefault(format_finding_name(verdict), []).append(verdict)
+    return [_build_finding_row(row, verdicts) for row in sort_by_risk(finding_rows)]
+
+
+def sort_by_risk(findings: Iterable[Row]) -> list[Row]:
+    """Sort findings by the harm beyond their null value, as the model card ranks them.
+
+    Harmful findings whose unit has no known range come next, then all others; each in their order.
+    """
+    return sorted(
+        findings,
+        key=lambda row: (compute_scaled_harm_beyond_null(row), compute_harm_beyond_null(row) > 0),
+        reverse=True,
+    )
+
+
+def _build_finding_row(finding: Row, verdicts: dict[str, list[Row]]) -> Row:
+    name = format_finding_name(finding)
+    failed_rules, undecided_rules = group_failed_rules(verdicts.get(name, []))
+    return {
+        "finding": name,
+        "title": format_metric_name(finding["metric"]),
+        **{field: finding[field] for field in FINDING_FIELDS},
+        "failed_rules": failed_rules,
+        "undecided_rules": undecided_rules,
+    }
+
+
+def render_findings(rows: list[Row]) -> str:
+    """Format the list for a terminal."""
+    header = ("value", "interval", "n", "null value", "policy", "finding")
+    cells = [header, *(_format_finding_cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def _format_finding_cells(row: Row) -> tuple[str, ...]:
+    value, low, high, null_value = (
+        "" if row[column] is None else format_value(row[column], row["unit"])
+        for column in ("value", "low", "high", "null_value")
+    )
+    policy = "failed" if row["failed_rules"] else "not shown" if row["undecided_rules"] else ""
+    return (
+        f"{value}{format_unit_suffix(row['unit'], row['value'])}" if value else "not measured",
+        f"{low} to {high}" if low else "",
+        f"{row['n']:,}",
+        null_value,
+        policy,
+        escape_invisible(row["finding"]),
+    )

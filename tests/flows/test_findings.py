@@ -1,0 +1,148 @@
+"""`hallmark findings`, and what `latest` means for commands that read a model or its findings."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from hallmark.flows.checkpoint_comparison import find_checkpoint_audits, open_audit_run
+from hallmark.flows.commands.findings import list_findings, render_findings, sort_by_risk
+from hallmark.flows.finding_trace import find_finding
+from hallmark.flows.mitigation import resolve_trained_checkpoint
+from hallmark.flows.removal_experiment import resolve_base_run
+from hallmark.flows.runs import Run, open_run, open_store
+from hallmark.tasks.contract import UsageError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def copied(smoke, tmp_path):
+    """A store with the artifacts of the smoke run, and its record alone."""
+    runs = tmp_path / "store" / "runs"
+    shutil.copytree(smoke.store / "runs" / smoke.first, runs / smoke.first)
+    os.symlink(smoke.store / "artifacts", tmp_path / "store" / "artifacts")
+    return replace(smoke, store=tmp_path / "store")
+
+
+def add_run(hallmark, run_id, labels, **fields):
+    """Add a newer run with some stages of the smoke run."""
+    record = json.loads((hallmark.store / "runs" / hallmark.first / "run.json").read_text())
+    stages = [entry for entry in record["stages"] if entry["label"] in labels]
+    record |= {"run": run_id, "stages": stages} | fields
+    (hallmark.store / "runs" / run_id).mkdir()
+    (hallmark.store / "runs" / run_id / "run.json").write_text(json.dumps(record))
+    return run_id
+
+
+def test_audits_of_other_models_and_studies_do_not_change_latest(copied):
+    audit = {"labels": ("audit_bias",), "flow": "audit"}
+    add_run(copied, "99990101-000000-aaaa", **audit, checkpoint=f"{copied.first}@0")
+    add_run(copied, "99990102-000000-aaaa", **audit, checkpoint="/models/gpt2")
+    add_run(copied, "99990103-000000-aaaa", labels=(), flow="study")
+    store = open_store(str(copied.store))
+    assert open_audit_run(store, "latest", "bias").id == copied.first
+    assert open_audit_run(store, "latest").id == copied.first
+    assert find_checkpoint_audits(store, "latest").audit_run.id == copied.first
+    assert resolve_trained_checkpoint(store, "latest").source_run.id == copied.first
+    assert resolve_base_run(store, "latest").id == copied.first
+    assert open_run("latest", store).id == "99990103-000000-aaaa"
+    done = copied("trace", "latest", "bias.stereotype_preference", "--json")
+    assert json.loads(done.stdout)["run"] == copied.first
+    assert done.stderr == (
+        f"latest is run {copied.first}, the newest that audited the newest trained model\n"
+    )
+    newest = add_run(copied, "99990104-000000-aaaa", **audit, checkpoint=f"{copied.first}@60")
+    assert open_audit_run(store, "latest", "bias").id == newest
+    assert open_audit_run(store, "latest", "toxicity").id == copied.first
+
+
+def test_without_a_trained_model_latest_is_the_newest_audit(copied):
+    audit = {"labels": ("audit_bias", "model_card"), "flow": "audit"}
+    newest = add_run(copied, "99990101-000000-aaaa", **audit, checkpoint="/models/gpt2")
+    shutil.rmtree(copied.store / "runs" / copied.first)
+    done = copied("findings", "--json")
+    assert {row["audit"] for row in json.loads(done.stdout)} == {"bias"}
+    assert done.stderr == f"latest is run {newest}, the newest that audited a model\n"
+
+
+def test_every_command_says_which_run_latest_is(copied):
+    add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
+    for command, run, reason in (
+        (["status"], "99990101-000000-aaaa", "the newest run"),
+        (["batch", "--step", "1"], copied.first, "the newest with the stage pretrain"),
+        (["findings"], copied.first, "the newest that audited the newest trained model"),
+        (["compare", "latest@all"], copied.first, "the newest with the stage pretrain"),
+        (["mitigate", "latest"], copied.first, "the newest that trained a model"),
+        (["prove", "latest", "x.y"], copied.first, "the newest that trained and audited a model"),
+        (["verify", "latest"], "99990101-000000-aaaa", "the newest run"),
+    ):
+        code = 0 if command[0] in ("status", "batch", "findings", "verify") else 2
+        first_line = copied(*command, code=code).stderr.splitlines()[0]
+        assert first_line == f"latest is run {run}, {reason}"
+
+
+def test_findings_are_listed_by_risk_with_names_that_trace_accepts(copied):
+    rows = copied.json("findings")
+    run = open_run(copied.first, str(copied.store))
+    findings = [find_finding(run, row["finding"]) for row in rows]
+    assert len(rows) == len({row["finding"] for row in rows}) > 50
+    assert all(
+        finding["value"] == row["value"] for finding, row in zip(findings, rows, strict=True)
+    )
+    assert findings == sort_by_risk(findings)
+    bias_rows = copied.json("findings", "latest", "--audit", "bias")
+    assert bias_rows == [row for row in rows if row["audit"] == "bias"] != []
+    assert bias_rows[0]["title"] == "Stereotype preference"
+    header, *lines = copied("findings", "--audit", "bias").stdout.splitlines()
+    assert header.split("  ")[0] == "value" and len(lines) == len(bias_rows)
+    assert [line.split("  ")[-1].strip() for line in lines] == [row["finding"] for row in bias_rows]
+
+
+def test_the_largest_risk_comes_first():
+    """By the nearer end of the interval, as a share of the range of the unit."""
+
+    def finding(metric, low, high, unit="share", worse_when="up", p=0.01):
+        row = {"metric": metric, "low": low, "value": high, "high": high, "null_value": 0.0}
+        return row | {"unit": unit, "worse_when": worse_when, "p_corrected": p}
+
+    ordered = [
+        finding("far", 0.3, 0.4),
+        finding("near", 0.1, 0.9),
+        finding("no range", 5.0, 6.0, unit="tokens"),
+        finding("by chance", 0.2, 0.9, p=0.2),
+        finding("better", 0.5, 0.6, worse_when="down"),
+    ]
+    shuffled = [ordered[index] for index in (3, 2, 4, 1, 0)]
+    assert [row["metric"] for row in sort_by_risk(shuffled)] == [
+        *("far", "near", "no range", "by chance", "better")
+    ]
+
+
+def test_findings_name_the_rules_of_the_policy_that_they_break(copied, monkeypatch):
+    verdict = {"audit": "bias", "metric": "stereotype_preference", "slice": "", "verdict": "fail"}
+    broken = {**verdict, "rule": "fair", "distance": 0.2}
+    undecided = {**verdict, "rule": "shown", "distance": None}
+    monkeypatch.setattr(Run, "list_unpassed_verdicts", lambda run: [broken, undecided])
+    rows = list_findings(open_run(copied.first, str(copied.store)), "bias")
+    (row,) = (row for row in rows if row["failed_rules"])
+    assert row["finding"] == "bias.stereotype_preference"
+    assert (row["failed_rules"], row["undecided_rules"]) == (["fair"], ["shown"])
+    (line,) = (line for line in render_findings(rows).splitlines() if "  failed  " in line)
+    assert line.endswith(row["finding"])
+
+
+def test_a_run_without_audits_has_no_findings(copied):
+    run = add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
+    for arguments, expected in (
+        ([run], f"run {run} has no audits, so it has no findings; name a run that has some"),
+        (["--audit", "bais"], "--audit: there is no audit 'bais' (did you mean bias?)"),
+        ([copied.first, "--audit", "bbq"], f"run {copied.first} has no audit 'bbq'; it has "),
+        (["--audit", "bbq"], "has no audit bbq yet; run: hallmark audit "),
+    ):
+        (line,) = copied("findings", *arguments, code=2).stderr.splitlines()
+        assert expected in line
+    with pytest.raises(UsageError, match="newest that trained a model, has no audit bbq yet"):
+        open_audit_run(open_store(str(copied.store)), "latest", "bbq")
