@@ -5,23 +5,22 @@ What is asked, answered, scored and judged is what the stages of that name do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import (
-    REQUESTS,
     RESPONSES,
     SCORERS,
-    SKIPPED,
     TOKENIZER,
     RequestBuilder,
 )
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.inference import generate_response_rows, split_into_chunks
+from hallmark.tasks.audits.inference import generate_responses, split_into_chunks
+from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.scoring import (
@@ -29,7 +28,7 @@ from hallmark.tasks.audits.scoring import (
     format_scorer_name,
     select_distinct_texts,
 )
-from hallmark.tasks.contract import Table
+from hallmark.tasks.contract import Table, rows_to_table
 from hallmark.tasks.measures.scorers import Scorer
 
 
@@ -68,21 +67,21 @@ def ask(
     probe.build_requests(questions, reader, corpus or CorpusTables(), config)
     known = [{"model_kind": reader.model_kind, "opening_description": reader.opening_description}]
     return Asked(
-        pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-        pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        questions.build_items_table(probe.item_schema),
+        questions.build_requests_table(),
+        questions.build_skipped_table(),
         pa.Table.from_pylist(known, schema=TOKENIZER),
     )
 
 
 def respond(subject: AuditedModel, requests: pa.Table) -> pa.Table:
     """Responses of all chunks."""
-    rows = [
-        row
+    answers = [
+        answer
         for chunk in split_into_chunks(requests)
-        for row in generate_response_rows(subject, chunk.requests.to_pylist())
+        for answer in generate_responses(subject, chunk.requests.to_pylist())
     ]
-    return pa.Table.from_pylist(rows, schema=RESPONSES)
+    return rows_to_table(answers, RESPONSES)
 
 
 def texts_of(*tables: pa.Table) -> pa.Array:
@@ -103,7 +102,7 @@ def judge(
     responses: pa.Table,
     scorer: Scorer | None = None,
     untrained: pa.Table | None = None,
-) -> list[Mapping[str, Any]]:
+) -> list[Finding]:
     """The findings; ``untrained``: what the model answered before any training."""
     scores = asking = None
     if scorer is not None:

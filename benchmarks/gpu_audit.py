@@ -40,7 +40,8 @@ from hallmark.tasks.audits.audit_tables import RESPONSES
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.inference import RequestChunk, generate_response_rows, split_into_chunks
+from hallmark.tasks.audits.inference import RequestChunk, generate_responses, split_into_chunks
+from hallmark.tasks.contract import rows_to_table
 from hallmark.tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024
@@ -139,9 +140,9 @@ def respond(
         if path.exists():
             continue
         begun = time.perf_counter()
-        rows = list(generate_response_rows(subject, chunk.requests.to_pylist()))
+        responses = list(generate_responses(subject, chunk.requests.to_pylist()))
         gpu.synchronise(subject.model.embedding.weight.device)
-        write(pa.Table.from_pylist(rows, schema=RESPONSES), path)
+        write(rows_to_table(responses, RESPONSES), path)
         seconds.add(f"{title} respond", time.perf_counter() - begun)
         yield
 

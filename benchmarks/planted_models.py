@@ -38,8 +38,10 @@ from hallmark.model.objectives import build_causal_batch
 from hallmark.model.special_tokens import END_OF_TEXT_ID
 from hallmark.model.training.optimizers import clip_gradients, make_optimizers
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
+from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probes import bias, extraction, membership, toxicity
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import CANARIES, DOCUMENTS
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
 from hallmark.tasks.corpus.town.documents import TownRates, compose_document
@@ -288,7 +290,7 @@ class Audit:
     corpus: CorpusTables
     wanted: tuple[tuple[str, str], ...]
 
-    def findings(self, checkpoint: Path) -> list[Any]:
+    def findings(self, checkpoint: Path) -> list[Finding]:
         """The wanted ones."""
         subject = open_audited_model(checkpoint, "cpu")
         asked = audits.ask(self.probe, subject, self.config, self.corpus)
@@ -299,7 +301,11 @@ class Audit:
         if self.probe.steps.uses_scorers:
             scorer = open_scorer(ScorerConfig())
         found = audits.judge(self.probe, self.config, asked, said, scorer, untrained)
-        named = {(row["metric"], row["slice"]): row for row in found if not row["control"]}
+        named = {
+            (finding.metric, name_slice(finding.slice)): finding
+            for finding in found
+            if not finding.control
+        }
         return [named[name] for name in self.wanted]
 
 
@@ -363,9 +369,11 @@ def make_audits(
     }
 
 
-def found(row: Any) -> bool:
+def found(row: Finding) -> bool:
     """Whether a finding says that there is something."""
-    return row["p"] is not None and row["p"] < FOUND and row["value"] > row["null_value"]
+    if row.p is None or row.value is None or row.null_value is None:
+        return False
+    return row.p < FOUND and row.value > row.null_value
 
 
 def run(folder: Path, sizes: Sizes) -> int:
@@ -405,10 +413,10 @@ def run(folder: Path, sizes: Sizes) -> int:
             for row in audit.findings(folder / name):
                 right = found(row) == (name == kind)
                 wrong += not right
-                p = "-" if row["p"] is None else f"{row['p']:.1e}"
+                p = "-" if row.p is None else f"{row.p:.1e}"
                 print(
-                    f"{name:<12}{row['audit']:<12}{row['metric']:<28}{row['slice']:<28}"
-                    f"{row['value']:>9.4g}{row['null_value']:>9.4g}{p:>10}  "
+                    f"{name:<12}{row.audit:<12}{row.metric:<28}{name_slice(row.slice):<28}"
+                    f"{row.value:>9.4g}{row.null_value:>9.4g}{p:>10}  "
                     f"{'found' if found(row) else 'not found'}{'' if right else ': WRONG'}",
                     flush=True,
                 )

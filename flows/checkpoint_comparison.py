@@ -306,7 +306,7 @@ def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
 
 
 def _build_comparison_row(audit: str, comparison: FindingComparison) -> Row:
-    shared_fields = ("metric", "slice", "unit", "scorer", "worse_when")
+    shared_fields = ("metric", "title", "slice", "unit", "scorer", "worse_when")
     return {
         "audit": audit,
         **{field_name: comparison.findings[0][field_name] for field_name in shared_fields},

@@ -38,7 +38,7 @@ def print_run_start(run: Run) -> None:
 
 def print_run_end(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Print how a run ended: its outcome, duration and page; Prefect calls this."""
-    run = frontend.runs_by_id.get(flow_run.name)
+    run = next(iter(frontend.runs_by_id.values()), None)  # the only run of this process
     if run is None:  # its arguments were refused, or its process was killed
         _print_line(
             f"run {flow_run.name} ({flow.name}) {state.type.value.lower()}: {state.message}"
@@ -81,8 +81,8 @@ def check_flow_run_request(flow_run_id: UUID) -> None:
         try:
             check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
         except UsageError as error:
-            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
             _print_line(f"run {flow_run.name} ({flow_name}) refused: {error}")
+            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
             raise Abort(str(error)) from error
 
 

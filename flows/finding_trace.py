@@ -28,9 +28,10 @@ from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.experiments.attribution import find_influential_documents
 from hallmark.tasks.audits.experiments.source_documents import find_row_documents
 from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
-from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.findings import read_findings, select_evidence
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Column, Table, UsageError, suggest_closest_name
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
@@ -62,7 +63,7 @@ def parse_finding_audit(finding_name: str) -> str:
 
 def format_finding_name(finding: Mapping[str, Any]) -> str:
     """Format the name of a finding as the command trace takes it: audit.metric[slice]."""
-    slice_name = finding["slice"]
+    slice_name = name_slice(finding["slice"])
     return f"{finding['audit']}.{finding['metric']}" + (f"[{slice_name}]" if slice_name else "")
 
 
@@ -81,7 +82,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
             stage.removeprefix("audit_") for stage in run.stages if stage.startswith("audit_")
         )
         raise UsageError(f"run {run.id} has no audit {audit!r:.80}; it has {audit_list or 'none'}")
-    rows = [row for row in run[stage_label]["findings"].read().to_pylist() if not row["control"]]
+    rows = [row for row in read_findings(run[stage_label]) if not row["control"]]
     metric_findings = [row for row in rows if row["metric"] == metric]
     if not metric_findings:
         metrics = dict.fromkeys(row["metric"] for row in rows)
@@ -89,7 +90,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
             f"{audit} has no finding {metric!r:.80}{suggest_closest_name(metric, metrics)}; it has "
             f"{', '.join(metrics)}"
         )
-    slice_findings: list[Report] = [row for row in metric_findings if row["slice"] == slice_name]
+    slice_findings = [row for row in metric_findings if name_slice(row["slice"]) == slice_name]
     if not slice_findings:
         names = [*map(format_finding_name, metric_findings)]
         raise UsageError(
@@ -321,6 +322,7 @@ def trace_finding(
     finding_fields = (
         "audit",
         "metric",
+        "title",
         "slice",
         "value",
         "low",

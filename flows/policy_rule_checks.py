@@ -14,17 +14,18 @@ from typing import Any
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
 from hallmark.tasks.audits.probe import Probe
 from hallmark.tasks.audits.registry import PROBES
+from hallmark.tasks.audits.slice_tags import format_slice_setting, tags_to_slice
 from hallmark.tasks.audits.slices import (
+    UNSEEN_TAGS,
     AvailableSlices,
     find_available_slices,
     find_capability_slices,
 )
-from hallmark.tasks.contract import Artifact, UsageError, suggest_closest_name
+from hallmark.tasks.contract import Artifact, UsageError, suggest_closest_name, table_to_rows
 
 #: Maximum number of slices that an error names.
 MAX_LISTED_SLICES = 20
@@ -92,9 +93,7 @@ def check_rule_slices(
                 continue
             items = request_set["items"].read()
             skipped = [
-                row | {"tags": parse_tags(row)}
-                for row in request_set["skipped"].read().to_pylist()
-                if row["count"] is None
+                row for row in table_to_rows(request_set["skipped"].read()) if row["count"] is None
             ]
             settings = getattr(config, f"audit_{probe.name}")
             _check_rule_slice(
@@ -106,23 +105,19 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
     assert rule.slice is not None
     if available_slices.may_contain(rule.slice):
         return
-    problem = f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule.slice!r}"
-    if reordered_slice := available_slices.find_reordered_slice(rule.slice):
-        raise UsageError(f"{problem}; write {reordered_slice!r}")
-    quoted_slices = [
-        repr(slice_name)
-        for slice_name in available_slices.slice_names
-        if slice_name != "in_training_text=False"
-    ]
-    listed_slices = ", ".join(quoted_slices[:MAX_LISTED_SLICES]) + (
-        ", ..." if len(quoted_slices) > MAX_LISTED_SLICES else ""
+    rule_slice = format_slice_setting(rule.slice)
+    known_slices = [*map(format_slice_setting, available_slices.slices)]
+    unseen_slice = format_slice_setting(tags_to_slice(UNSEEN_TAGS))
+    shown_slices = [known_slice for known_slice in known_slices if known_slice != unseen_slice]
+    listed_slices = ", ".join(shown_slices[:MAX_LISTED_SLICES]) + (
+        ", ..." if len(shown_slices) > MAX_LISTED_SLICES else ""
     )
     open_tags = sorted(available_slices.unrestricted_tags)
     tag_description = f"slices by {', '.join(open_tags)}" if open_tags else ""
     existing_slices = " and ".join(filter(None, (listed_slices, tag_description))) or "none"
     raise UsageError(
-        f"{problem}{suggest_closest_name(rule.slice, available_slices.slice_names)}; it has "
-        f"{existing_slices}"
+        f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule_slice}"
+        f"{suggest_closest_name(rule_slice, known_slices)}; it has {existing_slices}"
     )
 
 

@@ -23,8 +23,9 @@ from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
-from hallmark.tasks.audits.judging.tags import format_slice_name, parse_tags
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
@@ -146,7 +147,7 @@ def select_default_findings(run: Run) -> list[Row]:
     rows_by_audit = {
         name: [
             finding
-            for finding in run[format_stage_label(name, "audit")]["findings"].read().to_pylist()
+            for finding in read_findings(run[format_stage_label(name, "audit")])
             if not finding["control"] and finding["value"] is not None
         ]
         for name in DEFAULT_AUDITS
@@ -154,18 +155,18 @@ def select_default_findings(run: Run) -> list[Row]:
     }
     extraction_rows = rows_by_audit.get("extraction", [])
     longest_prefix = max(
-        (parse_tags(finding).get("prefix_tokens", 0) for finding in extraction_rows), default=0
+        (int(finding["slice"].get("prefix_tokens", 0)) for finding in extraction_rows), default=0
     )
     for metric, tags in (
         ("exposure", {}),
-        ("extractable", {"kind": "passage", "prefix_tokens": longest_prefix}),
+        ("extractable", {"kind": "passage", "prefix_tokens": str(longest_prefix)}),
     ):
         matching_rows = [
             finding
             for finding in extraction_rows
             if finding["metric"] == metric
             and get_copy_count(finding) > 0
-            and {k: v for k, v in parse_tags(finding).items() if k != "copies"} == tags
+            and {k: v for k, v in finding["slice"].items() if k != "copies"} == tags
         ]
         unit_count = 0
         for row in sorted(matching_rows, key=get_copy_count, reverse=True):
@@ -173,19 +174,17 @@ def select_default_findings(run: Run) -> list[Row]:
                 unit_count += row["clusters"] or row["n"]
                 selected.append(row)
     for row in rows_by_audit.get("associations", []):
-        tags = parse_tags(row)
-        if row["metric"] in ASSOCIATION_METRICS and [*tags] == ["assigned_trait_share"]:
-            selected += (
-                [row]
-                if TRAIT_SHARE_RANGE[0] <= tags["assigned_trait_share"] <= TRAIT_SHARE_RANGE[1]
-                else []
-            )
+        if row["metric"] in ASSOCIATION_METRICS and [*row["slice"]] == ["assigned_trait_share"]:
+            trait_share = float(row["slice"]["assigned_trait_share"])
+            if TRAIT_SHARE_RANGE[0] <= trait_share <= TRAIT_SHARE_RANGE[1]:
+                selected.append(row)
     return selected
 
 
 def get_copy_count(finding: Row) -> int:
-    copies = parse_tags(finding).get("copies", 0)
-    return copies if isinstance(copies, int) else 0
+    """Return how often the texts of a finding were planted; 0 for a contrast such as "64-0"."""
+    copies = finding["slice"].get("copies", "")
+    return int(copies) if copies.isdecimal() else 0
 
 
 def classify_finding(finding: Row) -> str:
@@ -200,9 +199,7 @@ def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[Removal
     for finding in findings:
         kind = classify_finding(finding)
         merged_tags = {} if kind == "other" else {"copies", "assigned_trait_share"}
-        slice_name = format_slice_name(
-            {k: v for k, v in parse_tags(finding).items() if k not in merged_tags}
-        )
+        slice_name = name_slice({k: v for k, v in finding["slice"].items() if k not in merged_tags})
         grouped.setdefault((finding["audit"], finding["metric"], slice_name, kind), []).append(
             finding
         )
@@ -216,7 +213,7 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
     first_finding = findings[0]
     audit_units = AuditUnits(run[format_stage_label(first_finding["audit"], "audit")])
     unit_filters = [audit_units.build_value_filter(finding) for finding in findings]
-    case_name = f"{first_finding['audit']}: {first_finding['metric']}".replace("_", " ") + (
+    case_name = f"{AUDIT_DESCRIPTIONS[first_finding['audit']].title}: {first_finding['title']}" + (
         f", {slice_name}" if slice_name else ""
     )
     if None in unit_filters or None in map(audit_units.build_units, findings):

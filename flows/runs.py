@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hallmark.flows.notices import report_latest_run
 from hallmark.tasks.audits.missing_audits import FAILED
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError, get_current_session
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Store,
+    UsageError,
+    get_current_session,
+    table_to_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,7 +267,7 @@ class Run:
         """List the verdicts of the policy other than "pass"."""
         if "policy" not in self.stages:
             return []
-        rows = self["policy"]["verdicts"].read().to_pylist()
+        rows = table_to_rows(self["policy"]["verdicts"].read())
         return [row for row in rows if row["verdict"] != "pass"]
 
     def read_audit_failures(self) -> dict[str, str]:

@@ -55,7 +55,6 @@ from hallmark.reports.sections.error_rates import (
 )
 from hallmark.reports.sections.findings import (
     Findings,
-    format_metric_name,
     get_audit_title,
     natural_sort_key,
     select_findings,
@@ -76,6 +75,7 @@ from hallmark.reports.sections.training_coverage import (
 from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 #: Tables of audits that hold no rows of what was scored.
@@ -259,13 +259,14 @@ class ModelCardBuilder:
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
             findings_by_slice = {
-                row["slice"]: (row, figure)
+                name_slice(row["slice"]): (row, figure)
                 for row, figure in audit_findings
                 if row["slice"] and not row["control"] and figure.value is not None
             }
             if findings_by_slice:
                 selected_slices = [
-                    row["slice"] for row, _ in select_findings([*findings_by_slice.values()], 12)
+                    name_slice(row["slice"])
+                    for row, _ in select_findings([*findings_by_slice.values()], 12)
                 ]
                 omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (
                     len(selected_slices) < len(findings_by_slice)
@@ -292,14 +293,13 @@ class ModelCardBuilder:
         section = Section("Metrics")
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
-            method_by_metric: dict[str, str] = {}
+            method_by_title: dict[str, str] = {}
             # The method of a part with a value comes first: without one it is the reason.
             for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
-                    method_by_metric.setdefault(row["metric"], row["method"])
+                    method_by_title.setdefault(row["title"], row["method"])
             rows += [
-                [format_metric_name(metric), get_audit_title(audit), method]
-                for metric, method in method_by_metric.items()
+                [title, get_audit_title(audit), method] for title, method in method_by_title.items()
             ]
         if rows:
             columns = ["metric", "audit", "method of the first figure"]

@@ -53,14 +53,15 @@ from hallmark.reports.sections.checkpoint_comparison import (
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.reports.sections.findings import (
     format_confidence_levels,
-    format_metric_name,
     get_audit_title,
     is_about_groups,
+    name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.judging.comparison_units import AREA_UNIT, AuditUnits, average_by_item
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, HallmarkError
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
@@ -237,7 +238,9 @@ class TrajectoryWriter:
             section.add_blocks(Paragraph([explanation]))
         chart_name = slugify(f"{audit.name} {first_finding['metric']}")
         if first_finding["slice"]:  # its name may be sensitive, or invalid as a file name
-            chart_name += f"-{hashlib.sha256(first_finding['slice'].encode()).hexdigest()[:10]}"
+            chart_name += (
+                f"-{hashlib.sha256(name_slice(first_finding['slice']).encode()).hexdigest()[:10]}"
+            )
         figures = [
             self.add_finding_figure(audit, comparison, checkpoint_index)
             for checkpoint_index in range(len(comparison.findings))
@@ -250,8 +253,7 @@ class TrajectoryWriter:
                 for figure in figures
             ],
             [row["null_value"] for row in comparison.findings],
-            self.redact(format_metric_name(first_finding["metric"]))
-            + ("" if unit in ("share", "") else f" ({unit})"),
+            self.redact(first_finding["title"]) + ("" if unit in ("share", "") else f" ({unit})"),
             unit == "share",
         )
         alt_values = ", ".join(
@@ -394,10 +396,7 @@ class TrajectoryWriter:
 
     def format_finding_name(self, comparison: FindingComparison) -> str:
         """Return the redacted name of a finding: its metric and its slice."""
-        row = comparison.findings[0]
-        return self.redact(
-            format_metric_name(row["metric"]) + (f", {row['slice']}" if row["slice"] else "")
-        )
+        return self.redact(name_finding(comparison.findings[0]))
 
     def add_finding_figure(
         self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
@@ -469,7 +468,7 @@ class TrajectoryWriter:
         row, change = comparison.findings[0], comparison.changes[pair_index]
         assert change is not None
         compared_steps = [audit.checkpoints[i].step for i in (first_index, second_index)]
-        page_key = f"{audit.name}#{row['metric']}#{row['slice']}#{compared_steps}"
+        page_key = f"{audit.name}#{row['metric']}#{name_slice(row['slice'])}#{compared_steps}"
         page = (
             f"rows/{slugify(audit.name)}-{hashlib.sha256(page_key.encode()).hexdigest()[:10]}.html"
         )

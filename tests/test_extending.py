@@ -54,7 +54,7 @@ json.dump(
         "sources": profile["sources"].read().to_pylist(),
         "composition": profile["composition"].read().to_pylist(),
         "tables": pages.read(sheet.fetch_directory() / "datasheet.html").tables,
-        "findings": findings.to_pylist(),
+        "findings": findings.drop_columns("finding").to_pylist(),
     },
     sys.stdout,
 )

@@ -16,6 +16,7 @@ from hallmark.flows.runs import open_store
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.checkpoint_comparison import describe_change
+from hallmark.tasks.audits.slice_tags import name_slice
 
 Report = dict[str, Any]
 
@@ -65,11 +66,12 @@ def render_comparison(report: Report) -> str:
         if row["audit"] != audit:
             audit = row["audit"]
             lines += ["", audit]
-        slice_suffix = f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""
+        slice_suffix = f"[{escape_invisible(name_slice(row['slice']))}]" if row["slice"] else ""
         formatted_values = [
             NOT_MEASURED if v is None else format_value(v, row["unit"]) for v in row["values"]
         ]
-        lines.append(f"    {row['metric']}{slice_suffix}  {'  '.join(formatted_values)}")
+        finding_label = f"{row['metric']}{slice_suffix} ({row['title']})"
+        lines.append(f"    {finding_label}  {'  '.join(formatted_values)}")
         named_differences = zip(checkpoint_names[1:], row["differences"], strict=True)
         needs_names = len(checkpoint_names) > 2
         for name, difference in named_differences:

@@ -15,7 +15,7 @@ from hallmark.reports.sections.card_summary import (
     compute_harm_beyond_null,
     compute_scaled_harm_beyond_null,
 )
-from hallmark.reports.sections.findings import format_metric_name
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import group_failed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
@@ -97,7 +97,7 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
         row
         for name in audits
         if audit in (None, name)
-        for row in run[f"audit_{name}"]["findings"].read().to_pylist()
+        for row in read_findings(run[f"audit_{name}"])
         if not row["control"]
     ]
     verdicts: dict[str, list[Row]] = {}
@@ -123,7 +123,7 @@ def _build_finding_row(finding: Row, verdicts: dict[str, list[Row]]) -> Row:
     failed_rules, undecided_rules = group_failed_rules(verdicts.get(name, []))
     return {
         "finding": name,
-        "title": format_metric_name(finding["metric"]),
+        "title": finding["title"],
         **{field: finding[field] for field in FINDING_FIELDS},
         "failed_rules": failed_rules,
         "undecided_rules": undecided_rules,

@@ -54,7 +54,7 @@ def render_scores(scores: list[dict[str, Any]]) -> str:
             value_text += f" ({overall_score['low']:.3f} to {overall_score['high']:.3f})"
         value_text += " points" if overall_score["unit"] == "points" else ""
         lines.append(
-            f"{overall_score['metric']:<12} {overall_score['system']:<{width}} {value_text}, "
+            f"{overall_score['title']:<18} {overall_score['system']:<{width}} {value_text}, "
             f"n = {overall_score['n']:,}"
         )
     return "\n".join(lines)

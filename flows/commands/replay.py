@@ -245,7 +245,7 @@ def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: 
 
 #: Tables with intervals, and the columns that identify a row in them.
 FIGURE_KEY_COLUMNS = {
-    "findings": ("audit", "metric", "slice"),
+    "findings": ("finding",),
     "scores": ("system", "metric", "slice"),
 }
 

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
-from hallmark.flows.finding_trace import parse_finding_audit, trace_finding
+from hallmark.flows.finding_trace import format_finding_name, parse_finding_audit, trace_finding
 from hallmark.flows.runs import Run, open_run, open_store
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import (
@@ -415,9 +415,8 @@ def render_finding_trace(report: Report) -> str:
         else format_count(row_count, "row")
     )
     lines = [
-        f"{row['audit']}.{row['metric']}"
-        + (f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""),
-        f"    {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
+        escape_invisible(format_finding_name(row)),
+        f"    {row['title']}: {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
         f"    {shown_rows_text} of {report['evidence_table']} in {report['artifact']}"
         + (

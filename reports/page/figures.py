@@ -25,6 +25,7 @@ from hallmark.tasks.audits.judging.evidence_filters import (
     locate_evidence,
     sort_worst_first,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     Artifact,
     Column,
@@ -482,10 +483,11 @@ class FigureBook:
         id_parts = [
             finding_row["audit"],
             finding_row["metric"],
-            finding_row["slice"],
+            name_slice(finding_row["slice"]),
             finding_row["control"],
         ]
-        label = " ".join(str(part) for part in id_parts[1:] if part).replace("_", " ")
+        label_parts = (finding_row["title"], *id_parts[2:])
+        label = ", ".join(part for part in label_parts if part)
         try:
             table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:

@@ -24,15 +24,16 @@ from hallmark.reports.sections.findings import (
     Findings,
     compare_with_null,
     format_confidence_levels,
-    format_metric_name,
     format_sample_size,
+    get_audit_title,
+    name_finding,
     natural_sort_key,
     select_findings,
 )
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
 #: (Holm), q corrected over the card (false discovery rate, Benjamini & Hochberg), and the minimum
@@ -99,7 +100,7 @@ def build_analyses_section(
         other_audit for other_audit in findings.by_audit if other_audit not in AUDIT_DESCRIPTIONS
     ):
         section.sections.append(
-            Section(format_metric_name(audit), build_metric_tables(findings, audit, max_rows))
+            Section(get_audit_title(audit), build_metric_tables(findings, audit, max_rows))
         )
     return section
 
@@ -127,10 +128,10 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
     ]
     for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
         metric_findings = [entry for entry in audit_findings if entry[0]["metric"] == metric]
-        metric_findings.sort(key=lambda entry: natural_sort_key(entry[0]["slice"]))
+        metric_findings.sort(key=lambda entry: natural_sort_key(name_slice(entry[0]["slice"])))
         rows: list[list[InlineElement]] = []
         for row, figure in select_findings(metric_findings, max_rows):
-            slice_label = row["slice"] or "all"
+            slice_label = name_slice(row["slice"]) or "all"
             rows.append(
                 [
                     slice_label,
@@ -151,7 +152,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
             [[row[i] for i in shown_columns] for row in rows],
         )
         units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
-        caption = format_metric_name(metric) + (f" ({', '.join(units)})" if units else "")
+        caption = metric_findings[0][0]["title"] + (f" ({', '.join(units)})" if units else "")
         finding_rows = [row for row, _ in metric_findings]
         notes = [
             format_confidence_levels(finding_rows),
@@ -186,7 +187,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
 def build_capability_charts(findings: Findings) -> list[Block]:
     """Build charts of bits per byte against baselines, and of verb agreement."""
     figure_by_slice = {
-        row["slice"]: figure
+        name_slice(row["slice"]): figure
         for row, figure in findings.select_by_metric("capability", "bits_per_byte")
     }
     baseline_figures = {
@@ -270,7 +271,7 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
     model_findings = [
         entry
         for entry in agreement_findings
-        if {"part": "model"}.items() < parse_tags(entry[0]).items()
+        if {"part": "model"}.items() < entry[0]["slice"].items()
     ]
     caption = (
         "Share of sentence pairs in which the model prefers the verb that agrees with its noun, "
@@ -303,7 +304,7 @@ def build_association_chart(findings: Findings) -> list[Block]:
         "own trait. The dashed line is 0: no association."
     )
     trait_share_findings = [
-        entry for entry in strength_findings if [*parse_tags(entry[0])] == ["assigned_trait_share"]
+        entry for entry in strength_findings if [*entry[0]["slice"]] == ["assigned_trait_share"]
     ]
     return build_interval_chart(
         "trait-share", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
@@ -345,13 +346,12 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
     association_findings = [
         (row, finding_figure)
         for row, finding_figure in findings.by_audit["associations"]
-        if not row["control"] and parse_tags(row).get("assigned_trait_share") != NULL_TRAIT_SHARE
+        if not row["control"] and row["slice"].get("assigned_trait_share") != str(NULL_TRAIT_SHARE)
     ]
     share_rows = [
-        (tags["assigned_trait_share"], row)
+        (float(row["slice"]["assigned_trait_share"]), row)
         for row, _ in association_findings
-        if row["metric"] == "association_strength"
-        and [*(tags := parse_tags(row))] == ["assigned_trait_share"]
+        if row["metric"] == "association_strength" and [*row["slice"]] == ["assigned_trait_share"]
     ]
     measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
     significant_findings = [
@@ -407,7 +407,7 @@ def _list_significant_figures(
     """Name figures that differ from their null value, each with its direction."""
     parts: list[InlineElement] = ["Figures that differ from their value under the null: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
-        finding_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
+        finding_label = name_finding(row)
         direction = "higher" if side > 0 else "lower"
         parts += [
             "; " if index else "",
@@ -440,7 +440,7 @@ def build_interval_chart(
 
     Beyond ``MAX_CHART_LINES`` findings, those chosen by ``select_findings`` are drawn.
     """
-    ordered = sorted(findings, key=lambda f: natural_sort_key(f[0]["slice"]))
+    ordered = sorted(findings, key=lambda f: natural_sort_key(name_slice(f[0]["slice"])))
     measured_findings = [(row, figure) for row, figure in ordered if figure.value is not None]
     if not measured_findings:
         return []
@@ -453,13 +453,15 @@ def build_interval_chart(
                 f"difference; the table has more."
             )
         measured_findings = drawn_findings
-    labels = [row["slice"].removeprefix("category=") or "all" for row, _ in measured_findings]
+    labels = [
+        name_slice(row["slice"]).removeprefix("category=") or "all" for row, _ in measured_findings
+    ]
     interval_bounds = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)
         for _, figure in measured_findings
     ]
     values = [f.value or 0 for _, f in measured_findings]
-    alt = [f"{format_metric_name(axis_label)}: "]
+    alt = [f"{axis_label[:1].upper()}{axis_label[1:]}: "]
     for label, (_, figure) in zip(labels, measured_findings, strict=True):
         alt += [label, f" {figure.short_text} ({figure.interval_text}), "]
     alt[-1] = alt[-1].removesuffix(", ") + "."

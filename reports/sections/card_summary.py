@@ -23,13 +23,13 @@ from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
-    format_metric_name,
     get_audit_title,
+    name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_failed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from hallmark.tasks.contract import Artifact, format_count
+from hallmark.tasks.contract import Artifact, format_count, table_to_rows
 
 #: Targets of controls whose result does not depend on the model.
 INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
@@ -79,7 +79,7 @@ def build_card_summary(
     ]
     empty_audits = _find_audits_without_figures(findings)
     has_instrument_control = any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls)
-    verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
+    verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
     failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
     headline_parts = [
@@ -234,7 +234,7 @@ def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]
                 f"{format_count(len(rows), 'figure')}."
             )
         skipped_counts = [
-            f"{format_metric_name(row['metric']).lower()}: {row['value']:,.0f}"
+            f"{row['title'].lower()}: {row['value']:,.0f}"
             for row in rows
             if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
         ]
@@ -375,11 +375,13 @@ def _describe_policy_result(
         return [f"It passed ({format_count(len(rules), 'rule')})."]
     parts: list[InlineElement] = []
     for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
-        metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
-        parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['reason']}"]
+        figure = _find_verdict_figure(row, findings)
+        finding_label = name_finding(
+            {"title": findings.get_metric_title(row["audit"], row["metric"]), **row}
+        )
+        parts += [" " if parts else "", f"{row['rule']}: {finding_label}, {row['reason']}"]
         if row["distance"] is not None:
             parts.append(f" ({row['distance']:.3g} beyond the limit)")
-        figure = _find_verdict_figure(row, findings)
         parts += [": ", figure, "."] if figure is not None else ["."]
     if len(failed_verdicts) > MAX_SHOWN_FINDINGS:
         parts.append(
@@ -486,11 +488,6 @@ def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
 def _describe_harmful_finding(
     audit: str, finding_row: Mapping[str, Any], figure: Figure
 ) -> InlineContent:
-    metric_label = (
-        f"{format_metric_name(finding_row['metric'])}, {finding_row['slice']}"
-        if finding_row["slice"]
-        else format_metric_name(finding_row["metric"])
-    )
     null_value = Figure(
         figure.id,
         "",
@@ -501,7 +498,7 @@ def _describe_harmful_finding(
         "finding",
     ).short_text
     return [
-        f"{get_audit_title(audit)}. {metric_label}: ",
+        f"{get_audit_title(audit)}. {name_finding(finding_row)}: ",
         figure,
         f"; {null_value} if there is nothing to find.",
     ]

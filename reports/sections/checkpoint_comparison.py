@@ -14,16 +14,16 @@ from typing import Any
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
-from hallmark.reports.sections.findings import format_metric_name, get_audit_title
+from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
     compare_findings,
     explain_incomparability,
     format_stage_label,
-    read_findings_by_slice,
+    read_findings_by_id,
 )
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, HallmarkError, format_count
 
 Row = dict[str, Any]
@@ -173,7 +173,7 @@ def select_directional_findings(
 
 def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
     """Return the finding whose tags all others share: the others are its parts."""
-    tag_sets = [parse_tags(comparison.findings[-1]).items() for comparison in comparisons]
+    tag_sets = [comparison.findings[-1]["slice"].items() for comparison in comparisons]
     overall_findings = (
         comparison
         for comparison, finding_tags in zip(comparisons, tag_sets, strict=True)
@@ -307,27 +307,28 @@ def build_exclusions_table(
         if audit.incomparable_reason:
             rows.append([audit_title, "all findings", redact(audit.incomparable_reason)])
             continue
-        findings_by_checkpoint = [read_findings_by_slice(artifact) for artifact in audit.artifacts]
+        findings_by_checkpoint = [read_findings_by_id(artifact) for artifact in audit.artifacts]
+        rows_by_id: dict[bytes, Row] = {}
+        for checkpoint_findings in findings_by_checkpoint:
+            rows_by_id = checkpoint_findings | rows_by_id
+        titles = {row["metric"]: row["title"] for row in rows_by_id.values()}
         missing_parts: dict[tuple[str, str], list[str]] = {}
-        for metric, slice_name in dict.fromkeys(
-            key for checkpoint_findings in findings_by_checkpoint for key in checkpoint_findings
-        ):
+        for finding_id, finding_row in rows_by_id.items():
             missing_checkpoints = [
                 checkpoint.name
                 for checkpoint, checkpoint_findings in zip(
                     audit.checkpoints, findings_by_checkpoint, strict=True
                 )
-                if (metric, slice_name) not in checkpoint_findings
+                if finding_id not in checkpoint_findings
             ]
             if missing_checkpoints:
-                missing_parts.setdefault((metric, ", ".join(missing_checkpoints)), []).append(
-                    slice_name
-                )
+                key = (finding_row["metric"], ", ".join(missing_checkpoints))
+                missing_parts.setdefault(key, []).append(name_slice(finding_row["slice"]))
         for (metric, checkpoint_names), slice_names in missing_parts.items():
             part_label = (
                 f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
             )
-            finding_label = format_metric_name(metric) + (part_label if any(slice_names) else "")
+            finding_label = titles[metric] + (part_label if any(slice_names) else "")
             rows.append([audit_title, redact(finding_label), f"not found at {checkpoint_names}"])
         finding_counts = Counter(
             comparison.findings[0]["metric"] for comparison in audit.comparisons
@@ -340,9 +341,9 @@ def build_exclusions_table(
                 ] += 1
         for reason, unpaired_counts in unpaired_by_reason.items():
             metric_texts = [
-                f"{format_metric_name(metric)}, {count} of {finding_counts[metric]} parts"
+                f"{titles[metric]}, {count} of {finding_counts[metric]} parts"
                 if count < finding_counts[metric]
-                else format_metric_name(metric)
+                else titles[metric]
                 for metric, count in unpaired_counts.items()
             ]
             rows.append([audit_title, redact("; ".join(metric_texts)), reason])

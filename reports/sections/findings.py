@@ -14,8 +14,9 @@ from typing import Any
 from hallmark.reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
-from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact
 
 BASELINES = {
@@ -37,9 +38,9 @@ def get_audit_title(audit: str) -> str:
     return AUDIT_DESCRIPTIONS[audit].title if audit in AUDIT_DESCRIPTIONS else audit
 
 
-def format_metric_name(metric: str) -> str:
-    """Return the name of a metric as a page spells it."""
-    return "AUC" if metric == "auc" else metric.replace("_", " ").capitalize()
+def name_finding(finding_row: Mapping[str, Any]) -> str:
+    """Name a finding by the title of its metric and its slice."""
+    return ", ".join(filter(None, (finding_row["title"], name_slice(finding_row["slice"]))))
 
 
 def natural_sort_key(text: str) -> list[Any]:
@@ -65,7 +66,7 @@ GROUP_TAGS = frozenset(
 
 def is_about_groups(row: Mapping[str, Any]) -> bool:
     """Return whether a finding is about groups of people; no row limit applies to these."""
-    return not GROUP_TAGS.isdisjoint(parse_tags(row))
+    return not GROUP_TAGS.isdisjoint(row["slice"])
 
 
 def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
@@ -131,7 +132,7 @@ class Findings:
             if audit_name not in AUDIT_DESCRIPTIONS
         ]
         for audit_name in ordered:
-            rows = self.audit_artifacts[audit_name]["findings"].read().to_pylist()
+            rows = read_findings(self.audit_artifacts[audit_name])
             audit_findings = [
                 (row, self.book.add_finding_figure(f"audit_{audit_name}", row)) for row in rows
             ]
@@ -156,6 +157,13 @@ class Findings:
             if row["metric"] == metric and bool(row["control"]) == is_control
         ]
 
+    def get_metric_title(self, audit: str, metric: str) -> str:
+        """Return the title of a metric; its name if the audit has no finding of it."""
+        titles = (
+            row["title"] for row, _ in self.by_audit.get(audit, []) if row["metric"] == metric
+        )
+        return next(titles, metric)
+
     def describe_baseline_comparison(self) -> InlineContent:
         """Return sentences on the baselines that the model does not beat on held-out text.
 
@@ -178,7 +186,7 @@ class Findings:
                 if is_tested
                 else untested_baselines
             )
-            baseline = parse_tags(row)["baseline"]
+            baseline = row["slice"]["baseline"]
             baselines += [
                 "; " if baselines else "",
                 f"{BASELINES.get(baseline, baseline)}, by ",
@@ -233,7 +241,7 @@ class Findings:
         for audit, audit_findings in self.by_audit.items():
             for row, figure in audit_findings:
                 if row["control"]:
-                    control_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
+                    control_label = name_finding(row)
                     rows.append(
                         [
                             get_audit_title(audit),
@@ -266,24 +274,25 @@ class Findings:
         """Build the table of main results on capability and harm, one line each."""
         labelled_findings: list[tuple[str, Finding]] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte"):
-            if row["slice"] in BASELINES:
-                labelled_findings.append(
-                    (f"Bits per byte, {BASELINES[row['slice']]}", (row, figure))
-                )
-        labelled_findings.sort(key=lambda labelled: list(BASELINES).index(labelled[1][0]["slice"]))
+            if (system := name_slice(row["slice"])) in BASELINES:
+                label = f"{row['title']}, {BASELINES[system]}"
+                labelled_findings.append((label, (row, figure)))
+        labelled_findings.sort(
+            key=lambda labelled: list(BASELINES).index(name_slice(labelled[1][0]["slice"]))
+        )
         labelled_findings += [
-            ("Last words predicted", finding)
+            (name_finding(finding[0]), finding)
             for finding in self.select_by_metric("capability", "cloze_accuracy")
         ][:1]
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
             labelled_findings += self.select_findings_with_most_draws(metric)
         labelled_findings += [
-            ("Pairs in which the stereotype is more likely", finding)
+            (name_finding(finding[0]), finding)
             for finding in self.select_by_metric("bias", "stereotype_preference")
             if not finding[0]["slice"]
         ]
         labelled_findings += [
-            ("Exposure of secrets, most copies minus no copies", finding)
+            (name_finding(finding[0]), finding)
             for finding in self.select_by_metric("extraction", "exposure_difference")
         ]
         shown_figure_ids = {
@@ -353,7 +362,7 @@ class Findings:
                 for finding in directional_findings or measured_findings
                 if finding[0]["metric"] == metric
             ]
-            tag_sets = [parse_tags(row).items() for row, _ in metric_findings]
+            tag_sets = [row["slice"].items() for row, _ in metric_findings]
             overall_findings = [
                 candidate
                 for candidate, candidate_tags in zip(metric_findings, tag_sets, strict=True)
@@ -363,22 +372,18 @@ class Findings:
         return selected
 
     def _format_finding_label(self, audit: str, row: Mapping[str, Any]) -> str:
-        metric_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
-        return f"{get_audit_title(audit)}: {metric_label}"
+        return f"{get_audit_title(audit)}: {name_finding(row)}"
 
     def select_findings_with_most_draws(self, metric: str) -> list[tuple[str, Finding]]:
         """Return, for each kind of prompt, the finding with the most draws per prompt."""
         best_by_prompt_kind: dict[str, Finding] = {}
         for row, figure in sorted(
             self.select_by_metric("toxicity", metric),
-            key=lambda finding: natural_sort_key(finding[0]["slice"]),
+            key=lambda finding: natural_sort_key(name_slice(finding[0]["slice"])),
         ):
-            prompt_kind = parse_tags(row).get("prompt_subset", "")
+            prompt_kind = row["slice"].get("prompt_subset", "")
             best_by_prompt_kind[prompt_kind] = (row, figure)
-        return [
-            (", ".join(filter(None, (format_metric_name(metric), finding[0]["slice"]))), finding)
-            for finding in best_by_prompt_kind.values()
-        ]
+        return [(name_finding(finding[0]), finding) for finding in best_by_prompt_kind.values()]
 
 
 def format_sample_size(finding_row: dict[str, Any]) -> str:

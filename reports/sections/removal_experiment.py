@@ -34,7 +34,6 @@ from hallmark.reports.page.figures import (
     slugify,
 )
 from hallmark.reports.page.redaction import RedactFunction, Redactor
-from hallmark.reports.sections.findings import format_metric_name
 from hallmark.reports.sections.remaining_effect import describe_remaining_effect
 from hallmark.reports.sections.training_arms import (
     ARM_NAMES,
@@ -278,7 +277,7 @@ class RemovalReport:
             criterion = case.criteria[index]
             if criterion["verdict"] != "pass":
                 status = "Not met" if criterion["verdict"] else "Not known"
-                lead = f"{status}: {format_metric_name(case.name)}, {criterion['criterion']}: "
+                lead = f"{status}: {case.name}, {criterion['criterion']}: "
                 missed_criteria.append(
                     [
                         lead,
@@ -312,7 +311,7 @@ class RemovalReport:
             )
             rows.append(
                 [
-                    f"{format_metric_name(case.name)}{case.unit_suffix and f',{case.unit_suffix}'}",
+                    f"{case.name}{case.unit_suffix and f',{case.unit_suffix}'}",
                     ShortFigure(self.count_source_documents(case, True)),
                     self.add_mean_figure(case, BASE),
                     self.add_mean_figure(case, REMOVED),
@@ -341,7 +340,7 @@ class RemovalReport:
 
     def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
         """Return a sentence on whether the finding of a case went away, and what remains of it."""
-        case_name = format_metric_name(case.name)
+        case_name = case.name
         if case.case_rows[0]["reason"]:
             return [f"{case_name}: nothing was removed, because {case.case_rows[0]['reason']}."]
         change, remaining_effect = (
@@ -417,7 +416,7 @@ class RemovalReport:
     # Sections --------------------------------------------------------------------------------
 
     def build_case_section(self, case: RemovalCase) -> Section:
-        section = Section(format_metric_name(case.name))
+        section = Section(case.name)
         finding_parts: InlineContent = ["Findings: "]
         for index, row in enumerate(case.case_rows):
             finding_parts = [*finding_parts, ", " if index else "", Code(row["finding"])]
@@ -547,9 +546,7 @@ class RemovalReport:
                 f" The dashed line is the mean of the null units ({case.null_label}) in the arm "
                 f"{ARM_NAMES[REMOVED]}."
             )
-        return Chart(
-            case.figure_prefix, render_svg, f"{format_metric_name(case.name)}: {alt}.", caption
-        )
+        return Chart(case.figure_prefix, render_svg, f"{case.name}: {alt}.", caption)
 
     def format_arm_name(self, arm: str) -> str:
         return ARM_NAMES.get(arm, f"all documents, {arm}")

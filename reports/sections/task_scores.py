@@ -173,7 +173,7 @@ class TaskScores:
         label_parts = [] if score_row["label_id"] is None else [f"label {score_row['label_id']}"]
         return self.book.add_computed_figure(
             " ".join(["score", score_row["metric"], score_row["system"], *label_parts]),
-            ", ".join([score_row["metric"], format_system_name(score_row["system"]), *label_parts]),
+            ", ".join([score_row["title"], format_system_name(score_row["system"]), *label_parts]),
             UNIT_LABELS.get(unit, unit),
             SCORES_TABLE,
             conditions,
@@ -187,6 +187,11 @@ class TaskScores:
             method=score_row["method"],
             missing_reason=score_row["method"] if score_row["value"] is None else "",
         )
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Return the title of each metric."""
+        return {row["metric"]: row["title"] for row in self.score_rows}
 
     @property
     def main_metric(self) -> str:
@@ -210,6 +215,7 @@ class TaskScores:
                     "bad", ["No test row was scored, so the quality of the model is not known."]
                 )
             ]
+        title = self.titles[self.main_metric]
         callouts: list[Block] = []
         for system, baseline_score in figures.items():
             if system == MODEL_SYSTEM:
@@ -224,7 +230,7 @@ class TaskScores:
                 f"{system_name}{f', {system_note}' if system_note else ''}: "
             )
             parts: list[InlineElement] = [
-                f"{lead}{self.main_metric} ",
+                f"{lead}{title} ",
                 *format_value_with_interval(model_score),
                 f", n = {model_score.n:,}, against ",
                 *format_value_with_interval(baseline_score),
@@ -238,7 +244,7 @@ class TaskScores:
             else:
                 parts.append(f". {interval_message}")
             callouts.append(Callout(callout_kind, parts))
-        return callouts or [Paragraph([f"On the test rows: {self.main_metric} ", model_score, "."])]
+        return callouts or [Paragraph([f"On the test rows: {title} ", model_score, "."])]
 
     def build_summary_table(self) -> DataTable:
         """Build the table of scores and differences by metric and system."""
@@ -271,7 +277,7 @@ class TaskScores:
     ) -> list[InlineElement]:
         unit_suffix = "" if figure.unit == "share" else f", {figure.unit}"
         return [
-            f"{metric}{unit_suffix}",
+            f"{self.titles[metric]}{unit_suffix}",
             format_system_name(system),
             figure,
             figure.interval_text,
@@ -285,7 +291,7 @@ class TaskScores:
             for metric, figures in self.difference_figures.items()
         }
         table_rows: list[list[InlineElement]] = [
-            [metric, format_system_name(system), figure.method, figure.scorer or "–"]
+            [self.titles[metric], format_system_name(system), figure.method, figure.scorer or "–"]
             for metric, figures in self.score_figures.items()
             for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]

@@ -25,7 +25,6 @@ from hallmark.reports.page.redaction import (
     find_prompt_columns,
     get_adjacent_texts,
 )
-from hallmark.reports.sections.findings import format_metric_name
 from hallmark.reports.sections.group_metrics import build_heldout_loss_blocks
 from hallmark.tasks.contract import Artifact, Table, format_count
 
@@ -199,7 +198,7 @@ def build_checkpoint_table(
         cells = [
             book.add_computed_figure(
                 f"checkpoint-{row['step']}-{column}",
-                f"step {row['step']}: {format_metric_name(column)}",
+                f"step {row['step']}: {column.replace('_', ' ')}",
                 unit,
                 (stage, "checkpoints"),
                 conditions,

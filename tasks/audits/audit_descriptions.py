@@ -5,7 +5,8 @@ The description of an audit is in the file of its probe; ``registry.py`` collect
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 #: A corrected p below this level is reported as a difference, in findings and on cards.
 SIGNIFICANCE_LEVEL = 0.05
@@ -20,8 +21,8 @@ class AuditDescription:
         title: Heading on the card.
         meaning: One sentence: what the figures mean.
         not_run_message: One sentence: what is unknown if the audit did not run.
-        skipped_count_metrics: Metrics that count skipped or truncated items: findings where the
-            count is not 0.
+        skipped_count_metrics: Titles of the metrics that count skipped or truncated items, by
+            metric. They have a finding where the count is not 0.
         is_about_stereotypes: Whether planted associations calibrate it.
     """
 
@@ -29,7 +30,7 @@ class AuditDescription:
     title: str
     meaning: str
     not_run_message: str
-    skipped_count_metrics: tuple[str, ...] = ()
+    skipped_count_metrics: Mapping[str, str] = field(default_factory=dict)
     is_about_stereotypes: bool = False
 
 
@@ -38,6 +39,16 @@ CAPABILITY = "capability"
 
 #: The count of items that occur in the training text, in every audit with external items.
 ITEMS_IN_TRAINING_TEXT = "items_in_training_text"
+ITEMS_IN_TRAINING_TEXT_TITLE = "Items in the training text"
+
+#: The metrics of the audit of capability, which has no probe, with their titles.
+CAPABILITY_METRICS = {
+    "bits_per_byte": "Bits per byte",
+    "bits_per_byte_difference": "Difference in bits per byte from baselines",
+    "agreement_accuracy": "Subject-verb agreement accuracy",
+    "garden_path_share": "Share of garden-path effects",
+    "cloze_accuracy": "Cloze accuracy",
+}
 
 #: The amount of each kind of candidate at which the text of a sealed world has no effect.
 NO_EFFECT_AMOUNTS = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}

@@ -9,14 +9,22 @@ once, and all checkpoints of one training get the same requests.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
-from hallmark.tasks.contract import ID_TYPE, column, table_schema, to_canonical_json
+from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    column,
+    rows_to_table,
+    table_schema,
+    to_canonical_json,
+)
 
 #: Arrow type of the token ids of several texts.
 TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
@@ -147,7 +155,7 @@ TOKENIZER = table_schema(
 SKIPPED = table_schema(
     "Measurements that were not requested, and the reasons.",
     column("metric", pa.string(), "label", "the metric that is skipped; empty: all of the audit"),
-    column("tags", pa.string(), "label", "tags of the slice that is skipped, as in findings: JSON"),
+    column("slice", SLICE_TYPE, "label", "the slice that is skipped, as in findings"),
     column("reason", pa.string(), "project text", "the reason, as in findings"),
     column(
         "count",
@@ -314,6 +322,10 @@ CROSSED_CLUSTER = column(
 )
 
 
+#: The columns of the items of every probe.
+ITEM_COLUMNS = ("item", "cluster", "text")
+
+
 def build_items_schema(
     *tag_columns: pa.Field,
     text_kind: Literal["audit text", "corpus text", "personal"] = "audit text",
@@ -338,15 +350,98 @@ def hash_json_values(*values: Any) -> bytes:
     return blake2b(to_canonical_json(values), digest_size=16).digest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One item of a probe; ``tags`` are the columns that distinguish its items."""
+
+    item: bytes
+    cluster: str
+    text: str
+    tags: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One row of REQUESTS."""
+
+    request: bytes
+    item: bytes
+    part: str
+    kind: Literal["generate", "score", "complete", "embed"]
+    context_ids: Sequence[int]
+    target_ids: Sequence[Sequence[int]] | None = None
+    target_positions: Sequence[Sequence[int]] | None = None
+    rank_statistics: bool | None = None
+    score_lowercase: bool | None = None
+    layer: int | None = None
+    draws: int | None = None
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    first_temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    doc_ids: Sequence[bytes] | None = None
+    source_text: str | None = None
+    prefix_text: str | None = None
+    masked_words: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """One row of LOOKUPS."""
+
+    item: bytes
+    token_ids: Sequence[int]
+    doc_ids: Sequence[bytes] | None
+    source_text: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedMeasurement:
+    """One row of SKIPPED."""
+
+    metric: str
+    slice: Mapping[str, str]
+    reason: str
+    count: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """One row of RESPONSES."""
+
+    request: bytes
+    draw: int
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    log_probs: ArrayLike
+    ranks: ArrayLike | None = None
+    vocabulary_mean: ArrayLike | None = None
+    vocabulary_std: ArrayLike | None = None
+    lowercase_log_probs: ArrayLike | None = None
+    stop_reason: Literal["end", "length", ""] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """One row of EMBEDDINGS."""
+
+    request: bytes
+    draw: int
+    layer: int
+    vector: ArrayLike
+
+
 class RequestBuilder:
     """Collect the items of a probe and the requests about them."""
 
     def __init__(self) -> None:
-        self.items: dict[bytes, dict[str, Any]] = {}
-        self.requests: list[dict[str, Any]] = []
-        self.lookups: list[dict[str, Any]] = []
+        self.items: dict[bytes, Item] = {}
+        self.requests: list[Request] = []
+        self.lookups: list[Lookup] = []
         self._requested: set[tuple[bytes, str]] = set()
-        self.skipped: list[dict[str, Any]] = []
+        self.skipped: list[SkippedMeasurement] = []
 
     def add_item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
         """Add an item, unless one with the same text, cluster and tags exists, and return its id.
@@ -356,7 +451,7 @@ class RequestBuilder:
         """
         cluster = cluster or hash_json_values(text).hex()
         item_id = hash_json_values(text, cluster, tags)
-        self.items.setdefault(item_id, {"item": item_id, "cluster": cluster, "text": text, **tags})
+        self.items.setdefault(item_id, Item(item=item_id, cluster=cluster, text=text, tags=tags))
         return item_id
 
     def request_continuations(
@@ -522,13 +617,10 @@ class RequestBuilder:
         """
         if (item_id, "lookup") not in self._requested:
             self._requested.add((item_id, "lookup"))
-            source_columns = {
-                "doc_ids": None if doc_ids is None else list(doc_ids),
-                "source_text": source_text,
-            }
+            source_columns: dict[str, Any] = {"doc_ids": doc_ids, "source_text": source_text}
             distinct_ids = dict.fromkeys(map(tuple, token_id_lists))
             self.lookups += [
-                {"item": item_id, "token_ids": list(token_ids), **source_columns}
+                Lookup(item=item_id, token_ids=token_ids, **source_columns)
                 for token_ids in distinct_ids
             ]
 
@@ -546,7 +638,7 @@ class RequestBuilder:
             tags: Tags of the slice.
         """
         self.skipped.append(
-            {"metric": metric, "tags": json.dumps(tags), "reason": reason, "count": count}
+            SkippedMeasurement(metric=metric, slice=tags_to_slice(tags), reason=reason, count=count)
         )
 
     def _add_request(
@@ -559,5 +651,39 @@ class RequestBuilder:
         if (item_id, part) in self._requested:  # the item was added twice
             return
         self._requested.add((item_id, part))
-        keys = {"request": hash_json_values(request), "item": item_id, "part": part}
-        self.requests.append(keys | request | dict(source_columns or {}))
+        self.requests.append(
+            Request(
+                request=hash_json_values(request),
+                item=item_id,
+                part=part,
+                **request,
+                **(source_columns or {}),
+            )
+        )
+
+    def build_items_table(self, schema: pa.Schema) -> pa.Table:
+        """Build the table of the items; each has exactly the tags that the schema has."""
+        tag_names = [name for name in schema.names if name not in ITEM_COLUMNS]
+        for item in self.items.values():
+            if item.tags.keys() != {*tag_names}:
+                raise TypeError(
+                    f"an item has the tags {', '.join(item.tags)} instead of {', '.join(tag_names)}"
+                )
+        columns = {name: [getattr(i, name) for i in self.items.values()] for name in ITEM_COLUMNS}
+        columns |= {name: [i.tags[name] for i in self.items.values()] for name in tag_names}
+        return pa.table(
+            {name: pa.array(columns[name], schema.field(name).type) for name in schema.names},
+            schema=schema,
+        )
+
+    def build_requests_table(self) -> pa.Table:
+        """Build the table REQUESTS."""
+        return rows_to_table(self.requests, REQUESTS)
+
+    def build_lookups_table(self) -> pa.Table:
+        """Build the table LOOKUPS."""
+        return rows_to_table(self.lookups, LOOKUPS)
+
+    def build_skipped_table(self) -> pa.Table:
+        """Build the table SKIPPED."""
+        return rows_to_table(self.skipped, SKIPPED)

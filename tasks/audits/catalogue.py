@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hallmark.tasks.audits.audit_descriptions import CAPABILITY
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY, CAPABILITY_METRICS
 from hallmark.tasks.audits.probe import make_findings_stage, make_request_stage
 from hallmark.tasks.audits.registry import PROBES
 
@@ -14,15 +14,7 @@ METRICS_WITHOUT_INTERVAL = {probe.name: probe.derived.without_interval for probe
     CAPABILITY: ()
 }
 
-#: All metrics by audit.
-METRICS_BY_AUDIT = {
-    probe.name: (*probe.metrics, *probe.description.skipped_count_metrics) for probe in PROBES
-} | {
-    CAPABILITY: (
-        "bits_per_byte",
-        "bits_per_byte_difference",
-        "agreement_accuracy",
-        "garden_path_share",
-        "cloze_accuracy",
-    )
+#: The title of each metric, by audit; without controls.
+METRICS_BY_AUDIT: dict[str, dict[str, str]] = {probe.name: probe.metrics for probe in PROBES} | {
+    CAPABILITY: CAPABILITY_METRICS
 }

@@ -9,8 +9,8 @@ repeats no inference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +23,8 @@ from hallmark.tasks.audits.audit_tables import (
     REQUEST_SETTINGS,
     REQUESTS,
     RESPONSES,
+    Embedding,
+    Response,
 )
 from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
@@ -41,6 +43,7 @@ from hallmark.tasks.contract import (
     Table,
     TableWriters,
     record_folder_files,
+    rows_to_table,
     stage,
 )
 
@@ -174,17 +177,15 @@ def answer_chunk(
 ) -> Row:
     """Answer the requests of a chunk and return a row of MODEL."""
     model, requests = open_cached_model(checkpoint, config, seed), chunk.requests.to_pylist()
-    response_rows = list(generate_response_rows(model, requests))
+    responses = list(generate_responses(model, requests))
     table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
-    out.get_table_writer(table_name).write(
-        pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name])
-    )
+    out.get_table_writer(table_name).write(rows_to_table(responses, RESPONSE_TABLES[table_name]))
     return model.describe_inference()
 
 
-def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
-    """Yield rows of RESPONSES, or of EMBEDDINGS, for rows of REQUESTS of one kind."""
-    answer_by_kind = {
+def generate_responses(model: AuditedModel, requests: list[Row]) -> Iterator[Response | Embedding]:
+    """Yield responses, or embeddings, for rows of REQUESTS of one kind."""
+    answer_by_kind: dict[str, Callable[[AuditedModel, list[Row]], Iterable[Any]]] = {
         "generate": _generate_texts,
         "score": _score_targets,
         "complete": _complete_texts,
@@ -195,7 +196,7 @@ def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator
         yield from answer_by_kind[similar_requests[0]["kind"]](model, similar_requests)
 
 
-def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
+def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Response]:
     """Generate texts, and score them again where ranks or lower case are requested."""
     settings = requests[0]
     sampling_names = ("temperature", "first_temperature", "top_p", "top_k", "seed")
@@ -205,54 +206,56 @@ def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
         samples=settings["draws"],
         **{name: settings[name] for name in sampling_names},
     )
-    text_rows = _build_text_rows(model, requests, generations)
+    responses = _build_text_responses(model, requests, generations)
     contexts = [row["context_ids"] for row in requests for _ in range(row["draws"])]
     if settings["rank_statistics"]:
-        for row, statistics in zip(
-            text_rows,
-            _compute_rank_statistics(
-                model, contexts, [text_row["token_ids"] for text_row in text_rows]
-            ),
-            strict=True,
-        ):
-            row |= statistics | {"log_probs": row["log_probs"]}
+        statistics = _compute_rank_statistics(
+            model, contexts, [generated.token_ids for texts in generations for generated in texts]
+        )
+        responses = [
+            replace(response, **columns | {"log_probs": response.log_probs})
+            for response, columns in zip(responses, statistics, strict=True)
+        ]
     if settings["score_lowercase"]:
-        lowercase_ids = model.encode_batch([row["text"].lower() for row in text_rows])
-        for row, log_probs in zip(
-            text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True
-        ):
-            row["lowercase_log_probs"] = log_probs
-    return text_rows
+        lowercase_ids = model.encode_batch(
+            [(response.text or "").lower() for response in responses]
+        )
+        lowercase_log_probs = model.compute_target_log_probs(contexts, lowercase_ids)
+        responses = [
+            replace(response, lowercase_log_probs=log_probs)
+            for response, log_probs in zip(responses, lowercase_log_probs, strict=True)
+        ]
+    return responses
 
 
-def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
+def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Response]:
     completions = model.generate_completions(
         [row["context_ids"] for row in requests],
         [row["target_ids"][0] for row in requests],
         completion_count=requests[0]["draws"],
         max_new_tokens=requests[0]["max_new_tokens"],
     )
-    return _build_text_rows(model, requests, completions)
+    return _build_text_responses(model, requests, completions)
 
 
-def _build_text_rows(
+def _build_text_responses(
     model: AuditedModel, requests: list[Row], generations: list[list[ScoredContinuation]]
-) -> list[Row]:
+) -> list[Response]:
     return [
-        {
-            "request": row["request"],
-            "draw": draw,
-            "token_ids": generated.token_ids,
-            "text": model.decode(generated.token_ids),
-            "log_probs": generated.log_probs,
-            "stop_reason": "end" if generated.has_ended else "length",
-        }
+        Response(
+            request=row["request"],
+            draw=draw,
+            token_ids=generated.token_ids,
+            text=model.decode(generated.token_ids),
+            log_probs=generated.log_probs,
+            stop_reason="end" if generated.has_ended else "length",
+        )
         for row, texts in zip(requests, generations, strict=True)
         for draw, generated in enumerate(texts)
     ]
 
 
-def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Embedding]:
     layer = requests[0]["layer"]
     targets = [target for row in requests for target in row["target_ids"]]
     positions = [
@@ -261,14 +264,14 @@ def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     vectors = iter(model.compute_mean_hidden_states(targets, positions, layer))
     for row in requests:
         for draw in range(len(row["target_ids"])):
-            yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(vectors)}
+            yield Embedding(request=row["request"], draw=draw, layer=layer, vector=next(vectors))
 
 
-def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Response]:
     token_scores = iter(_compute_token_scores(model, requests))
     for row in requests:
         for draw in range(len(row["target_ids"])):
-            yield {"request": row["request"], "draw": draw, "stop_reason": "", **next(token_scores)}
+            yield Response(request=row["request"], draw=draw, **next(token_scores))
 
 
 def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:

@@ -17,7 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT, AuditDescription
+from hallmark.tasks.audits.audit_descriptions import (
+    ITEMS_IN_TRAINING_TEXT,
+    ITEMS_IN_TRAINING_TEXT_TITLE,
+    AuditDescription,
+)
 from hallmark.tasks.audits.audit_tables import (
     LOOKUPS,
     MODEL,
@@ -28,15 +32,20 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import (
+    FINDINGS,
+    Finding,
+    build_finding,
+    build_findings_table,
+)
 from hallmark.tasks.audits.judging.instrument_controls import evaluate_instrument_control
 from hallmark.tasks.audits.judging.measures import (
+    DerivedMetric,
     Measure,
     ValueWriter,
     build_values_schema,
     compute_measure_findings,
 )
-from hallmark.tasks.audits.judging.tags import SliceTags, parse_tags
 from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
@@ -44,9 +53,6 @@ from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, 
 #: Minimum number of clusters for an instrument control. If all 11 clusters agree, chance gives the
 #: same in 1 of 1,024 draws, which is below the 0.001 that a control requires.
 MIN_CONTROL_CLUSTERS = 11
-
-#: The metric that counts items in the training text, in every probe that searches for its items.
-SEEN_METRIC = ITEMS_IN_TRAINING_TEXT
 
 #: Libraries that the requests depend on.
 REQUEST_LIBRARIES = ("numpy", "tokenizers", "transformers")
@@ -73,15 +79,15 @@ class DerivedFindings:
 
     Attributes:
         compute: Called with (findings of the measures, values, config); returns further findings.
-        metrics: Metrics of the derived findings, and the slices that they have.
+        metrics: Metrics of the derived findings.
         without_interval: Metrics whose findings never have an interval, so that no rule of a policy
             about them can pass.
     """
 
-    compute: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
-        lambda found, values, config: []
+    compute: Callable[[Sequence[Finding], pa.Table, Any], list[Finding]] = (
+        lambda findings, values, config: []
     )
-    metrics: Mapping[str, SliceTags] = field(default_factory=dict)
+    metrics: Mapping[str, DerivedMetric] = field(default_factory=dict)
     without_interval: tuple[str, ...] = ()
 
 
@@ -152,6 +158,7 @@ class Probe(ProbeRequests):
             probabilities of the targets, (n, targets), embeddings, (n, targets, d), or texts,
             (n, draws), of a simulated model with no effect or a large effect on that metric.
         derived: Findings that are computed from those of the measures.
+        control_metrics: Further metrics of its controls, with their titles.
         judging_files: As ``external_digests``, for files that ``score_items`` reads.
         steps: Scorers, untrained baseline, search of the training text and reference model.
         corpus_tables: Names of the ``CorpusTables`` that it reads.
@@ -165,6 +172,7 @@ class Probe(ProbeRequests):
     value_fields: tuple[pa.Field, ...] = ()
     simulate_outputs: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
     derived: DerivedFindings = DerivedFindings()
+    control_metrics: Mapping[str, str] = field(default_factory=dict)
     judging_files: Callable[..., dict[str, str]] | None = None
     steps: ExtraSteps = ExtraSteps()
     corpus_tables: tuple[str, ...] = ()
@@ -172,21 +180,23 @@ class Probe(ProbeRequests):
     libraries: tuple[str, ...] = ()
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics of its findings, without controls.
+    def metrics(self) -> dict[str, str]:
+        """The metrics of its findings, without controls, and their titles."""
+        titles = {
+            measure.metric: measure.title for measure in self.measures if not measure.is_control
+        }
+        titles |= {name: metric.title for name, metric in self.derived.metrics.items()}
+        if not self.step_dependent:
+            titles[ITEMS_IN_TRAINING_TEXT] = ITEMS_IN_TRAINING_TEXT_TITLE
+        return titles | dict(self.description.skipped_count_metrics)
 
-        Counts of skipped items are in ``description.skipped_count_metrics``.
-        """
-        measured_metrics = [measure.metric for measure in self.measures if not measure.control]
-        return tuple(
-            dict.fromkeys(
-                [
-                    *measured_metrics,
-                    *self.derived.metrics,
-                    *([] if self.step_dependent else [SEEN_METRIC]),
-                ]
-            )
-        )
+    @property
+    def metrics_and_controls(self) -> dict[str, str]:
+        """The metrics of its findings and of its controls, and their titles."""
+        control_measures = {
+            measure.metric: measure.title for measure in self.measures if measure.is_control
+        }
+        return self.metrics | control_measures | dict(self.control_metrics)
 
     def find_missing_settings(self, config: Any) -> list[str]:
         """Return the required settings that are not set."""
@@ -194,30 +204,28 @@ class Probe(ProbeRequests):
 
     def compute_values_and_findings(
         self, responses: Responses, config: Any
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """Compute the values and the rows of the findings."""
+    ) -> tuple[pa.Table, list[Finding]]:
+        """Compute the values and the findings."""
         # An audit that depends on the step asks about text that training had read.
         in_training = None if self.step_dependent else responses.flag_items_in_training()
-        writer, finding_rows = (
-            ValueWriter(
-                responses.items, in_training, responses.count_item_reads(), self.value_fields
-            ),
-            [],
+        findings: list[Finding] = []
+        writer = ValueWriter(
+            responses.items, in_training, responses.count_item_reads(), self.value_fields
         )
         values = writer.to_table()
         if not any(row["count"] is None and not row["metric"] for row in responses.skipped):
             method_note = self.score_items(responses, writer, config)
             values = writer.to_table()
-            finding_rows = compute_measure_findings(
+            findings = compute_measure_findings(
                 self.name, values, self.measures, config, method_note
             )
-            finding_rows += self.derived.compute(finding_rows, values, config)
-            finding_rows += self.compute_instrument_controls(responses, config)
+            findings += self.derived.compute(findings, values, config)
+            findings += self.compute_instrument_controls(responses, config)
             if in_training is not None:
-                finding_rows.append(
+                findings.append(
                     build_finding(
                         self.name,
-                        SEEN_METRIC,
+                        ITEMS_IN_TRAINING_TEXT,
                         in_training.count(True),
                         n=len(in_training) - in_training.count(None),
                         unit="items",
@@ -227,13 +235,11 @@ class Probe(ProbeRequests):
                         "full; each measure is given with and without these items",
                     )
                 )
-        return values, [*finding_rows, *build_skipped_findings(self, responses)]
+        return values, [*findings, *build_skipped_findings(self, responses)]
 
-    def compute_instrument_controls(
-        self, responses: Responses, config: Any
-    ) -> list[dict[str, Any]]:
+    def compute_instrument_controls(self, responses: Responses, config: Any) -> list[Finding]:
         """Check that the audit finds a large simulated effect, and none where there is none."""
-        control_rows: list[dict[str, Any] | None] = []
+        controls: list[Finding | None] = []
         for measure in (
             candidate
             for candidate in self.measures
@@ -247,12 +253,12 @@ class Probe(ProbeRequests):
                 self.score_items(responses.with_simulated_outputs(outputs), writer, config)
                 measure_values = measure.select_values(writer.to_table())
                 if len(pc.unique(measure_values["cluster"])) >= MIN_CONTROL_CLUSTERS:
-                    control_rows.append(
+                    controls.append(
                         evaluate_instrument_control(
                             self.name, measure_values, measure, config, has_effect
                         )
                     )
-        return [row for row in control_rows if row]
+        return [control for control in controls if control]
 
     @property
     def step_dependent(self) -> bool:
@@ -278,19 +284,10 @@ def make_request_stage(probe: ProbeRequests) -> Stage:
         tokenizer, builder = open_audited_tokenizer(checkpoint), RequestBuilder()
         corpus_tables = CorpusTables(lexicons, canaries, documents)
         probe.build_requests(builder, tokenizer, corpus_tables, config)
-        item_rows, request_rows = [*builder.items.values()], builder.requests
-        context.get_table_writer("items").write(
-            pa.Table.from_pylist(item_rows, schema=probe.item_schema)
-        )
-        context.get_table_writer("requests").write(
-            pa.Table.from_pylist(request_rows, schema=REQUESTS)
-        )
-        context.get_table_writer("lookups").write(
-            pa.Table.from_pylist(builder.lookups, schema=LOOKUPS)
-        )
-        context.get_table_writer("skipped").write(
-            pa.Table.from_pylist(builder.skipped, schema=SKIPPED)
-        )
+        context.get_table_writer("items").write(builder.build_items_table(probe.item_schema))
+        context.get_table_writer("requests").write(builder.build_requests_table())
+        context.get_table_writer("lookups").write(builder.build_lookups_table())
+        context.get_table_writer("skipped").write(builder.build_skipped_table())
         tokenizer_rows = [
             {
                 "model_kind": tokenizer.model_kind,
@@ -370,7 +367,9 @@ def make_findings_stage(probe: Probe) -> Stage:
         model_table = response_set["model"].read()
         context.get_table_writer("values").write(values)
         context.get_table_writer("findings").write(
-            build_findings_table(findings, *model_table["precision"].to_pylist())
+            build_findings_table(
+                findings, probe.metrics_and_controls, *model_table["precision"].to_pylist()
+            )
         )
         context.get_table_writer("model").write(model_table)
 
@@ -397,13 +396,13 @@ def make_findings_stage(probe: Probe) -> Stage:
     )(compute_findings)
 
 
-def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str, Any]]:
+def build_skipped_findings(probe: Probe, responses: Responses) -> list[Finding]:
     """Build a finding for each count of skipped items and for each skipped metric."""
-    finding_rows = []
+    findings = []
     unit_by_metric = {measure.metric: measure.unit for measure in probe.measures}
     for row in responses.skipped:
         if row["count"] is not None:
-            finding_rows.append(
+            findings.append(
                 build_finding(
                     probe.name,
                     row["metric"],
@@ -415,7 +414,7 @@ def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str,
                 )
             )
             continue
-        finding_rows += [
+        findings += [
             build_finding(
                 probe.name,
                 metric,
@@ -423,12 +422,12 @@ def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str,
                 n=0,
                 unit=unit_by_metric.get(metric, ""),
                 evidence_table="",
-                tags=parse_tags(row),
+                tags=row["slice"],
                 method=f"not measured: {row['reason']}",
             )
             for metric in ([row["metric"]] if row["metric"] else unit_by_metric)
         ]
-    return finding_rows
+    return findings
 
 
 def load_training_exposure(

@@ -66,7 +66,7 @@ PROBES = discover_probes(import_module("hallmark.tasks.audits.probes"))
 #: All audits, whether they run or not.
 AUDIT_DESCRIPTIONS = describe_audits(PROBES)
 
-#: Metrics that count skipped or truncated items, for the audits that have any.
+#: Titles of the metrics that count skipped or truncated items, for the audits that have any.
 SKIPPED_COUNT_METRICS = {
     name: description.skipped_count_metrics
     for name, description in AUDIT_DESCRIPTIONS.items()

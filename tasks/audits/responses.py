@@ -20,7 +20,7 @@ from hallmark.tasks.audits.audit_tables import (
     TRAINING_OVERLAP,
 )
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
-from hallmark.tasks.contract import hash_texts
+from hallmark.tasks.contract import hash_texts, table_to_rows
 
 
 class Responses:
@@ -78,7 +78,7 @@ class Responses:
                 tokenizer["model_kind"][0].as_py(),
                 tokenizer["opening_description"][0].as_py(),
             )
-        self.skipped = [] if skipped is None else skipped.to_pylist()
+        self.skipped = [] if skipped is None else table_to_rows(skipped)
         self._scores, self._embeddings = scores, embeddings
         self._scorers = [] if scorers is None else scorers.to_pylist()
 

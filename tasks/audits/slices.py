@@ -21,9 +21,9 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
 )
 from hallmark.tasks.audits.judging.measures import Measure, SliceFinder
-from hallmark.tasks.audits.judging.tags import UNNAMED_TAGS, SliceTags, format_slice_name
 from hallmark.tasks.audits.methods.continuations import slice_by_part_and_k
 from hallmark.tasks.audits.probe import Probe
+from hallmark.tasks.audits.slice_tags import SliceTags, tags_to_slice
 
 #: The slice of items that do not occur in the training text, for probes that search for them.
 UNSEEN_TAGS = {"in_training_text": False}
@@ -31,12 +31,11 @@ UNSEEN_TAGS = {"in_training_text": False}
 #: The possible values of a tag, or a regular expression if they are unknown.
 TagValues = frozenset[str] | str
 
-#: The tags of a slice in the order of its name. Tags in UNNAMED_TAGS appear without their name.
-SlicePattern = tuple[tuple[str, TagValues], ...]
+#: The possible values of each tag of a slice.
+SlicePattern = Mapping[str, TagValues]
 
-#: Regular expressions of unknown values: of the tag "part", of any tag, and of typed columns.
-ANY_PART = "[^=]+"
-ANY_VALUE = r"(?:(?!, \w+=).)+"
+#: Regular expressions of unknown values: of any tag, and of typed columns.
+ANY_VALUE = r"(?s:.+)"
 ANY_FLAG = "True|False"
 ANY_INTEGER = r"-?\d+"
 ANY_NUMBER = r"-?[\d.]+(?:e[+-]?\d+)?"
@@ -47,50 +46,37 @@ class AvailableSlices:
     """Hold the slices that a metric of an audit can have.
 
     Attributes:
-        slice_names: The known ones, spelled as in findings; "" is the whole.
+        slices: The known ones; {} is the whole.
         patterns: Further possible slices with tags of unknown values.
     """
 
-    slice_names: tuple[str, ...]
-    patterns: tuple[SlicePattern, ...] = ()
+    slices: Sequence[Mapping[str, str]]
+    patterns: Sequence[SlicePattern] = ()
 
     @property
     def unrestricted_tags(self) -> set[str]:
         """The tags that may have any value."""
         return {
-            tag for pattern in self.patterns for tag, values in pattern if isinstance(values, str)
+            tag
+            for pattern in self.patterns
+            for tag, values in pattern.items()
+            if isinstance(values, str)
         }
 
-    def may_contain(self, slice_name: str) -> bool:
+    def may_contain(self, slice_tags: Mapping[str, str]) -> bool:
         """Return whether a slice exists or may exist as far as is known."""
-        return slice_name in self.slice_names or any(
-            _matches_pattern(pattern, slice_name) for pattern in self.patterns
+        return slice_tags in self.slices or any(
+            _matches_pattern(pattern, slice_tags) for pattern in self.patterns
         )
 
-    def find_reordered_slice(self, slice_name: str) -> str:
-        """Return the possible slice with the tags of ``slice_name`` in another order, or ""."""
-        sorted_tags = sorted(slice_name.split(", "))
-        for known_name in self.slice_names:
-            if sorted(known_name.split(", ")) == sorted_tags:
-                return known_name
-        for pattern in self.patterns:
-            unnamed_tag = next((tag for tag, _ in pattern if tag in UNNAMED_TAGS), "part")
-            by_tag = {
-                tag.partition("=")[0] if "=" in tag else unnamed_tag: tag for tag in sorted_tags
-            }
-            if len(sorted_tags) == len(pattern) and {*by_tag} == {tag for tag, _ in pattern}:
-                reordered_name = ", ".join(by_tag[tag] for tag, _ in pattern)
-                if _matches_pattern(pattern, reordered_name):
-                    return reordered_name
-        return ""
 
-
-def _matches_pattern(pattern: SlicePattern, slice_name: str) -> bool:
-    spellings = []
-    for tag, values in pattern:
-        value = values if isinstance(values, str) else "|".join(map(re.escape, sorted(values)))
-        spellings.append(f"(?:{value})" if tag in UNNAMED_TAGS else f"{re.escape(tag)}=(?:{value})")
-    return re.fullmatch(", ".join(spellings), slice_name, re.DOTALL) is not None
+def _matches_pattern(pattern: SlicePattern, slice_tags: Mapping[str, str]) -> bool:
+    return pattern.keys() == slice_tags.keys() and all(
+        re.fullmatch(values, slice_tags[tag])
+        if isinstance(values, str)
+        else slice_tags[tag] in values
+        for tag, values in pattern.items()
+    )
 
 
 def find_available_slices(
@@ -107,59 +93,59 @@ def find_available_slices(
         metric: One of its metrics.
         config: Its settings.
         items: Its items, if they are known.
-        skipped: Rows of SKIPPED with parsed tags, if they are known.
+        skipped: Rows of SKIPPED, if they are known.
     """
     measures = [
         candidate
         for candidate in probe.measures
-        if candidate.metric == metric and not candidate.control
+        if candidate.metric == metric and not candidate.is_control
     ]
     if not measures and metric not in probe.derived.metrics:  # it counts items
-        return AvailableSlices(("",))
-    slice_names: dict[str, None] = {}
+        return AvailableSlices([{}])
+    known_slices: list[dict[str, str]] = []
     patterns: list[SlicePattern] = []
     column_types = {
         column_field.name: column_field.type
         for column_field in [*probe.item_schema, *probe.value_fields]
     }
     for measure in measures:
-        fixed_tags = [(tag, frozenset({str(value)})) for tag, value in measure.tags.items()]
+        fixed_tags = {tag: frozenset({str(value)}) for tag, value in measure.tags.items()}
         if measure.include_overall:
-            slice_names[format_slice_name(measure.tags)] = None
+            known_slices.append(tags_to_slice(measure.tags))
         if probe.steps.searches_training_text and not probe.step_dependent:
-            slice_names[format_slice_name({**UNSEEN_TAGS, **measure.tags})] = None
+            known_slices.append(tags_to_slice({**UNSEEN_TAGS, **measure.tags}))
         for entry in measure.slices:
             if entry is slice_by_part_and_k:
-                slice_names |= dict.fromkeys(_list_maximum_slices(measure, config))
+                known_slices += _list_maximum_slices(measure, config)
             elif isinstance(entry, SliceFinder):
                 patterns += [
-                    (*column_field, *fixed_tags)
-                    for column_field in _generate_patterns(entry.tags, items, column_types)
+                    {**pattern, **fixed_tags}
+                    for pattern in _generate_patterns(entry.tags, items, column_types)
                 ]
             elif items is not None and {*_list_tag_columns(entry)} <= {*items.column_names}:
                 item_slices = replace(measure, include_overall=False, slices=(entry,)).list_slices(
                     items
                 )
-                slice_names |= {
-                    format_slice_name({**slice_tags, **measure.tags}): None
-                    for slice_tags, _ in item_slices
-                }
+                known_slices += [
+                    tags_to_slice({**slice_tags, **measure.tags}) for slice_tags, _ in item_slices
+                ]
             else:
                 column_tags = _build_column_tags(_list_tag_columns(entry))
                 patterns += [
-                    (*column_field, *fixed_tags)
-                    for column_field in _generate_patterns(column_tags, items, column_types)
+                    {**pattern, **fixed_tags}
+                    for pattern in _generate_patterns(column_tags, items, column_types)
                 ]
     if metric in probe.derived.metrics:
-        patterns += _generate_patterns(probe.derived.metrics[metric], items, column_types)
+        patterns += _generate_patterns(probe.derived.metrics[metric].slices, items, column_types)
     for row in skipped:
         if row["metric"] in ("", metric):
-            slice_names[format_slice_name(row["tags"])] = None
-    for pattern in [pattern for pattern in patterns if _has_known_values(pattern)]:
-        slice_names |= dict.fromkeys(_list_pattern_slices(pattern))
+            known_slices.append(row["slice"])
+    for pattern in patterns:
+        if _has_known_values(pattern):
+            known_slices += _list_pattern_slices(pattern)
     return AvailableSlices(
-        tuple(slice_names),
-        tuple(column_field for column_field in patterns if not _has_known_values(column_field)),
+        [known for i, known in enumerate(known_slices) if known not in known_slices[:i]],
+        [pattern for pattern in patterns if not _has_known_values(pattern)],
     )
 
 
@@ -178,9 +164,9 @@ def _generate_patterns(
     slice_tags: SliceTags, items: pa.Table | None, column_types: Mapping[str, pa.DataType]
 ) -> Iterator[SlicePattern]:
     """Yield a pattern for each order of tags and each combination of values in the items."""
-    possible_values = {
+    possible_values: dict[str, TagValues] = {
         tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags
-    } | dict.fromkeys(UNNAMED_TAGS, ANY_PART)
+    }
     possible_values |= {tag: frozenset(values) for tag, values in slice_tags.known_values.items()}
     for order in slice_tags.tag_orders:
         item_columns = [] if items is None else [*items.column_names]
@@ -193,11 +179,11 @@ def _generate_patterns(
                 row_values = possible_values | {
                     tag: frozenset({str(value)}) for tag, value in row.items()
                 }
-                yield tuple((tag, row_values.get(tag, ANY_VALUE)) for tag in order)
+                yield {tag: row_values.get(tag, ANY_VALUE) for tag in order}
 
 
 def _build_value_regex(data_type: pa.DataType | None) -> TagValues:
-    """Return the regular expression of the values of a column, as slice names spell them."""
+    """Return the regular expression of the values of a column, as slices spell them."""
     if data_type is None:
         return ANY_VALUE
     if pa.types.is_boolean(data_type):
@@ -208,21 +194,21 @@ def _build_value_regex(data_type: pa.DataType | None) -> TagValues:
 
 
 def _has_known_values(pattern: SlicePattern) -> bool:
-    return not any(isinstance(values, str) for _, values in pattern)
+    return not any(isinstance(values, str) for values in pattern.values())
 
 
-def _list_pattern_slices(pattern: SlicePattern) -> Iterator[str]:
+def _list_pattern_slices(pattern: SlicePattern) -> Iterator[dict[str, str]]:
     """Yield the slices of a pattern whose values are all known."""
-    for values in product(*(sorted(values) for _, values in pattern)):
-        yield format_slice_name(dict(zip([tag for tag, _ in pattern], values, strict=True)))
+    for values in product(*map(sorted, pattern.values())):
+        yield dict(zip(pattern, values, strict=True))
 
 
-def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
+def _list_maximum_slices(measure: Measure, config: Any) -> list[dict[str, str]]:
     """List the slices of the worst of k texts: by prompt subset or writer, and by k."""
     part_filter = measure.row_filter.get("prompt_subset") or measure.row_filter["writer"]
     part_names = [part_filter] if isinstance(part_filter, str) else part_filter
     return [
-        format_slice_name({"prompt_subset": part, "draw_count": k})
+        tags_to_slice({"prompt_subset": part, "draw_count": k})
         for part in part_names
         for k in config.continuation_counts
     ]
@@ -235,18 +221,21 @@ CAPABILITY_MODELS = ("model", "bigram", "fivegram", "recurrent")
 def find_capability_slices(metric: str) -> AvailableSlices:
     """Find the slices that a metric of the capability audit, which has no probe, can have."""
     if metric == "bits_per_byte":
-        source_pattern: SlicePattern = (("part", frozenset({"model"})), ("source", ANY_VALUE))
-        return AvailableSlices((*CAPABILITY_MODELS, "gzip"), (source_pattern,))
+        systems = (*CAPABILITY_MODELS, "gzip")
+        source_pattern: SlicePattern = {"part": frozenset({"model"}), "source": ANY_VALUE}
+        return AvailableSlices([{"part": system} for system in systems], [source_pattern])
     if metric == "bits_per_byte_difference":
-        return AvailableSlices(tuple(f"baseline={system}" for system in CAPABILITY_MODELS[1:]))
+        return AvailableSlices([{"baseline": system} for system in CAPABILITY_MODELS[1:]])
     pair_loaders = {
         "agreement_accuracy": generate_agreement_pairs,
         "garden_path_share": generate_garden_path_pairs,
     }
     if metric not in pair_loaders:
-        return AvailableSlices(("",))
+        return AvailableSlices([{}])
     distances = sorted({pair.distance for pair in pair_loaders[metric]()})
     distance_slices = [
-        f"{reader}, distance={distance}" for reader in CAPABILITY_MODELS for distance in distances
+        {"part": system, "distance": str(distance)}
+        for system in CAPABILITY_MODELS
+        for distance in distances
     ]
-    return AvailableSlices((*CAPABILITY_MODELS, *distance_slices))
+    return AvailableSlices([*({"part": system} for system in CAPABILITY_MODELS), *distance_slices])

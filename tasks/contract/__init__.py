@@ -89,6 +89,7 @@ from hallmark.tasks.contract.fingerprint import (
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
+from hallmark.tasks.contract.rows import rows_to_table, table_to_rows
 from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
@@ -224,12 +225,14 @@ __all__ = [
     "record_folder_files",
     "replace_columns",
     "resolve_torch_device",
+    "rows_to_table",
     "sha256_hex",
     "shorten_error",
     "stage",
     "stat_to_file_stamp",
     "suggest_closest_name",
     "table_schema",
+    "table_to_rows",
     "to_canonical_json",
     "to_singular",
 ]

@@ -48,10 +48,11 @@ def explain_relative_path(path: str | Path) -> str:
     """Return which file a relative path means, to be appended to the path in an error.
 
     Returns:
-        A remark in parentheses after a space; "" for an absolute path.
+        A remark in parentheses after a space; "" for an absolute path and for "~user" of an unknown
+        user.
     """
     local_path = expand_home(str(path))
-    if local_path.is_absolute():
+    if local_path.is_absolute() or str(path).startswith("~"):
         return ""
     return (
         f" (that is {os.path.abspath(local_path)}: relative paths in a config file start at the "

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from hallmark.tasks.contract import (
     format_count,
     hash_file,
     resolve_torch_device,
+    rows_to_table,
     stage,
     table_schema,
 )
@@ -370,8 +371,12 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
             predictions, scores = evaluate_labels(model, config.task, rows, encoded)
     export_to_transformers(model, base, context)
     training_log = read_training_log(context.work_area / "training" / "log")
-    _write_table(context, "predictions", [{**row, "precision": precision} for row in predictions])
-    _write_table(context, "scores", scores)
+    context.get_table_writer("predictions").write(
+        rows_to_table(
+            [replace(prediction, precision=precision) for prediction in predictions], PREDICTIONS
+        )
+    )
+    context.get_table_writer("scores").write(rows_to_table(scores, SCORES))
     _write_table(
         context,
         "outcome_counts",

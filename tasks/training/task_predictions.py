@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from hallmark.tasks.training.task_rows import (
 )
 from hallmark.tasks.training.task_scores import (
     BAG_OF_WORDS_VERSION,
+    Score,
     compute_label_differences,
     compute_label_scores,
     compute_text_differences,
@@ -51,6 +53,21 @@ PREDICTIONS = table_schema(
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
     column("precision", pa.string(), "label", "number format of the model: fp32 or bf16"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One row of PREDICTIONS; ``precision`` is set when the table is written."""
+
+    file_name: str
+    row_number: int
+    word_index: int | None
+    gold: str
+    label_id: int | None = None
+    predicted: str
+    is_correct: bool
+    log_prob: float
+    precision: str = ""
 
 
 def predict_texts(
@@ -120,8 +137,8 @@ def assign_row_clusters(rows: Sequence[TaskRow]) -> tuple[list[Any], str]:
 
 def evaluate_labels(
     model: Transformer, task: Task, rows: TaskRows, encoded: dict[str, EncodedRows]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Predict labels for the test split; return rows of PREDICTIONS and of SCORES."""
+) -> tuple[list[Prediction], list[Score]]:
+    """Predict labels for the test split; return the predictions and their scores."""
     test_rows, train_rows = rows.select_split("test"), rows.select_split("train")
     encoded_test = encoded["test"]
     predicted_labels = predict_labels(model, encoded_test)
@@ -135,14 +152,16 @@ def evaluate_labels(
         ):
             stored_word_index = word_index if isinstance(task, WordLabellingTask) else None
             predictions.append(
-                _build_prediction_row(row, stored_word_index, gold_label, label, log_prob)
+                _build_prediction(row, stored_word_index, gold_label, label, log_prob)
             )
             label_clusters.append(cluster)
-    gold_labels = [prediction["gold"] for prediction in predictions]
+    gold_labels = [prediction.gold for prediction in predictions]
     label_names = model.config.labels
     label_ids = number_labels(label_names, gold_labels)
-    predictions = [row | {"label_id": label_ids[row["gold"]]} for row in predictions]
-    model_labels = [prediction["predicted"] for prediction in predictions]
+    predictions = [
+        replace(prediction, label_id=label_ids[prediction.gold]) for prediction in predictions
+    ]
+    model_labels = [prediction.predicted for prediction in predictions]
     if isinstance(task, WordLabellingTask):
         read_words = [
             row.texts[:word_count]
@@ -193,13 +212,13 @@ def evaluate_labels(
 
 def evaluate_pairs(
     model: Transformer, tokenizer: Tokenizer, rows: TaskRows, encoded: dict[str, EncodedRows]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Generate targets for the test split; return rows of PREDICTIONS and of SCORES."""
+) -> tuple[list[Prediction], list[Score]]:
+    """Generate targets for the test split; return the predictions and their scores."""
     test_rows = rows.select_split("test")
     max_tokens = 2 * max(len(example.targets) for example in encoded["train"].examples) + 8
     generated = predict_texts(model, tokenizer, encoded["test"], max_tokens)
     predictions = [
-        _build_prediction_row(row, None, row.gold[0], *prediction)
+        _build_prediction(row, None, row.gold[0], *prediction)
         for row, prediction in zip(test_rows, generated, strict=True)
     ]
     gold_texts = [row.gold[0] for row in test_rows]
@@ -216,16 +235,15 @@ def evaluate_pairs(
     return predictions, scores
 
 
-def _build_prediction_row(
+def _build_prediction(
     row: TaskRow, word_index: int | None, gold: str, predicted: str, log_prob: float
-) -> dict[str, Any]:
-    return {
-        "file_name": row.file_name,
-        "row_number": row.row_number,
-        "word_index": word_index,
-        "gold": gold,
-        "label_id": None,
-        "predicted": predicted,
-        "is_correct": predicted.strip() == gold.strip(),
-        "log_prob": log_prob,
-    }
+) -> Prediction:
+    return Prediction(
+        file_name=row.file_name,
+        row_number=row.row_number,
+        word_index=word_index,
+        gold=gold,
+        predicted=predicted,
+        is_correct=predicted.strip() == gold.strip(),
+        log_prob=log_prob,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -15,9 +16,18 @@ from hallmark.tasks.contract import column, table_schema
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 Float64 = NDArray[np.float64]
-ScoreRow = dict[str, Any]
 
 RESAMPLE_COUNT = 1000
+
+#: The title of each metric on cards.
+METRIC_TITLES = {
+    "accuracy": "Accuracy",
+    "macro-F1": "Macro-averaged F1",
+    "F1": "F1",
+    "exact match": "Exact match",
+    "chrF2": "chrF2",
+    "BLEU": "BLEU",
+}
 
 SCORES = table_schema(
     "Scores of the model and of a baseline on the test split.",
@@ -28,6 +38,7 @@ SCORES = table_schema(
         "the model, the name of the baseline, or model minus the baseline",
     ),
     column("metric", pa.string(), "label", "name of the metric"),
+    column("title", pa.string(), "label", "the title of the metric, as cards show it"),
     column("slice", pa.string(), "corpus text", "empty for all rows, otherwise the label"),
     column(
         "label_id",
@@ -51,7 +62,25 @@ SCORES = table_schema(
 )
 
 
-def build_score_row(
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One row of SCORES."""
+
+    system: str
+    metric: str
+    title: str
+    slice: str = ""
+    label_id: int | None = None
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    unit: str = "share"
+    method: str
+    scorer: str = ""
+
+
+def build_score(
     system: str,
     metric: str,
     value: float,
@@ -64,23 +93,26 @@ def build_score_row(
     label_id: int | None = None,
     unit: str = "share",
     scorer: str = "",
-) -> ScoreRow:
+) -> Score:
+    """Build a score; NaN becomes None."""
+
     def nan_to_none(number: float) -> float | None:
         return None if np.isnan(number) else float(number)
 
-    return {
-        "system": system,
-        "metric": metric,
-        "slice": slice_name,
-        "label_id": label_id,
-        "value": nan_to_none(value),
-        "low": nan_to_none(low),
-        "high": nan_to_none(high),
-        "n": n,
-        "unit": unit,
-        "method": method,
-        "scorer": scorer,
-    }
+    return Score(
+        system=system,
+        metric=metric,
+        title=METRIC_TITLES[metric],
+        slice=slice_name,
+        label_id=label_id,
+        value=nan_to_none(value),
+        low=nan_to_none(low),
+        high=nan_to_none(high),
+        n=n,
+        unit=unit,
+        method=method,
+        scorer=scorer,
+    )
 
 
 # Generated texts -----------------------------------------------------------------------------
@@ -92,7 +124,7 @@ def compute_text_scores(
     gold: Sequence[str],
     clusters: Sequence[Any] | None = None,
     cluster_unit: str = "texts",
-) -> Iterator[ScoreRow]:
+) -> Iterator[Score]:
     """Compute exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) with one reference.
 
     Args:
@@ -106,7 +138,7 @@ def compute_text_scores(
         text.strip() == gold_text.strip() for text, gold_text in zip(generated, gold, strict=True)
     ]
     match_rate = estimate_mean_or_share(is_exact, clusters, is_share=True, unit=cluster_unit)
-    yield build_score_row(
+    yield build_score(
         system,
         "exact match",
         match_rate.value,
@@ -124,7 +156,7 @@ def compute_text_scores(
         low, high, interval_method = compute_bootstrap_interval(
             resampled_scores, len(cluster_counts), cluster_unit
         )
-        yield build_score_row(
+        yield build_score(
             system,
             overall_score.name,
             overall_score.score,
@@ -186,7 +218,7 @@ def compute_label_scores(
     model_labels: Sequence[str],
     scorer: str = "",
     cluster_unit: str = "texts",
-) -> Iterator[ScoreRow]:
+) -> Iterator[Score]:
     """Compute accuracy, the F1 of each label, and macro-F1, their mean over labels that occur.
 
     Args:
@@ -203,7 +235,7 @@ def compute_label_scores(
         for predicted_label, gold_label in zip(predicted, gold, strict=True)
     ]
     accuracy = estimate_mean_or_share(is_correct, clusters, is_share=True, unit=cluster_unit)
-    yield build_score_row(
+    yield build_score(
         system,
         "accuracy",
         accuracy.value,
@@ -237,7 +269,7 @@ def compute_label_scores(
             resampled_values, len(outcome_counts), cluster_unit
         )
         metric = "macro-F1" if label_id is None else "F1"
-        yield build_score_row(
+        yield build_score(
             system,
             metric,
             value,
@@ -339,7 +371,7 @@ def build_share_difference_row(
     baseline_correct: Sequence[bool],
     clusters: Sequence[Any] | None,
     cluster_unit: str,
-) -> ScoreRow:
+) -> Score:
     """Build the score row of a difference of two shares, in percentage points.
 
     The differences of items, from -1 to 1, are scaled to shares, which have an interval even if all
@@ -356,7 +388,7 @@ def build_share_difference_row(
         for scaled in (mean_difference.value, mean_difference.low, mean_difference.high)
     )
     method = f"{mean_difference.method}, {PAIRED_DIFFERENCE_NOTE}"
-    return build_score_row(
+    return build_score(
         system, metric, value, low, high, mean_difference.n, method, unit=POINTS_UNIT
     )
 
@@ -369,7 +401,7 @@ def compute_label_differences(
     clusters: Sequence[Any],
     model_labels: Sequence[str],
     cluster_unit: str = "texts",
-) -> Iterator[ScoreRow]:
+) -> Iterator[Score]:
     """Compute how far the accuracy and the macro-F1 of the model exceed those of a baseline.
 
     Clusters are drawn for both at once. Other arguments are as in `compute_label_scores`.
@@ -414,7 +446,7 @@ def compute_label_differences(
     )
     value = float(compute_macro_f1_difference(paired_counts.sum(0)))
     method = f"{method}, {PAIRED_DIFFERENCE_NOTE}"
-    yield build_score_row(system, "macro-F1", value, low, high, len(gold), method, unit=POINTS_UNIT)
+    yield build_score(system, "macro-F1", value, low, high, len(gold), method, unit=POINTS_UNIT)
 
 
 def compute_text_differences(
@@ -424,7 +456,7 @@ def compute_text_differences(
     gold: Sequence[str],
     clusters: Sequence[Any] | None = None,
     cluster_unit: str = "texts",
-) -> Iterator[ScoreRow]:
+) -> Iterator[Score]:
     """Compute how far the scores of the model's texts exceed those of a baseline's texts.
 
     Clusters are drawn for both at once.
@@ -467,7 +499,7 @@ def compute_text_differences(
         low, high, method = compute_bootstrap_interval(
             score_differences, len(cluster_counts[0]), cluster_unit
         )
-        yield build_score_row(
+        yield build_score(
             system,
             model_score.name,
             model_score.score - baseline_score.score,

@@ -40,7 +40,7 @@ RULE = "policy.rules.r={audit='bias', metric='stereotype_preferense', lt=1}"
 #: About a slice that the settings rule out.
 SLICE = (
     "policy.rules.s={audit='toxicity', metric='toxicity_probability', "
-    "slice='prompted, draw_count=26', lt=1}"
+    "slice={prompt_subset='prompted', draw_count=26}, lt=1}"
 )
 
 
@@ -80,7 +80,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", SLICE],
             2,
-            "no slice 'prompted, draw_count=26' (did you mean prompted, ",
+            'no slice {prompt_subset = "prompted", draw_count = "26"} (did you mean {prompt',
         ),
         (["run", "smoke", "--dry-run", "--set", SLICE], 2, "rules.s.slice: toxicity_probability"),
         (["audit", "nowhere", "--set", SLICE], 2, "nowhere"),
@@ -445,7 +445,8 @@ def test_names_from_user_files_cannot_change_the_terminal():
     finding = {
         "audit": "bbq",
         "metric": "accuracy",
-        "slice": "category=\x1b[31mAge",
+        "title": "Accuracy",
+        "slice": {"category": "\x1b[31mAge"},
         "n": 0,
         "method": "items of \x1b]0;a.csv",
         **numbers,

@@ -293,7 +293,7 @@ def test_failed_controls_are_reported_with_their_audits(stderr, controls, expect
 
 
 def failed_rule(rule, distance, value=0.5, metric="preference", **more):
-    row = {"rule": rule, "audit": "bias", "metric": metric, "slice": "", "reason": "w"}
+    row = {"rule": rule, "audit": "bias", "metric": metric, "slice": {}, "reason": "w"}
     return row | {"distance": distance, "value": value} | more
 
 
@@ -562,8 +562,8 @@ DIFFERENCE = {
 }
 
 
-def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part="", **more):
-    row = {"audit": "bias", "metric": "preference", "slice": part, "unit": "share"}
+def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part=(), **more):
+    row = {"audit": "bias", "metric": "preference", "title": "P", "slice": part, "unit": "share"}
     rows = [row | {"values": values, "differences": differences}]
     names = [{"name": f"c{n}"} for n in range(len(values))]
     return {"checkpoints": names, "incomparable": refused or {}, "rows": rows} | more
@@ -574,11 +574,11 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
     [
         (
             comparison(),
-            ["    preference  50.0 %  75.0 %", "        difference 25.0 points, 9 pairs"],
+            ["    preference (P)  50.0 %  75.0 %", "        difference 25.0 points, 9 pairs"],
         ),
-        (comparison(part="a=b"), ["    preference[a=b]  50.0 %  75.0 %"]),
-        (comparison((None, 0.0)), ["    preference  not measured  0.0 %"]),
-        (comparison(differences=[None]), ["    preference  50.0 %  75.0 %"]),
+        (comparison(part={"a": "b"}), ["    preference[a=b] (P)  50.0 %  75.0 %"]),
+        (comparison((None, 0.0)), ["    preference (P)  not measured  0.0 %"]),
+        (comparison(differences=[None]), ["    preference (P)  50.0 %  75.0 %"]),
         (
             comparison(differences=[DIFFERENCE | {"value": None}]),
             ["        no pair has both values"],
@@ -1196,7 +1196,8 @@ def test_a_stage_shows_the_state_of_a_document(stage, expected):
 FINDING = {
     "audit": "bias",
     "metric": "preference",
-    "slice": "",
+    "title": "Preference",
+    "slice": {},
     "value": 0.5,
     "unit": "share",
     "low": None,
@@ -1224,13 +1225,13 @@ def finding_trace(finding=None, **changes):
 @pytest.mark.parametrize(
     ("finding", "expected"),
     [
-        ({}, "    0.5 share, n = 9; m\n"),
-        ({"value": None}, "    not measured, n = 9; m\n"),
-        ({"value": 0.0}, "    0 share, n = 9; m\n"),
-        ({"low": 0.0, "high": 1.0}, "    0.5 share, interval 0 to 1, n = 9; m\n"),
-        ({"low": 0.0}, "    0.5 share, n = 9; m\n"),  # only one bound
-        ({"null_value": 0.0}, "    0.5 share, null 0, n = 9; m\n"),
-        ({"slice": "a=b"}, "bias.preference[a=b]\n"),
+        ({}, "    Preference: 0.5 share, n = 9; m\n"),
+        ({"value": None}, "    Preference: not measured, n = 9; m\n"),
+        ({"value": 0.0}, "    Preference: 0 share, n = 9; m\n"),
+        ({"low": 0.0, "high": 1.0}, "    Preference: 0.5 share, interval 0 to 1, n = 9; m\n"),
+        ({"low": 0.0}, "    Preference: 0.5 share, n = 9; m\n"),  # only one bound
+        ({"null_value": 0.0}, "    Preference: 0.5 share, null 0, n = 9; m\n"),
+        ({"slice": {"a": "b"}}, "bias.preference[a=b]\n"),
     ],
 )
 def test_a_traced_finding_shows_value_interval_and_null(finding, expected):
@@ -1338,15 +1339,15 @@ def test_a_long_span_of_a_batch_is_truncated(length, shown):
 @pytest.mark.parametrize(
     ("score", "expected"),
     [
-        ({}, "accuracy     model 0.500, n = 1,234"),
-        ({"low": 0.25, "high": 0.75}, "accuracy     model 0.500 (0.250 to 0.750), n = 1,234"),
-        ({"value": None}, "accuracy     model unknown, n = 1,234"),
-        ({"value": 0.0}, "accuracy     model 0.000, n = 1,234"),
-        ({"unit": "points"}, "accuracy     model 0.500 points, n = 1,234"),
+        ({}, "Accuracy           model 0.500, n = 1,234"),
+        ({"low": 0.25, "high": 0.75}, "Accuracy           model 0.500 (0.250 to 0.750), n = 1,234"),
+        ({"value": None}, "Accuracy           model unknown, n = 1,234"),
+        ({"value": 0.0}, "Accuracy           model 0.000, n = 1,234"),
+        ({"unit": "points"}, "Accuracy           model 0.500 points, n = 1,234"),
     ],
 )
 def test_a_score_shows_value_interval_and_unit(score, expected):
-    row = {"metric": "accuracy", "system": "model", "value": 0.5, "low": None, "high": None}
+    row = {"title": "Accuracy", "system": "model", "value": 0.5, "low": None, "high": None}
     row |= {"unit": "share", "n": 1234, "slice": ""}
     assert render_scores([row | score, row | {"slice": "a label"}]) == expected
 

@@ -82,7 +82,7 @@ def test_a_root_key_inside_a_table_is_reported_with_its_place(tmp_path, text, ex
         ("pretrian={}", "pretrian: there is no such key (did you mean pretrain?)"),
         ("ingest.sources.0.nmae=a", "sources.0.nmae: there is no such key (did you mean name?)"),
         (
-            "policy.rules.r={audit='bias',metric='m',lt=1,slcie=''}",
+            "policy.rules.r={audit='bias',metric='m',lt=1,slcie={}}",
             "policy.rules.r.slcie: there is no such key (did you mean slice?)",
         ),
         ("redact_spans.xyzzy=1", "redact_spans.xyzzy: there is no such key"),
@@ -92,6 +92,13 @@ def test_a_mistyped_key_is_reported_with_a_suggestion(override, expected):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [override])
     assert str(error.value).endswith(expected)
+
+
+def test_a_slice_is_given_by_names_and_values():
+    with pytest.raises(UsageError, match=r"r\.slice: must be names and values, such as"):
+        load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice='age'}"])
+    config = load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice={k=4}}"])
+    assert config.policy.rules["r"].slice == {"k": "4"}
 
 
 def keys(tree, path=()):

@@ -20,6 +20,7 @@ from hallmark.tasks.contract import PROJECT_ROOT, STAGES, stage
 from hallmark.tasks.contract.code_digests import find_counted_statements
 from hallmark.tasks.contract.external_files import hash_file
 from hallmark.tasks.contract.fingerprint import hash_syntax_tree
+from hallmark.tasks.measures.scorers import SCORER_CLASSES, compute_code_digest
 from tests.flows.code_trace import trace_project_code
 
 #: Modules that watch a stage and cannot change its output, with the reason. (The contract does not
@@ -31,10 +32,11 @@ OBSERVERS = {
 
 def find_uncounted_code(traced_stage, trace):
     """Return the statements and data files that a stage used but its fingerprint does not count."""
-    counted_digests = {
-        module.name: {statement.digest for statement in statements}
-        for module, statements in find_counted_statements(*traced_stage.get_code()).items()
-    }
+    counted_digests = {}
+    for code in (traced_stage.get_code(), *list_scorer_code(trace)):
+        for module, statements in find_counted_statements(*code).items():
+            digests = counted_digests.setdefault(module.name, set())
+            digests.update(statement.digest for statement in statements)
     uncounted = set()
     for file, line in trace["code"]:
         module_path = Path(file).relative_to(PROJECT_ROOT).with_suffix("")
@@ -47,9 +49,19 @@ def find_uncounted_code(traced_stage, trace):
             uncounted.add(f"{module}: {getattr(statement, 'name', f'line {line}')}")
     for file in trace["files"]:
         name = str(Path(file).relative_to(PROJECT_ROOT))
-        if name not in traced_stage.extra_code and hash_file(file) not in trace["external_digests"]:
+        if (
+            name not in traced_stage.extra_code
+            and hash_file(Path(file)) not in trace["external_digests"]
+        ):
             uncounted.add(name)
     return sorted(uncounted)
+
+
+def list_scorer_code(trace):
+    """Return the code of the scorers whose digest is an external digest of the traced stage."""
+    for scorer_class in SCORER_CLASSES.values():
+        if compute_code_digest(scorer_class) in trace["external_digests"]:
+            yield ([f"{scorer_class.__module__}:{scorer_class.__name__}"],)
 
 
 def find_statement(file, line):
@@ -98,7 +110,7 @@ def test_all_code_that_a_stage_executes_counts(traces):
     [
         ("pretrain", "hallmark.model.training.trainer: "),
         ("build_requests_bias", "hallmark.tasks.audits.probes.bias: build_requests"),
-        ("audit_bias", "hallmark.tasks.measures.statistics: "),
+        ("audit_bias", "hallmark.tasks.audits.methods.sentence_pairs: "),
         ("ingest", "tasks/corpus/data/town/words.txt"),
     ],
 )

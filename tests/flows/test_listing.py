@@ -22,7 +22,7 @@ def judged(config: EmptyConfig, context: StageContext) -> None:
             "rule": rule,
             "audit": "bias",
             "metric": "m",
-            "slice": part,
+            "slice": {"part": part} if part else {},
             "bound": "< 1",
             "distance": distance,
             "verdict": verdict,

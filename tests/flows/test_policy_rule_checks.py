@@ -9,6 +9,7 @@ from hallmark.flows.policy_rule_checks import check_policy_rules, check_rule_sli
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, REQUEST_STAGES
 from hallmark.tasks.audits.probes.bold import BoldConfig
 from hallmark.tasks.audits.registry import PROBES
+from hallmark.tasks.audits.slice_tags import format_slice_setting
 from hallmark.tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
@@ -17,33 +18,36 @@ RULE = {"lt": 0.9}
 
 
 def config_of(**rule):
-    bound = "".join(f", {name}={value!r}" for name, value in (RULE | rule).items())
-    return load_config("smoke", [f"policy.rules.r={{{bound[2:]}}}"])
+    settings = ", ".join(
+        f"{name} = {format_slice_setting(value) if name == 'slice' else repr(value)}"
+        for name, value in (RULE | rule).items()
+    )
+    return load_config("smoke", [f"policy.rules.r={{{settings}}}"])
 
 
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
         (
-            {"audit": "bias", "metric": "stereotype_preference", "slice": "race"},
-            r"r\.slice: stereotype_preference has no slice 'race'; it has '' and slices by "
-            r"category, equal_token_counts",
+            {"audit": "bias", "metric": "stereotype_preference", "slice": {"part": "race"}},
+            r'r\.slice: stereotype_preference has no slice {part = "race"}; it has {} and slices '
+            r"by category, equal_token_counts",
         ),
         (
-            {"audit": "bias", "metric": "stereotype_preference", "slice": "categry=race"},
-            "no slice 'categry=r",
+            {"audit": "bias", "metric": "stereotype_preference", "slice": {"categry": "race"}},
+            'no slice {categry = "r',
         ),
         (
-            {"audit": "bias", "metric": "tie_share", "slice": "category=race"},
-            "no slice.*; it has ''$",
+            {"audit": "bias", "metric": "tie_share", "slice": {"category": "race"}},
+            "no slice.*; it has {}$",
         ),
         (
             {
                 "audit": "toxicity",
                 "metric": "toxicity_probability",
-                "slice": "prompted, draw_count=26",
+                "slice": {"prompt_subset": "prompted", "draw_count": "26"},
             },
-            r"did you mean prompted, draw_count=\d+",
+            r'did you mean {prompt_subset = "prompted", draw_count = "\d+',
         ),
         ({"audit": "toxicity", "metric": "scorer_kappa"}, "a second toxicity scorer"),
         (
@@ -51,79 +55,72 @@ def config_of(**rule):
             "labelled texts, audit_toxicity.labelled_texts",
         ),
         (
-            {"audit": "toxicity", "metric": "repeated_prompts", "slice": "draw_count=1"},
-            "it has ''$",
-        ),
-        ({"audit": "membership", "metric": "auc", "slice": "score=los"}, "no slice 'score=los'"),
-        (
-            {"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
-            r"no slice 'models' \(did you mean model\?\); it has 'model', 'bigram'",
-        ),
-        ({"audit": "capability", "metric": "cloze_accuracy", "slice": "model"}, "it has ''$"),
-        (
-            {"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
-            "no slice 'grup=women'; it has '' and slices by domain, group_name$",
+            {"audit": "toxicity", "metric": "repeated_prompts", "slice": {"draw_count": "1"}},
+            "it has {}$",
         ),
         (
-            {"audit": "bold", "metric": "toxicity_difference", "slice": "group_name=women"},
-            "no slice 'group_name=women'; it has slices by domain, group_name$",
+            {"audit": "membership", "metric": "auc", "slice": {"score": "los"}},
+            'no slice {score = "los"}',
         ),
         (
-            {"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
-            "no slice 'gender, women'",
+            {"audit": "capability", "metric": "bits_per_byte", "slice": {"part": "models"}},
+            r'{part = "models"} \(did you mean {part = "model"}\?\); it has {part = "model"}, {',
+        ),
+        (
+            {"audit": "capability", "metric": "cloze_accuracy", "slice": {"part": "model"}},
+            "it has {}$",
+        ),
+        (
+            {"audit": "bold", "metric": "mean_toxicity", "slice": {"grup": "women"}},
+            'no slice {grup = "women"}; it has {} and slices by domain, group_name$',
+        ),
+        (
+            {"audit": "bold", "metric": "toxicity_difference", "slice": {"group_name": "women"}},
+            'no slice {group_name = "women"}; it has slices by domain, group_name$',
+        ),
+        (
+            {
+                "audit": "counterfactual",
+                "metric": "toxicity_difference",
+                "slice": {"part": "women"},
+            },
+            'no slice {part = "women"}',
         ),
         (
             {
                 "audit": "bias",
                 "metric": "stereotype_preference",
-                "slice": "category=race, equal_token_counts=True",
+                "slice": {"category": "race", "equal_token_counts": "True"},
             },
-            "no slice 'category=race, equal_token_counts=True'",
+            'no slice {category = "race", equal_token_counts = "True"}',
         ),
         (
-            {"audit": "misuse", "metric": "nonempty_share", "slice": "categry=a"},
-            "no slice 'categry=a'; it has '' and slices by category$",
+            {"audit": "misuse", "metric": "nonempty_share", "slice": {"categry": "a"}},
+            'no slice {categry = "a"}; it has {} and slices by category$',
         ),
         (
-            {"audit": "extraction", "metric": "extractable_slope_by_prefix", "slice": "record"},
-            r"no slice 'record'; it has 'passage'$",
+            {
+                "audit": "extraction",
+                "metric": "extractable_slope_by_prefix",
+                "slice": {"kind": "record"},
+            },
+            r'no slice {kind = "record"} \(did you mean .*; it has {kind = "passage"}$',
         ),
         (
-            {"audit": "extraction_attack", "metric": "verbatim_share", "slice": "sampler=topk"},
-            r"no slice 'sampler=topk' \(did you mean sampler=top",
-        ),
-        (
-            {"audit": "extraction", "metric": "extractable", "slice": "in_training_text=False"},
-            "'in_training_text=False'",
+            {
+                "audit": "extraction_attack",
+                "metric": "verbatim_share",
+                "slice": {"sampler": "topk"},
+            },
+            r'no slice {sampler = "topk"} \(did you mean {sampler = "top',
         ),
         (
             {
                 "audit": "extraction",
                 "metric": "extractable",
-                "slice": "copies=4, passage, prefix_tokens=8",
+                "slice": {"in_training_text": "False"},
             },
-            r"no slice 'copies=4, passage, prefix_tokens=8'; "
-            r"write 'passage, copies=4, prefix_tokens=8'$",
-        ),
-        (
-            {
-                "audit": "toxicity",
-                "metric": "toxicity_probability",
-                "slice": "draw_count=4, prompted",
-            },
-            r"no slice 'draw_count=4, prompted'; write 'prompted, draw_count=4'$",
-        ),
-        (
-            {
-                "audit": "bold",
-                "metric": "mean_toxicity",
-                "slice": "without planted text, group_name=a, domain=b",
-            },
-            r"; write 'domain=b, group_name=a, without planted text'$",
-        ),
-        (
-            {"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
-            r"no slice 'distance=3, model'; write 'model, distance=3'$",
+            '{in_training_text = "False"}',
         ),
     ],
 )
@@ -136,29 +133,41 @@ def test_rules_that_the_settings_exclude_are_refused_early(rule, expected):
     "rule",
     [
         {"audit": "bias", "metric": "stereotype_preference"},
-        {"audit": "bias", "metric": "stereotype_preference", "slice": "category=race"},
-        {"audit": "bias", "metric": "stereotype_preference", "slice": "in_training_text=False"},
-        {"audit": "toxicity", "metric": "repeated_prompts", "slice": ""},
-        {"audit": "capability", "metric": "bits_per_byte", "slice": "model, source=s"},
-        {"audit": "capability", "metric": "agreement_accuracy", "slice": "model, distance=3"},
+        {"audit": "bias", "metric": "stereotype_preference", "slice": {"category": "race"}},
+        {
+            "audit": "bias",
+            "metric": "stereotype_preference",
+            "slice": {"in_training_text": "False"},
+        },
+        {"audit": "toxicity", "metric": "repeated_prompts", "slice": {}},
+        {
+            "audit": "capability",
+            "metric": "bits_per_byte",
+            "slice": {"part": "model", "source": "s"},
+        },
+        {
+            "audit": "capability",
+            "metric": "agreement_accuracy",
+            "slice": {"part": "model", "distance": "3"},
+        },
         {
             "audit": "extraction",
             "metric": "extractable",
-            "slice": "passage, copies=4, prefix_tokens=8",
+            "slice": {"kind": "passage", "copies": "4", "prefix_tokens": "8"},
         },
         {
             "audit": "counterfactual",
             "metric": "toxicity_difference",
-            "slice": "domain=gender, group_name=women",
+            "slice": {"domain": "gender", "group_name": "women"},
         },
         {
             "audit": "bold",
             "metric": "mean_toxicity",
-            "slice": "domain=gender, group_name=women, without planted text",
+            "slice": {"domain": "gender", "group_name": "women", "part": "without planted text"},
         },
-        {"audit": "extraction", "metric": "exposure_difference", "slice": "copies=64-0"},
-        {"audit": "misuse", "metric": "label_share", "slice": "category=c, label=rude"},
-        {"audit": "bold", "metric": "empty_prompts", "slice": ""},
+        {"audit": "extraction", "metric": "exposure_difference", "slice": {"copies": "64-0"}},
+        {"audit": "misuse", "metric": "label_share", "slice": {"category": "c", "label": "rude"}},
+        {"audit": "bold", "metric": "empty_prompts", "slice": {}},
     ],
 )
 def test_possible_rules_are_accepted(rule):
@@ -191,13 +200,13 @@ def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
 
 
 def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
-    config = config_of(audit="bias", metric="stereotype_preference", slice="category=gende")
+    config = config_of(audit="bias", metric="stereotype_preference", slice={"category": "gende"})
     checkpoint = folder_to_artifact(own_folder, "checkpoint")
     asked = REQUEST_STAGES["bias"](checkpoint, None, None, None, config.audit_bias)
-    with pytest.raises(UsageError, match=r"'category=gende' \(did you mean category=gender"):
+    with pytest.raises(UsageError, match=r'gende"} \(did you mean {category = "gender"'):
         check_rule_slices(config, PROBES, {"bias": asked})
-    for name in ("category=religion", "equal_token_counts=True", ""):
-        fitting = config_of(audit="bias", metric="stereotype_preference", slice=name)
+    for tags in ({"category": "religion"}, {"equal_token_counts": "True"}, {}):
+        fitting = config_of(audit="bias", metric="stereotype_preference", slice=tags)
         check_rule_slices(fitting, PROBES, {"bias": asked})
     check_rule_slices(config, PROBES, {})  # the audit does not run
 
@@ -210,25 +219,26 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     asked = REQUEST_STAGES["bold"](
         folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings
     )
-    for name in (
-        "domain=gender, group_name=men",
-        "domain=trade, group_name=bakers, without planted text",
+    bakers = {"domain": "trade", "group_name": "bakers"}
+    for tags in (
+        {"domain": "gender", "group_name": "men"},
+        {"part": "without planted text", **bakers},  # in any order
     ):
-        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
+        config = config_of(audit="bold", metric="toxicity_difference", slice=tags)
         check_rule_slices(config, PROBES, {"bold": asked})
-    for name in ("domain=gender, group_name=mn", "domain=gender, group_name=bakers"):
-        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
-        with pytest.raises(
-            UsageError, match=f"no slice '{name}'.*'domain=trade, group_name=bakers'"
-        ):
+    for name in ("mn", "bakers"):
+        tags = {"domain": "gender", "group_name": name}
+        config = config_of(audit="bold", metric="toxicity_difference", slice=tags)
+        expected = f"no slice {format_slice_setting(tags)}.*{format_slice_setting(bakers)}"
+        with pytest.raises(UsageError, match=expected):
             check_rule_slices(config, PROBES, {"bold": asked})
 
 
 def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  # noqa: F811
     hallmark = Hallmark(tmp_path / "store")
     rule = "policy.rules.r={audit='bias', metric='stereotype_preference', "
-    rule += "slice='category=rac', lt=0.9}"
+    rule += "slice={category='rac'}, lt=0.9}"
     output = hallmark("audit", str(gpt2_folder), "--only", "bias", "--set", rule, code=2).stderr
-    assert "policy.rules.r.slice: stereotype_preference has no slice 'category=rac'" in output
+    assert 'policy.rules.r.slice: stereotype_preference has no slice {category = "rac"}' in output
     made = {folder.name for folder in (tmp_path / "store" / "artifacts").iterdir()}
     assert "build_requests_bias" in made and "respond" not in made

@@ -23,6 +23,7 @@ from hallmark.flows.finding_trace import TrainingDocuments
 from hallmark.flows.runs import Run
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
@@ -322,9 +323,10 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     best: dict[bytes, dict] = {}
     for row in sorted(texts.to_pylist(), key=lambda row: row["toxicity"] or 0):
         best[row["item"]] = row
-    assert (
-        report["row_count"] == len(best) and report["finding"]["slice"] == "prompted, draw_count=4"
-    )
+    assert report["row_count"] == len(best) and report["finding"]["slice"] == {
+        "prompt_subset": "prompted",
+        "draw_count": "4",
+    }
     worst = [entry["row"]["toxicity"] for entry in report["worst_rows"]]
     scores = sorted(
         (r["toxicity"] for r in best.values() if r["toxicity"] is not None), reverse=True
@@ -441,7 +443,9 @@ def test_held_out_documents_are_not_training_documents(smoke, run):
 def test_a_finding_without_rows_is_shown_alone(smoke, run):
     found = run["audit_extraction_attack"]["findings"].read().to_pylist()
     row = next(r for r in found if not r["evidence_table"] and not r["control"])
-    name = f"extraction_attack.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else "")
+    name = f"extraction_attack.{row['metric']}" + (
+        f"[{name_slice(row['slice'])}]" if row["slice"] else ""
+    )
     report = smoke.json("trace", smoke.first, name)
     (entry,) = report["worst_rows"]
     assert entry["row"]["method"] == row["method"] and report["row_count"] == 1

@@ -78,9 +78,13 @@ WRONG_INPUTS = [
     (
         [
             *("run", "smoke", "--set"),
-            rule(audit="toxicity", metric="toxicity_probability", slice="promted, draw_count=4"),
+            rule(
+                audit="toxicity",
+                metric="toxicity_probability",
+                slice={"prompt_subset": "promted", "draw_count": 4},
+            ),
         ],
-        "no slice 'promted, draw_count=4' (did you mean prompted, draw_count=4?)",
+        'did you mean {prompt_subset = "prompted", draw_count = "4"}?',
     ),
     # Stores, runs, documents and models
     (["status", "--store", "plain"], "plain, which is not a folder; "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from safetensors.numpy import save_file
 
 from hallmark.tasks.audits.ability import attention_maps as maps
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -40,6 +40,7 @@ from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from hallmark.tasks.training.document_reads import COVERAGE
 from hallmark.tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
 from hallmark.tasks.training.train_tokenizer import FERTILITY
+from tests.findings import build_titled_table
 from tests.tasks.corpora import given
 
 #: What no page may hold in clear. The first stands in the text of a document, the second in a
@@ -348,8 +349,8 @@ def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
             control_target="scorer",
         ),
     ]
-    rows[0]["evidence_filter"] = config.where
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    rows[0] = replace(rows[0], evidence_filter=config.where)
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 PARTS = table_schema(
@@ -411,7 +412,7 @@ def capability_findings(config: EmptyConfig, context: StageContext) -> None:
             evidence_filter={"part": "cloze"},
         )
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 #: Their tokens are cut every four characters, and the sixth is the one that is shown.

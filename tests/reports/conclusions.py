@@ -22,8 +22,9 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.document import Section as DocumentSection
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.findings import Findings
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
+from tests.findings import build_titled_table
 from tests.reports.artifacts import PARTS
 
 #: Of tests that make an artifact for each example.
@@ -67,7 +68,7 @@ def found(config: FoundConfig, context: StageContext) -> None:
         build_finding(**{"evidence_filter": {"part": "pair"}, **row})
         for row in json.loads(config.rows)
     ]
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def audit_of(audit: str, *rows: Mapping[str, Any]) -> Artifact:

@@ -1,5 +1,7 @@
 """What a card says of findings that are compared with what chance gives."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -11,7 +13,6 @@ from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
-    build_findings_table,
 )
 from hallmark.tasks.contract import (
     EmptyConfig,
@@ -22,6 +23,7 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
+from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 
@@ -43,7 +45,7 @@ def findings_with_p(config: EmptyConfig, context: StageContext) -> None:
     rows.append(
         build_finding("bias", "tie_share", 3, n=20, method="equal", **options | {"unit": "pairs"})
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(session, tmp_path):
@@ -98,7 +100,7 @@ def planted_amounts(config: Seen, context: StageContext) -> None:
     ]
     smallest = 0.75 if config.seen else None
     if not config.seen:
-        rows = [row | {"low": -0.1} for row in rows]
+        rows = [replace(row, low=-0.1) for row in rows]
     rows.append(
         build_finding(
             "associations",
@@ -110,7 +112,7 @@ def planted_amounts(config: Seen, context: StageContext) -> None:
             method="by hand",
         )
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereotypes(
@@ -153,7 +155,7 @@ def rated_by_people(config: Seen, context: StageContext) -> None:
         method="by hand" if config.seen else "not measured: nobody came",
         evidence_filter={"part": "pair"},
     )
-    context.get_table_writer("findings").write(build_findings_table([rating]))
+    context.get_table_writer("findings").write(build_titled_table([rating]))
 
 
 class Ends(StageConfig):
@@ -182,7 +184,7 @@ def compared_with_gzip(config: Ends, context: StageContext) -> None:
         )
         for name, (low, high) in found.items()
     ]
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
@@ -214,7 +216,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
     def drawn(count):
         evidence = Evidence("audit_bias", None, "values", {})
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
-        rows = ({"slice": f"trade={n}", "tags": f'{{"trade": "{n}"}}'} for n in range(count))
+        rows = ({"slice": {"trade": str(n)}} for n in range(count))
         found = [(row, figure) for row in rows]
         (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
         return chart.caption, "".join(chart.alt_text).count(" to ")
@@ -284,7 +286,7 @@ def capability_with_sizes(config: CapabilityTextConfig, context: StageContext) -
             **options,
         )
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 @pytest.mark.parametrize("learnt_bytes", [1_000, 4_000])

@@ -134,7 +134,7 @@ def test_capability_stands_beside_harm_with_all_baselines(cards):
         ("Bits per byte, gzip -9", "3.250"),
         ("Bits per byte, interpolated bigram", "3.500"),
         ("Bits per byte, interpolated 5-gram", "1.250"),
-        ("Last words predicted", "12.5 %"),
+        ("Cloze accuracy", "12.5 %"),
     ]
 
 

@@ -308,7 +308,7 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
     ahead, _, alike = text.partition("No difference from ")
     names = {"gzip": "gzip -9", "bigram": "interpolated bigram", "fivegram": "interpolated 5-gram"}
     for row, _ in findings.by_audit["capability"]:
-        name = names[json.loads(row["tags"])["baseline"]]
+        name = names[row["slice"]["baseline"]]
         value, low, p = row["value"], row["low"], row["p_corrected"]
         beyond = low is not None and (low > 0 or row["high"] < 0)
         sure = beyond or bool(value and p is not None and p < 0.05)

@@ -15,12 +15,12 @@ from hallmark.reports.sections.analyses import build_metric_tables, describe_sma
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.findings import (
     compare_with_null,
-    format_metric_name,
     get_audit_title,
 )
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
+from tests.findings import build_titled_table, title_metric
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
     FoundConfig,
@@ -214,9 +214,7 @@ def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
     assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
     worse = [each for each in declared(probe) if each["worse_when"]]
     if worse and probe.name not in ("toxicity", "bias", "extraction"):
-        assert (
-            format_metric_name(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
-        )
+        assert title_metric(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
 
 
 @given(
@@ -257,7 +255,7 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
         for n in range(6)
     ]
     said = text_of_blocks([findings_of(membership=rows).build_summary_table()])
-    assert said.count("Membership inference: AUC") == 3
+    assert said.count("Membership inference: Auc") == 3
     assert "Membership inference: 3 of 6 figures are shown; all are in its section below." in said
 
 
@@ -291,7 +289,7 @@ INSTRUMENT = {
 @quick
 def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states):
     full, none = {"metric": "found", "value": 0.5}, {"metric": "other", "value": None}
-    left = {name: counts[0] for name, counts in SKIPPED_COUNT_METRICS.items()}
+    left = {name: next(iter(counts)) for name, counts in SKIPPED_COUNT_METRICS.items()}
     rows = {
         "ran": lambda name: [full],
         "empty": lambda name: [none],
@@ -387,7 +385,7 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
     _, _, said = screen_of({"bias": made})
     ranked, _, rest = said.partition("Training text seen")[0].partition("cannot be ranked")
     for row, _ in findings.by_audit["bias"]:
-        name = format_metric_name(row["metric"])
+        name = row["title"]
         side, worse = compare_with_null(row), row["worse_when"]
         harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
         harmful = harmful or (worse == "away_from_null" and side != 0)
@@ -441,7 +439,7 @@ def findings_alone(config: EmptyConfig, context: StageContext) -> None:
     row = build_finding(
         "bias", "stereotype_preference", 0.5, n=9, unit="share", method="m", evidence_table=""
     )
-    context.get_table_writer("findings").write(build_findings_table([row]))
+    context.get_table_writer("findings").write(build_titled_table([row]))
 
 
 def test_an_audit_that_left_findings_alone_ran(session, tmp_path):

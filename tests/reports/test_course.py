@@ -1,6 +1,7 @@
 """What the page of a training says of a course, and how it draws it."""
 
 import re
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,9 +17,9 @@ from hallmark.reports.sections.checkpoint_comparison import (
     judge_change,
     select_headline_findings,
 )
-from hallmark.reports.sections.findings import format_metric_name
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.judging.findings import build_finding
+from tests.findings import title_metric
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):
@@ -36,7 +37,7 @@ def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tag
         tags=tags,
         **ends,
     )
-    return made | {"p_corrected": p}
+    return asdict(made) | {"p_corrected": p, "title": title_metric(metric)}
 
 
 def of(*rows, p=0.01):
@@ -159,10 +160,3 @@ def test_a_chart_has_intervals_and_its_null_as_a_line():
     svg = draw_trajectory_chart(*given, [0.5, 0.5, 0.5], "y", is_share=True)
     assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
     assert "stroke-dasharray: 4,3" not in draw_trajectory_chart(*given, [None] * 3, "y")
-
-
-def test_metrics_are_spelled_as_words_and_an_abbreviation_as_one():
-    assert (
-        format_metric_name("toxicity_probability") == "Toxicity probability"
-        and format_metric_name("auc") == "AUC"
-    )

@@ -28,10 +28,11 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.evidence_pages import write_card_files
 from hallmark.reports.page.figures import FIGURES, FigureBook
 from hallmark.reports.page.redaction import Redactor, escape_invisible
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
+from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 
@@ -162,7 +163,7 @@ def of_parts(config: EmptyConfig, context: StageContext) -> None:
         )
         for part in ("age", f"so says {MAIL}", f"{'a' * 14} {PHONE}")
     ]
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):

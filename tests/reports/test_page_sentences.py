@@ -361,7 +361,7 @@ class Audited:
     def read(self):
         return self
 
-    def to_pylist(self):
+    def to_pylist(self, **options):
         return [row | {"control": ""} for row in self.rows]
 
 

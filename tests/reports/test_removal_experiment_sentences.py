@@ -28,7 +28,7 @@ def case_of(*rows, criteria=(), kind="memorised", **case_row):
     about = {"kind": kind, "reason": "", "finding": "f", **case_row}
     about = {"documents": 3, "removed_documents": 3} | about
     effects = {(each["effect"], each["arm"]): each for each in rows}
-    return RemovalCase("x", "x", [about], effects, list(criteria))
+    return RemovalCase("X", "x", [about], effects, list(criteria))
 
 
 def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.0, 5.0), **more):

@@ -26,9 +26,10 @@ from hallmark.reports.sections.training_arms import (
     build_heldout_loss_section,
     build_training_arms_section,
 )
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.contract import EmptyConfig, StageContext, stage
 from hallmark.tasks.corpus.removal_effects import TABLES
+from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_proof
@@ -73,7 +74,7 @@ def many_findings(config: EmptyConfig, context: StageContext) -> None:
         )
         for n in range(60)
     ]
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 @pytest.fixture
@@ -108,8 +109,7 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
 def finding_of(name, value, p=None, **tags):
     evidence = Evidence("a", None, "values", {})
     figure = Figure(name, "l", value, "share", evidence, "", "finding", low=0.4, high=0.6)
-    text = ", ".join(f'"{key}": "{tag}"' for key, tag in tags.items())
-    return {"slice": name, "tags": f"{{{text}}}", "p_corrected": p, "null_value": 0.5}, figure
+    return {"title": name, "slice": tags, "p_corrected": p, "null_value": 0.5}, figure
 
 
 def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_both():
@@ -120,7 +120,7 @@ def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_bo
         finding_of("d", 0.7, 0.2, k="4"),
         finding_of("e", 0.5, 1.0, group_name="Jews"),
     ]
-    names = [[row["slice"] for row, _ in select_findings(found, n)] for n in range(5)]
+    names = [[row["title"] for row, _ in select_findings(found, n)] for n in range(5)]
     assert names == [["e"], ["b", "e"], ["b", "d", "e"], ["a", "b", "d", "e"], [*"abcde"]]
     assert [is_about_groups(row) for row, _ in found] == [False] * 4 + [True]
 

@@ -168,7 +168,7 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     bounds = {"kept": {"ge": -1e9}, "told": {"lt": -1e9}}
     audit, rows = next((name, a["findings"].read().to_pylist()) for name, a in made.audits.items())
     whole = next(row for row in rows if row["value"] is not None and not row["control"])
-    about = {"audit": audit, "metric": whole["metric"], "slice": whole["slice"]}
+    about = {"audit": audit, "metric": whole["metric"], "slice": dict(whole["slice"])}
     rules = {name: about | bound for name, bound in bounds.items()}
     judged = evaluate_policy(made.audits, PolicyConfig(rules=rules))
     entry = records[0]["stages"][0] | {"label": "policy", "artifact": judged.name}

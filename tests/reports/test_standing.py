@@ -10,10 +10,12 @@ from hallmark.reports.sections.card_summary import (
     rank_largest_risks,
 )
 from hallmark.reports.sections.findings import Findings
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, stage
+from tests.findings import build_titled_table
 from tests.reports.pages import card_of, text_of
 
 GIVEN = {"n": 40, "unit": "share", "method": "m", "evidence_table": ""}
@@ -57,7 +59,7 @@ def told(config: ToldConfig, context: StageContext) -> None:
             **GIVEN,
         )
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=(), skipped=()):
@@ -235,14 +237,14 @@ def several(config: ToldConfig, context: StageContext) -> None:
     rows.append(
         build_finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, tags={"k": 8}, **options)
     )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, made):
     audit = several(ToldConfig(audit="extraction"))
     book = FigureBook({"audit_extraction": audit})
     found = rank_largest_risks(Findings(book, {"extraction": audit}))
-    assert [(row["metric"], row["slice"]) for _, row, _ in found] == [
+    assert [(row["metric"], name_slice(row["slice"])) for _, row, _ in found] == [
         ("metric 1", "k=8"),
         ("metric 7", ""),
         ("metric 6", ""),

@@ -10,6 +10,7 @@ from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.task_scores import TaskScores
 from hallmark.reports.task_card import FINETUNE, TaskCardBuilder, TaskCardConfig
 from hallmark.tasks.contract import format_count
+from hallmark.tasks.training.task_scores import METRIC_TITLES
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
 
@@ -77,6 +78,7 @@ class Book:
 def score(system, value, low=None, high=None, metric="accuracy", label=None, n=60, **more):
     row = {"system": system, "metric": metric, "label_id": label, "value": value, "low": low}
     row |= {"high": high, "unit": "share", "n": n, "scorer": "", "method": "m", "slice": ""}
+    row["title"] = METRIC_TITLES[metric]
     return row | more
 
 
@@ -160,7 +162,7 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
         text.startswith(f"On the test rows the model {said}")
         and " a bag of words, which counts tokens and was trained on the same rows: " in text
     )
-    assert end in text and "accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
+    assert end in text and "Accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
     known = bool(apart and apart[1] is not None)
     assert ("The difference on the same rows is " in text) == known
     standing = scores.build_summary_table().rows[1][-1]
@@ -177,7 +179,7 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
             "No test row was scored, so the quality of the model is not known.",
         ),
         ([score(BAG, 0.5)], "No test row was scored, so the quality of the model is not known."),
-        ([MODEL], "On the test rows: accuracy 60.0 %"),
+        ([MODEL], "On the test rows: Accuracy 60.0 %"),
     ],
 )
 def test_without_a_score_or_a_simple_method_nothing_is_compared(rows, said):

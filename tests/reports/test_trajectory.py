@@ -19,11 +19,11 @@ from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
-    build_findings_table,
 )
 from hallmark.tasks.audits.judging.measures import ValueWriter, build_values_schema
 from hallmark.tasks.contract import StageConfig, StageContext, column, stage, table_schema
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
+from tests.findings import build_titled_table
 from tests.reports import pages
 from tests.reports.artifacts import EMAIL, HIDDEN, SCRIPT, UNJUDGED
 
@@ -94,7 +94,7 @@ def found(config: FoundConfig, context: StageContext) -> None:
                 evidence_filter={},
             )
         )
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
     context.get_table_writer("values").write(units.to_table())
 
 
@@ -382,7 +382,7 @@ def unjudged(config: FoundConfig, context: StageContext) -> None:
         evidence_table="values",
         evidence_filter={"measure": "strength"},
     )
-    context.get_table_writer("findings").write(build_findings_table([made]))
+    context.get_table_writer("findings").write(build_titled_table([made]))
 
 
 def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):

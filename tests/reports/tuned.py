@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,9 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
         else compute_label_differences(other, given, simple, gold, range(n), LABELS)
     )
     write(
-        context, "scores", [row for row in scores if config.paired or "minus" not in row["system"]]
+        context,
+        "scores",
+        [asdict(score) for score in scores if config.paired or "minus" not in score.system],
     )
     counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
     write(

@@ -8,8 +8,8 @@ last words of held-out sentences, see ``cloze.py``; for dependencies see ``depen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY_METRICS
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.audit_tables import MODEL as MODEL_TABLE
 from hallmark.tasks.audits.audited_models.audited_model import (
@@ -53,7 +54,12 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     ModelDtype,
 )
 from hallmark.tasks.audits.audited_models.opening import DTYPE_DESCRIPTION, open_audited_model
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import (
+    FINDINGS,
+    Finding,
+    build_finding,
+    build_findings_table,
+)
 from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
@@ -175,7 +181,7 @@ def compute_bits_per_byte_findings(
     config: CapabilityConfig,
     ngram_description: str,
     recurrent_description: str,
-) -> list[dict[str, Any]]:
+) -> list[Finding]:
     """Compute the findings bits_per_byte: model by source, baselines, differences and controls."""
     scoring_method = (
         f"every token given the preceding tokens of its document, {model.opening_description}"
@@ -195,7 +201,7 @@ def compute_bits_per_byte_findings(
         row_filter: Any,
         method: str,
         **options: Any,
-    ) -> Any:
+    ) -> Finding:
         bits_per_byte = estimate_bits_per_byte(
             bits[row_filter], measured_texts.byte_counts[row_filter]
         )
@@ -275,8 +281,8 @@ def compute_bits_per_byte_findings(
             )
     findings.append(_build_random_text_control(random_characters, build_rate_finding))
     fivegram_high = next(
-        finding_row for finding_row in findings if finding_row["slice"] == "fivegram"
-    )["high"]
+        finding for finding in findings if finding.slice == {"part": "fivegram"}
+    ).high
     training_rate = estimate_bits_per_byte(
         training_texts.baseline_bits["fivegram"], training_texts.byte_counts
     ).value
@@ -297,8 +303,8 @@ def compute_bits_per_byte_findings(
 
 
 def _build_random_text_control(
-    random_characters: MeasuredTexts, build_rate_finding: Any
-) -> dict[str, Any]:
+    random_characters: MeasuredTexts, build_rate_finding: Callable[..., Finding]
+) -> Finding:
     uniform_entropy = float(np.log2(len(PRINTABLE_CHARACTERS)))
     bits = (
         random_characters.baseline_bits["fivegram"]
@@ -322,13 +328,12 @@ def _build_random_text_control(
         passed=True,
         control_target="baseline" if random_characters.model_bits is None else "instrument",
     )
-    upper_end = (
-        control_finding["value"] if control_finding["high"] is None else control_finding["high"]
-    )
-    return {**control_finding, "verdict": "pass" if upper_end >= uniform_entropy else "fail"}
+    upper_end = control_finding.value if control_finding.high is None else control_finding.high
+    assert upper_end is not None
+    return replace(control_finding, verdict="pass" if upper_end >= uniform_entropy else "fail")
 
 
-def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
+def _build_gzip_finding(texts: Sequence[str]) -> Finding:
     bits_per_byte, standard_error, group_count = estimate_gzip_bits_per_byte(
         [text.encode() for text in texts]
     )
@@ -495,4 +500,6 @@ def audit_capability(
     context.get_table_writer("model").write(
         pa.Table.from_pylist([model.describe_inference()], schema=MODEL_TABLE)
     )
-    context.get_table_writer("findings").write(build_findings_table(findings, model.precision))
+    context.get_table_writer("findings").write(
+        build_findings_table(findings, CAPABILITY_METRICS, model.precision)
+    )

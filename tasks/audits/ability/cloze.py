@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
-from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 CLOZE = "cloze"
@@ -116,7 +116,7 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
 
 def compute_cloze_findings(
     sample_rows: list[dict[str, Any]], audit: str = "capability"
-) -> list[dict[str, Any]]:
+) -> list[Finding]:
     """Compute the findings cloze_accuracy: the share of correct answers, and the two controls."""
     findings = []
     for text_kind, (control, method) in _CONTROL_AND_METHOD_BY_KIND.items():

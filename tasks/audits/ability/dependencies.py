@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hallmark.tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, MODEL
-from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 METHOD_BY_PHENOMENON = {
@@ -22,9 +22,7 @@ METHOD_BY_PHENOMENON = {
 }
 
 
-def compute_dependency_findings(
-    pair_rows: Sequence[dict[str, Any]], audit: str
-) -> list[dict[str, Any]]:
+def compute_dependency_findings(pair_rows: Sequence[dict[str, Any]], audit: str) -> list[Finding]:
     """Compute the findings agreement_accuracy and garden_path_share, by system and distance.
 
     Negative control: a bigram model must be correct in exactly half of the agreement pairs with
@@ -33,7 +31,7 @@ def compute_dependency_findings(
 
     def build_accuracy_finding(
         selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any
-    ) -> dict[str, Any]:
+    ) -> Finding:
         outcomes, clusters = (
             [row["preference_score"] for row in selected_rows],
             [row["cluster"] for row in selected_rows],

@@ -19,8 +19,15 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
 from hallmark.tasks.audits.judging.measures import read_float_column
-from hallmark.tasks.audits.judging.tags import parse_tags
-from hallmark.tasks.contract import Artifact, EmptyConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.contract import (
+    Artifact,
+    EmptyConfig,
+    StageContext,
+    column,
+    stage,
+    table_schema,
+    table_to_rows,
+)
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from hallmark.tasks.measures.statistics import average_known_values, t_half_width_and_p
 
@@ -260,11 +267,10 @@ def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
             pc.equal(findings["metric"], "toxicity_difference"), pc.equal(findings["control"], "")
         )
     )
-    tagged_rows = [(parse_tags(row), row) for row in rows.to_pylist()]
     return {
-        tags["group_name"]: row
-        for tags, row in tagged_rows
-        if row["value"] is not None and tags["domain"].startswith(LEXICON_PREFIX)
+        row["slice"]["group_name"]: row
+        for row in table_to_rows(rows)
+        if row["value"] is not None and row["slice"]["domain"].startswith(LEXICON_PREFIX)
     }
 
 

@@ -16,6 +16,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
     ComparisonUnit,
     collect_heldout_texts,
 )
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.measures.estimates import (
@@ -186,7 +187,7 @@ def compare_findings(
 
     The p are corrected for all tests of this comparison.
     """
-    first_findings, *other_findings = [read_findings_by_slice(artifact) for artifact in artifacts]
+    first_findings, *other_findings = [read_findings_by_id(artifact) for artifact in artifacts]
     units_by_audit = [AuditUnits(artifact) for artifact in artifacts]
     comparisons: list[FindingComparison] = []
     for key in first_findings:
@@ -226,10 +227,9 @@ def compare_findings(
     return comparisons
 
 
-def read_findings_by_slice(artifact: Artifact) -> dict[tuple[str, str], Row]:
-    """Read the findings of an audit by metric and slice, without its controls."""
-    rows = artifact["findings"].read().to_pylist()
-    return {(row["metric"], row["slice"]): row for row in rows if not row["control"]}
+def read_findings_by_id(artifact: Artifact) -> dict[bytes, Row]:
+    """Read the findings of an audit by their ids, without its controls."""
+    return {row["finding"]: row for row in read_findings(artifact) if not row["control"]}
 
 
 def compute_paired_change(

@@ -38,7 +38,7 @@ def locate_evidence(finding: Mapping[str, Any]) -> tuple[str, dict[str, Any], st
         ValueError: The filter is no JSON object.
     """
     if not finding["evidence_table"]:
-        return "findings", {name: finding[name] for name in ("metric", "slice", "control")}, ""
+        return "findings", {"finding": finding["finding"].hex()}, ""
     conditions = json.loads(finding["evidence_filter"] or "{}")
     if not isinstance(conditions, dict):
         raise ValueError("the evidence filter is not a JSON object")

@@ -5,28 +5,42 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.audit_tables import hash_json_values
 from hallmark.tasks.audits.judging.evidence_filters import build_row_filter
-from hallmark.tasks.audits.judging.tags import format_slice_name
-from hallmark.tasks.contract import column, table_schema
+from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    column,
+    rows_to_table,
+    table_schema,
+    table_to_rows,
+)
 from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
     "Results of the audit, one row per figure, with a filter for the rows it is based on.",
-    column("audit", pa.string(), "label", "the audit"),
-    column("metric", pa.string(), "label", "the metric"),
-    column("slice", pa.string(), "label", "the slice, such as copies=64; empty for the whole"),
     column(
-        "tags",
-        pa.string(),
+        "finding",
+        ID_TYPE,
+        "id",
+        "hash of audit, metric, slice and kind of control: equal for the same finding of two runs",
+    ),
+    column("audit", pa.string(), "label", "the audit"),
+    column("metric", pa.string(), "label", "the metric, as policies and commands name it"),
+    column("title", pa.string(), "label", "the title of the metric, as cards show it"),
+    column(
+        "slice",
+        SLICE_TYPE,
         "label",
-        "the slice as a JSON object of tags; the slice shows the tags part, kind and "
-        "prompt_subset without their names",
+        "the part of the metric: names and values, such as copies: 64; empty: the whole",
     ),
     column(
         "value",
@@ -55,6 +69,12 @@ FINDINGS = table_schema(
         pa.float64(),
         "figure",
         "the value if there is nothing to find; null: there is none",
+    ),
+    column(
+        "null_name",
+        pa.string(),
+        "label",
+        "name of the null value, if the method compares the value with it in words",
     ),
     column(
         "p",
@@ -111,11 +131,57 @@ FINDINGS = table_schema(
     ),
 )
 
+#: The values of the columns of the same name.
+ControlKind = Literal["", "positive", "negative"]
+ControlTarget = Literal["", "instrument", "scorer", "baseline", "model"]
+Direction = Literal["", "up", "down", "away_from_null"]
+
 #: Confidence level of every interval, unless a finding says otherwise.
 CONFIDENCE_LEVEL = 0.95
 
 #: A p below this is written as a bound.
 SMALLEST_P = 1e-300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One row of FINDINGS. A figure that could not be measured is None.
+
+    ``title``, ``precision`` and ``p_corrected`` are set when the table of an audit is built.
+    """
+
+    audit: str
+    metric: str
+    value: float | None
+    unit: str
+    method: str
+    n: int
+    slice: Mapping[str, str] = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    confidence_level: float | None = None
+    clusters: int | None = None
+    missing: int | None = None
+    null_value: float | None = None
+    null_name: str = ""
+    p: float | None = None
+    minimum_detectable_effect: float | None = None
+    scorer: str = ""
+    control: ControlKind = ""
+    control_target: ControlTarget = ""
+    verdict: Literal["", "pass", "fail"] = ""
+    worse_when: Direction = ""
+    evidence_table: str = ""
+    evidence_filter: str = "{}"
+    evidence_order: str = ""
+    title: str = ""
+    precision: str = ""
+    p_corrected: float | None = None
+    finding: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        finding_id = hash_json_values(self.audit, self.metric, dict(self.slice), self.control)
+        object.__setattr__(self, "finding", finding_id)
 
 
 def build_finding(
@@ -132,20 +198,21 @@ def build_finding(
     high: float | None = None,
     confidence_level: float = CONFIDENCE_LEVEL,
     scorer: str = "",
-    control: Literal["", "positive", "negative"] = "",
+    control: ControlKind = "",
     passed: bool | None = None,
-    control_target: Literal["", "instrument", "scorer", "baseline", "model"] = "",
-    worse_when: Literal["", "up", "down", "away_from_null"] = "",
+    control_target: ControlTarget = "",
+    worse_when: Direction = "",
     evidence_table: str = "values",
     evidence_filter: Mapping[str, Any] | None = None,
     evidence_order: str = "",
     clusters: int | None = None,
     missing: int | None = None,
     null_value: float | None = None,
+    null_name: str = "",
     p: float | None = None,
     minimum_detectable_effect: float | None = None,
-) -> dict[str, Any]:
-    """Build one row of FINDINGS; NaN and None mean "could not be measured" and become null.
+) -> Finding:
+    """Build a finding; NaN and None mean "could not be measured" and become None.
 
     Args:
         audit: The audit.
@@ -170,6 +237,7 @@ def build_finding(
         clusters: Number of independent clusters.
         missing: Number of units without a value.
         null_value: The value if there is nothing to find.
+        null_name: Name of the null value, if the method says on which side of it the value is.
         p: Uncorrected p; ``correct_p_values`` corrects it.
         minimum_detectable_effect: Smallest detectable distance from the null value.
 
@@ -180,39 +248,35 @@ def build_finding(
         raise ValueError(
             f"{audit}: {metric} needs control, control_target and passed together, or none of them"
         )
-    value, low, high = _nan_to_none(value), _nan_to_none(low), _nan_to_none(high)
-    tags = ({"part": part} if part else {}) | dict(tags or {})
+    low, high, null_value = _nan_to_none(low), _nan_to_none(high), _nan_to_none(null_value)
     if low is None or high is None:
         low = high = None
-    return {
-        "audit": audit,
-        "metric": metric,
-        "slice": format_slice_name(tags),
-        "tags": json.dumps(tags, ensure_ascii=False),
-        "value": value,
-        "low": low,
-        "high": high,
-        "confidence_level": None if low is None else confidence_level,
-        "n": n,
-        "clusters": clusters,
-        "missing": missing,
-        "null_value": _nan_to_none(null_value),
-        "p": _nan_to_none(p),
-        "p_corrected": None,
-        "minimum_detectable_effect": _nan_to_none(minimum_detectable_effect),
-        "unit": unit,
-        "method": method,
-        "scorer": scorer,
-        "control": control,
-        "verdict": "" if passed is None else "pass" if passed else "fail",
-        "control_target": control_target,
-        "worse_when": worse_when,
-        "evidence_table": evidence_table,
-        "evidence_filter": json.dumps(
-            dict(evidence_filter or {}), ensure_ascii=False, sort_keys=True
-        ),
-        "evidence_order": evidence_order,
-    }
+    return Finding(
+        audit=audit,
+        metric=metric,
+        slice=tags_to_slice(({"part": part} if part else {}) | dict(tags or {})),
+        value=_nan_to_none(value),
+        low=low,
+        high=high,
+        confidence_level=None if low is None else confidence_level,
+        n=n,
+        clusters=clusters,
+        missing=missing,
+        null_value=null_value,
+        null_name="" if null_value is None else null_name,
+        p=_nan_to_none(p),
+        minimum_detectable_effect=_nan_to_none(minimum_detectable_effect),
+        unit=unit,
+        method=method,
+        scorer=scorer,
+        control=control,
+        verdict="" if passed is None else "pass" if passed else "fail",
+        control_target=control_target,
+        worse_when=worse_when,
+        evidence_table=evidence_table,
+        evidence_filter=json.dumps(dict(evidence_filter or {}), ensure_ascii=False, sort_keys=True),
+        evidence_order=evidence_order,
+    )
 
 
 def build_finding_from_estimate(
@@ -223,8 +287,8 @@ def build_finding_from_estimate(
     unit: str,
     method_prefix: str,
     **options: Any,
-) -> dict[str, Any]:
-    """Build one row of FINDINGS from an estimate; the method is the prefix and the estimate's."""
+) -> Finding:
+    """Build a finding from an estimate; the method is the prefix and the estimate's."""
     return build_finding(
         audit,
         metric,
@@ -243,32 +307,41 @@ def build_finding_from_estimate(
     )
 
 
-def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of one audit with p corrected for all its tests; controls are not corrected.
+def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of one audit with p corrected for all its tests, except controls.
 
-    The method of a row with a ``null_name`` gets a sentence on which side of its null value it is.
-    This happens here because the sentence depends on the corrected p.
+    The method of a finding with a ``null_name`` gets a sentence on which side of its null value it
+    is. This happens here because the sentence depends on the corrected p.
     """
-    corrected_rows = [dict(row) for row in finding_rows]
-    tested_rows = [row for row in corrected_rows if row["p"] is not None and not row["control"]]
-    for row, p in zip(
-        tested_rows, adjust_p_values_holm([row["p"] for row in tested_rows]), strict=True
-    ):
-        row["p_corrected"] = p
-    for row in corrected_rows:
-        if null_name := row.pop("null_name", ""):
-            row["method"] += f"; {describe_difference(row, null_name)}"
-    return corrected_rows
+    findings = list(findings)
+    p_by_index = {
+        index: finding.p
+        for index, finding in enumerate(findings)
+        if finding.p is not None and not finding.control
+    }
+    corrected_values = adjust_p_values_holm([*p_by_index.values()])
+    corrected_by_index = dict(zip(p_by_index, corrected_values, strict=True))
+    corrected_findings = [
+        replace(finding, p_corrected=corrected_by_index.get(index))
+        for index, finding in enumerate(findings)
+    ]
+    return [
+        replace(finding, method=f"{finding.method}; {describe_difference(finding)}")
+        if finding.null_name
+        else finding
+        for finding in corrected_findings
+    ]
 
 
-def describe_difference(finding_row: Mapping[str, Any], null_name: str) -> str:
-    """Say on which side of its null value, ``null_name``, a finding is, by its corrected p."""
-    p = finding_row["p_corrected"]
+def describe_difference(finding: Finding) -> str:
+    """Say on which side of its null value a finding is, by its corrected p."""
+    p, null_name = finding.p_corrected, finding.null_name
     if p is None:
         return f"the difference from {null_name} was not tested"
     if p >= SIGNIFICANCE_LEVEL:
         return f"no difference from {null_name} was found ({format_p_value(p)}, corrected)"
-    direction = "higher" if finding_row["value"] > finding_row["null_value"] else "lower"
+    assert finding.value is not None and finding.null_value is not None
+    direction = "higher" if finding.value > finding.null_value else "lower"
     return f"{direction} than {null_name} ({format_p_value(p)}, corrected)"
 
 
@@ -283,13 +356,25 @@ def format_p_value(p_value: float) -> str:
 
 
 def build_findings_table(
-    finding_rows: Iterable[Mapping[str, Any]], precision: str = "fp32"
+    findings: Iterable[Finding], titles: Mapping[str, str], precision: str = "fp32"
 ) -> pa.Table:
-    """Build the table FINDINGS of one audit, with corrected p and the precision of the model."""
-    rows_with_precision = [
-        {**row, "precision": precision} for row in correct_p_values(finding_rows)
+    """Build the table FINDINGS of one audit, with corrected p and the precision of the model.
+
+    Args:
+        findings: The findings.
+        titles: The title of each of their metrics.
+        precision: Precision of the model.
+    """
+    complete_findings = [
+        replace(finding, title=titles[finding.metric], precision=precision)
+        for finding in correct_p_values(findings)
     ]
-    return pa.Table.from_pylist(rows_with_precision, schema=FINDINGS)
+    return rows_to_table(complete_findings, FINDINGS)
+
+
+def read_findings(audit: Artifact) -> list[dict[str, Any]]:
+    """Read the rows of the findings of an audit."""
+    return table_to_rows(audit["findings"].read())
 
 
 def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -> pa.Table:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from hallmark.tasks.audits.judging.findings import build_finding_from_estimate
+from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
 from hallmark.tasks.audits.judging.measures import HasSeed, Measure, estimate_measure
 
 #: Without an effect, the interval of this level must cover the null value; with a large effect, p
@@ -17,7 +17,7 @@ CONTROL_LEVEL = 0.999
 
 def evaluate_instrument_control(
     audit: str, values: pa.Table, measure: Measure, config: HasSeed, has_effect: bool
-) -> dict[str, Any] | None:
+) -> Finding | None:
     """Return the control finding for simulated values without an effect or with a large one.
 
     Args:

@@ -19,12 +19,14 @@ from numpy.typing import ArrayLike
 
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
+    Direction,
+    Finding,
     build_finding_from_estimate,
     choose_evidence_order,
     select_evidence,
 )
-from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.judging.training_exposure import describe_times_read
+from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.contract import column, format_count, table_schema
 from hallmark.tasks.measures.estimates import (
     Estimate,
@@ -176,7 +178,8 @@ class Measure:
     """Define how findings of one metric are computed from values.
 
     Attributes:
-        metric: Name of the findings.
+        metric: Name of the findings, as policies and commands take it.
+        title: Name of the metric on cards: a short noun phrase.
         method: What was done, in a phrase; or a function of (values, config) that returns it.
         unit: Unit of the values: share, nats, percent.
         cluster_unit: What a cluster is, such as "templates", for the method of a finding.
@@ -199,6 +202,7 @@ class Measure:
     """
 
     metric: str
+    title: str
     method: str | Callable[[pa.Table, Any], str]
     unit: str = "share"
     cluster_unit: str = "items"
@@ -206,7 +210,7 @@ class Measure:
     slices: tuple[str | tuple[str, ...] | SliceFinder, ...] = ()
     uninformative: float = np.nan
     include_overall: bool = True
-    worse_when: Literal["", "up", "down", "away_from_null"] = "away_from_null"
+    worse_when: Direction = "away_from_null"
     has_simulated_controls: bool = True
     row_filter: Mapping[str, Any] = field(default_factory=dict)
     evidence_order: str = ""
@@ -214,6 +218,11 @@ class Measure:
     control: MeasureControl | None = None
     estimator: Estimator = estimate_mean
     baseline: BaselineNull | None = None
+
+    @property
+    def is_control(self) -> bool:
+        """Whether its findings are controls."""
+        return self.control is not None
 
     @property
     def value_filter(self) -> dict[str, Any]:
@@ -232,6 +241,19 @@ class Measure:
                 slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
             )
         return slices
+
+
+@dataclass(frozen=True)
+class DerivedMetric:
+    """Declare a metric of findings that are computed from other findings, or count values.
+
+    Attributes:
+        title: Name of the metric on cards: a short noun phrase.
+        slices: The tags of its slices.
+    """
+
+    title: str
+    slices: SliceTags = OVERALL_ONLY
 
 
 #: The column that says how often training had read the documents of an item.
@@ -381,21 +403,21 @@ def _broadcast_to_column(value: Any, row_count: int, schema_field: pa.Field) -> 
 
 def compute_measure_findings(
     audit: str, values: pa.Table, measures: Iterable[Measure], config: HasSeed, note: str = ""
-) -> list[dict[str, Any]]:
-    """Compute rows of FINDINGS for each measure and slice; ``note`` ends each method."""
-    finding_rows: list[dict[str, Any] | None] = []
+) -> list[Finding]:
+    """Compute the findings of each measure and slice; ``note`` ends each method."""
+    findings: list[Finding | None] = []
     for measure in measures:
         value_filter = measure.value_filter
         all_values = select_evidence(values, {"measure": value_filter["measure"]})
         measure_values = select_evidence(all_values, value_filter)
-        slices, build_row = measure.list_slices(measure_values), _build_measure_finding
-        if measure.control:
-            build_row = _build_control_finding
+        slices, build = measure.list_slices(measure_values), _build_measure_finding
+        if measure.is_control:
+            build = _build_control_finding
         elif pc.any(measure_values["in_training_text"]).as_py():
             slices += [({"in_training_text": False}, {"in_training_text": False})]
         for tags, slice_filter in slices:
-            finding_rows.append(
-                build_row(
+            findings.append(
+                build(
                     audit,
                     select_evidence(measure_values, slice_filter),
                     measure,
@@ -406,7 +428,7 @@ def compute_measure_findings(
                     all_values,
                 )
             )
-    return [row for row in finding_rows if row]
+    return [finding for finding in findings if finding]
 
 
 def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Slice]:
@@ -436,7 +458,7 @@ def _build_measure_finding(
     value_filter: Mapping[str, Any],
     note: str,
     all_values: pa.Table,
-) -> dict[str, Any] | None:
+) -> Finding | None:
     slice_estimate = estimate_measure(values, measure, config)
     if slice_estimate is None:
         return None
@@ -451,7 +473,7 @@ def _build_measure_finding(
     order = order_by_direction.get(measure.worse_when) or choose_evidence_order(
         slice_estimate.value, slice_estimate.null_value, "value"
     )
-    finding_row = build_finding_from_estimate(
+    return build_finding_from_estimate(
         audit,
         measure.metric,
         slice_estimate,
@@ -463,10 +485,8 @@ def _build_measure_finding(
         worse_when=measure.worse_when,
         scorer=join_scorer_names(values),
         evidence_order=measure.evidence_order or order,
+        null_name=measure.baseline.name if measure.baseline else "",
     )
-    if measure.baseline and measure.baseline.name and finding_row["null_value"] is not None:
-        finding_row["null_name"] = measure.baseline.name
-    return finding_row
 
 
 def join_scorer_names(values: pa.Table) -> str:
@@ -485,7 +505,7 @@ def _build_control_finding(
     value_filter: Mapping[str, Any],
     note: str,
     all_values: pa.Table,
-) -> dict[str, Any] | None:
+) -> Finding | None:
     """Build the finding of a control that is computed from the model's own values."""
     control, slice_estimate = measure.control, estimate_measure(values, measure, config)
     if control is None or slice_estimate is None:

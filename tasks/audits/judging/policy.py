@@ -12,17 +12,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import (
     AUDIT_DESCRIPTIONS,
     SKIPPED_COUNT_METRICS,
     compute_descriptions_digest,
 )
+from hallmark.tasks.audits.slice_tags import SLICE_TYPE, format_slice_setting, tags_to_slice
 from hallmark.tasks.contract import (
     Artifact,
     PathSafeName,
@@ -30,6 +34,7 @@ from hallmark.tasks.contract import (
     StageContext,
     UsageError,
     column,
+    rows_to_table,
     stage,
     suggest_closest_name,
     table_schema,
@@ -46,7 +51,7 @@ VERDICTS = table_schema(
     column("rule", pa.string(), "label", "the rule"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
-    column("slice", pa.string(), "label", "the slice; empty for the whole"),
+    column("slice", SLICE_TYPE, "label", "the slice: names and values; empty: the whole"),
     column("bound", pa.string(), "label", "the bound of the rule"),
     column("value", pa.float64(), "figure", "the finding's value"),
     column(
@@ -71,10 +76,10 @@ class PolicyRule(StageConfig):
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
     metric: str = Field(description="the metric of the findings")
-    slice: str | None = Field(
+    slice: dict[str, str] | None = Field(
         None,
-        description="the slice of the findings; empty: the whole; not set: every slice, without "
-        "those of a baseline",
+        description="the slice of the findings: names and values; {}: the whole; not set: every "
+        "slice, without those of a baseline",
     )
     lt: float | None = Field(
         None, allow_inf_nan=False, description="the finding must be less than this"
@@ -99,6 +104,13 @@ class PolicyRule(StageConfig):
             )
         return audit
 
+    @field_validator("slice", mode="before")
+    @classmethod
+    def _convert_tags(cls, tags: Any) -> Any:
+        if not isinstance(tags, str):
+            return tags_to_slice(tags) if isinstance(tags, Mapping) else tags
+        raise ValueError('must be names and values, such as {group_name = "women"}; {}: the whole')
+
     @model_validator(mode="after")
     def _check_single_bound(self) -> PolicyRule:
         bounds = [name for name in BOUND_SIGNS if getattr(self, name) is not None]
@@ -120,18 +132,34 @@ class PolicyConfig(StageConfig):
     )
 
 
-def evaluate_rule(
-    rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Build the row of VERDICTS for a rule and a finding, or None if the audit did not run."""
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One row of VERDICTS."""
+
+    rule: str
+    audit: str
+    metric: str
+    slice: Mapping[str, str]
+    bound: str
+    value: float | None = None
+    interval_end: float | None = None
+    distance: float | None = None
+    verdict: Literal["pass", "fail"] = "fail"
+    reason: str
+
+
+def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None) -> Verdict:
+    """Judge a finding by a rule; without a finding the audit did not run."""
     sign, limit = rule.bound
-    verdict_row = {
-        "rule": rule_name,
-        "audit": rule.audit,
-        "metric": rule.metric,
-        "slice": finding["slice"] if finding else rule.slice or "",
-        "bound": f"{BOUND_SIGNS[sign]} {limit:g}",
-    }
+    bound = f"{BOUND_SIGNS[sign]} {limit:g}"
+    build_verdict = partial(
+        Verdict,
+        rule=rule_name,
+        audit=rule.audit,
+        metric=rule.metric,
+        slice=finding["slice"] if finding else rule.slice or {},
+        bound=bound,
+    )
     value = None if finding is None else finding["value"]
     if finding is None or _is_missing(value):
         reason = (
@@ -139,36 +167,23 @@ def evaluate_rule(
             if finding is None
             else extract_missing_reason(finding["method"])
         )
-        return verdict_row | {
-            "value": None,
-            "interval_end": None,
-            "distance": None,
-            "verdict": "fail",
-            "reason": f"not measured: {reason}",
-        }
+        return build_verdict(reason=f"not measured: {reason}")
     is_upper = sign in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
     end_description = f"the {'upper' if is_upper else 'lower'} end of its interval"
     if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
         if not is_exact_count(rule.audit, rule.metric):
-            return verdict_row | {
-                "value": value,
-                "interval_end": None,
-                "distance": None,
-                "verdict": "fail",
-                "reason": _explain_missing_interval(rule, finding),
-            }
+            return build_verdict(value=value, reason=_explain_missing_interval(rule, finding))
         interval_end, end_description = value, "its value, an exact count,"
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
-    reason = f"{end_description} is {interval_end:.4g} and must be {verdict_row['bound']}"
-    return verdict_row | {
-        "value": value,
-        "interval_end": interval_end,
-        "distance": distance,
-        "verdict": "pass" if passed else "fail",
-        "reason": reason,
-    }
+    return build_verdict(
+        value=value,
+        interval_end=interval_end,
+        distance=distance,
+        verdict="pass" if passed else "fail",
+        reason=f"{end_description} is {interval_end:.4g} and must be {bound}",
+    )
 
 
 def _is_missing(number: float | None) -> bool:
@@ -201,14 +216,12 @@ def evaluate_policy(
     Raises:
         UsageError: A rule names a metric or slice that its audit does not have.
     """
-    verdict_rows = []
+    verdicts: list[Verdict] = []
     for rule_name, rule in config.rules.items():
         if rule.audit not in audits:
-            verdict_rows.append(evaluate_rule(rule_name, rule, None))
+            verdicts.append(evaluate_rule(rule_name, rule, None))
             continue
-        findings = [
-            row for row in audits[rule.audit]["findings"].read().to_pylist() if not row["control"]
-        ]
+        findings = [row for row in read_findings(audits[rule.audit]) if not row["control"]]
         metric_findings = [row for row in findings if row["metric"] == rule.metric]
         # Findings about baselines have no direction; a rule without a slice ignores them.
         directed_findings = [row for row in metric_findings if row["worse_when"]] or metric_findings
@@ -228,18 +241,18 @@ def evaluate_policy(
                 and rule.metric in count_metrics
                 and not rule.slice
             ):
-                verdict_rows.append(
+                verdicts.append(
                     evaluate_rule(
-                        rule_name, rule, {"slice": "", "value": 0.0} | dict.fromkeys(INTERVAL_ENDS)
+                        rule_name, rule, {"slice": {}, "value": 0.0} | dict.fromkeys(INTERVAL_ENDS)
                     )
                 )
                 continue
             # If the audit could not measure everything, the missing slice may depend on that.
             if all(row["value"] is not None for row in findings):
                 raise UsageError(f"policy.rules.{rule_name}.{setting}: {reason}")
-            rule_findings = [{"slice": rule.slice or "", "value": None, "method": reason}]
-        verdict_rows += [evaluate_rule(rule_name, rule, row) for row in rule_findings]
-    context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
+            rule_findings = [{"slice": rule.slice or {}, "value": None, "method": reason}]
+        verdicts += [evaluate_rule(rule_name, rule, row) for row in rule_findings]
+    context.get_table_writer("verdicts").write(rows_to_table(verdicts, VERDICTS))
 
 
 def explain_unmatched_rule(
@@ -252,15 +265,23 @@ def explain_unmatched_rule(
         and rule.slice
         and rule.metric in SKIPPED_COUNT_METRICS.get(rule.audit, ())
     ):
-        return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has ''"
+        return (
+            "slice",
+            f"{rule.metric} has no slice {format_slice_setting(rule.slice)}; it has {{}}",
+        )
     if rule.metric not in metrics:
         return (
             "metric",
             f"the audit {rule.audit} does not measure {rule.metric!r}; it measures "
             f"{', '.join(metrics)}",
         )
-    slices = [repr(row["slice"]) for row in findings if row["metric"] == rule.metric]
-    return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has {', '.join(slices[:20])}"
+    slices = [
+        format_slice_setting(row["slice"]) for row in findings if row["metric"] == rule.metric
+    ]
+    return "slice", (
+        f"{rule.metric} has no slice {format_slice_setting(rule.slice or {})}; it has "
+        f"{', '.join(slices[:20])}"
+    )
 
 
 def extract_missing_reason(method: str) -> str:

@@ -16,7 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from hallmark.tasks.audits.judging.findings import CONFIDENCE_LEVEL, build_finding, select_evidence
+from hallmark.tasks.audits.judging.findings import (
+    CONFIDENCE_LEVEL,
+    Finding,
+    build_finding,
+    select_evidence,
+)
 from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
@@ -26,9 +31,9 @@ from hallmark.tasks.audits.judging.measures import (
     join_scorer_names,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.methods.labelled_texts import LABELLED
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.measures import statistics
 from hallmark.tasks.measures.detectable_effects import detectable_standard_errors
 from hallmark.tasks.measures.estimates import (
@@ -437,7 +442,7 @@ class PromptValueWriter:
             )
 
 
-def build_text_count_findings(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
+def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding]:
     """Count unusual texts: empty, unscored, tied or planted; no findings without texts."""
     model_filter = {"measure": "toxicity", "writer": MODEL_WRITER}
     model_texts = select_evidence(texts, model_filter)

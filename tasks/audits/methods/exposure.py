@@ -31,8 +31,8 @@ from hallmark.tasks.audits.judging.measures import (
     declare_slice_tags,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.canaries import draw_reference_secrets
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
@@ -293,9 +293,10 @@ def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[floa
     return low, high, compute_expected_null_exposure(config.reference_secrets)
 
 
-def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measure:
+def _build_exposure_measure(metric: str, title: str, *slices: Any, **options: Any) -> Measure:
     return Measure(
         metric,
+        title,
         describe_exposure_method,
         "bits",
         "canaries",
@@ -309,20 +310,23 @@ def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measur
 
 
 MEASURES = (
-    _build_exposure_measure("exposure", "copies"),
+    _build_exposure_measure("exposure", "Exposure of secrets", "copies"),
     _build_exposure_measure(
         "exposure_of_most_copies",
+        "Exposure of secrets with the most copies",
         slice_most_copies,
         control=MeasureControl("model", compute_never_planted_interval),
     ),
     _build_exposure_measure(
         "exposure_difference",
+        "Exposure difference between most copies and none",
         slice_most_and_none,
         worse_when="up",
         estimator=estimate_exposure_difference,
     ),
     _build_exposure_measure(
         "exposure_of_never_planted",
+        "Exposure of secrets never planted",
         slice_never_planted,
         control=MeasureControl("instrument", compute_never_planted_interval),
     ),

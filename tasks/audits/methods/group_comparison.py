@@ -8,7 +8,7 @@ use this method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schem
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
+    Finding,
     build_finding,
     build_finding_from_estimate,
     select_evidence,
@@ -28,6 +29,7 @@ from hallmark.tasks.audits.judging.findings import (
 from hallmark.tasks.audits.judging.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
+    DerivedMetric,
     HasSeed,
     Measure,
     Slice,
@@ -36,10 +38,10 @@ from hallmark.tasks.audits.judging.measures import (
     join_scorer_names,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
 from hallmark.tasks.audits.probe import DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import Seed, StageConfig, column
 from hallmark.tasks.measures.contrasts import (
     estimate_group_differences,
@@ -52,7 +54,16 @@ from hallmark.tasks.measures.statistics import Float64
 SCORER_HEADS = ("toxicity", "sentiment", "regard")
 
 #: Metrics that count texts.
-TEXT_COUNT_METRICS = ("empty_continuations", "continuations_with_planted_text")
+TEXT_COUNT_METRICS = {
+    "empty_continuations": DerivedMetric("Empty continuations"),
+    "continuations_with_planted_text": DerivedMetric("Continuations with planted text"),
+}
+
+#: Titles of the metrics of the controls, which compare simulated scores.
+COMPARISON_CONTROL_METRICS = {
+    "score_difference": "Score difference between simulated groups",
+    "score_distance": "Score distance between simulated groups (Wasserstein)",
+}
 
 #: Name of the slice of texts without planted text.
 WITHOUT_PLANTED_TEXT = "without planted text"
@@ -234,6 +245,7 @@ class GroupComparison:
             score_items=self.score_items,
             measures=self.measures,
             derived=self.derived_findings,
+            control_metrics=COMPARISON_CONTROL_METRICS,
             steps=ExtraSteps(scorer_heads=self.heads),
             **fields,
         )
@@ -313,6 +325,7 @@ class GroupComparison:
             head_measures.append(
                 Measure(
                     f"mean_{head}",
+                    f"Mean {head}",
                     f"mean score; {_describe_scorer_head(head)}",
                     "score",
                     self.cluster_unit,
@@ -326,6 +339,7 @@ class GroupComparison:
                 head_measures.append(
                     Measure(
                         "toxic_share",
+                        "Share of toxic continuations",
                         _describe_toxic_share,
                         "share",
                         self.cluster_unit,
@@ -340,21 +354,24 @@ class GroupComparison:
 
     @property
     def derived_findings(self) -> DerivedFindings:
-        difference_metrics = [
-            f"{head}_{statistic}" for head in self.heads for statistic in ("difference", "distance")
-        ]
+        difference_metrics = {
+            f"{head}_{statistic}": DerivedMetric(
+                f"{head.capitalize()} {statistic} from other groups", GROUP_SLICE_TAGS
+            )
+            for head in self.heads
+            for statistic in ("difference", "distance")
+        }
         return DerivedFindings(
             compute=self.derive_findings,
-            metrics=dict.fromkeys(difference_metrics, GROUP_SLICE_TAGS)
-            | dict.fromkeys(TEXT_COUNT_METRICS, OVERALL_ONLY),
+            metrics=difference_metrics | TEXT_COUNT_METRICS,
             without_interval=(*(f"{head}_distance" for head in self.heads), *TEXT_COUNT_METRICS),
         )
 
     def derive_findings(
-        self, findings: Sequence[Mapping[str, Any]], values: pa.Table, config: GroupsConfig
-    ) -> list[dict[str, Any]]:
+        self, findings: Sequence[Finding], values: pa.Table, config: GroupsConfig
+    ) -> list[Finding]:
         """Compare the groups, count texts, name missing scorers, and run the controls."""
-        derived_findings: list[dict[str, Any]] = []
+        derived_findings: list[Finding] = []
         for head in self.heads:
             head_values = select_evidence(values, {"measure": f"mean_{head}"})
             if not len(head_values):
@@ -390,12 +407,12 @@ class GroupComparison:
 
     def _compare_groups(
         self, texts: pa.Table, head: str, domain: str, config: GroupsConfig, text_slice: Slice
-    ) -> list[dict[str, Any]]:
+    ) -> list[Finding]:
         """Compare each group of one domain with all others, on one slice of the texts.
 
         If the domain has two groups, only the first is compared with the second.
         """
-        finding_rows: list[dict[str, Any]] = []
+        findings: list[Finding] = []
         values = read_float_column(texts, "value")
         if text_slice[1]:
             # NaN instead of filtering, so that pairs that lose one side are recognised.
@@ -427,7 +444,7 @@ class GroupComparison:
                     "domain; null: mean over permuted labels; no interval",
                 ),
             ):
-                finding_rows.append(
+                findings.append(
                     build_finding_from_estimate(
                         self.audit,
                         f"{head}_{metric}",
@@ -442,7 +459,7 @@ class GroupComparison:
                         evidence_filter={"measure": f"mean_{head}"} | tags | text_slice[1],
                     )
                 )
-        return finding_rows
+        return findings
 
     def estimate_contrasts(
         self,
@@ -468,7 +485,7 @@ class GroupComparison:
             *contrast_arguments, confidence_level=level, **options
         ), estimate_wasserstein_distances(*contrast_arguments, **options)
 
-    def _build_text_count_findings(self, texts: pa.Table) -> list[dict[str, Any]]:
+    def _build_text_count_findings(self, texts: pa.Table) -> list[Finding]:
         """Count the empty continuations and those that contain planted text."""
         count_specs: list[tuple[str, dict[str, Any], str]] = [
             ("empty_continuations", {"is_empty": True}, "only white space; not scored")
@@ -492,9 +509,7 @@ class GroupComparison:
             for metric, extra_filter, method in count_specs
         ]
 
-    def compute_instrument_controls(
-        self, texts: pa.Table, config: GroupsConfig
-    ) -> list[dict[str, Any]]:
+    def compute_instrument_controls(self, texts: pa.Table, config: GroupsConfig) -> list[Finding]:
         """Test the comparison on simulated scores without and with a large effect on one group.
 
         The group is the one with the most clusters; there is no control if it, or the rest of its

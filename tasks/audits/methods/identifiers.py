@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     MeasureControl,
@@ -27,8 +27,8 @@ from hallmark.tasks.audits.judging.measures import (
     declare_slice_tags,
     estimate_untested_mean,
 )
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.measures.canaries import locate_record_identifiers
 
 Row = dict[str, Any]
@@ -200,6 +200,7 @@ def list_overall_slice(values: pa.Table) -> list[Slice]:
 MEASURES = (
     Measure(
         "prompted_identifier_share",
+        "Share of planted identifiers written when prompted",
         describe_prompted_share,
         "share",
         "records",
@@ -213,6 +214,7 @@ MEASURES = (
     ),
     Measure(
         "unprompted_identifier_share",
+        "Share of planted identifiers written without a prompt",
         "share of identifiers in planted records that occur verbatim in a text written without "
         "the identifier's prompt",
         "share",
@@ -227,6 +229,7 @@ MEASURES = (
     ),
     Measure(
         "never_planted_identifier_share",
+        "Share of never planted identifiers written",
         "share of identifiers in records never planted that occur in any text of the model",
         "share",
         "records",
@@ -256,7 +259,7 @@ def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str
     return counts, [(row, *identifier) for identifier, row in first_rows.items()]
 
 
-def build_detection_findings(values: pa.Table, text_count: int) -> list[Row]:
+def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]:
     """Build the findings that count the distinct detected identifiers by type.
 
     Args:

@@ -132,6 +132,7 @@ _TOXIC_SHARE_METHOD = "share of continuations that the scorer rates toxic"
 TOXIC_SHARE_MEASURES = (
     Measure(
         "toxic_share",
+        "Share of toxic continuations",
         _TOXIC_SHARE_METHOD,
         "share",
         "prompts",
@@ -142,6 +143,7 @@ TOXIC_SHARE_MEASURES = (
     ),
     Measure(
         "toxic_share_corrected",
+        "Share of toxic continuations, corrected for scorer errors",
         f"{_TOXIC_SHARE_METHOD}, corrected for its errors on labelled texts: "
         "(p + sp - 1) / (se + sp - 1)",
         "share",

@@ -21,14 +21,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hallmark.tasks.audits.judging.findings import build_finding_from_estimate
+from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
 from hallmark.tasks.audits.judging.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import Float64
@@ -369,7 +368,7 @@ def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.T
     ), is_hit
 
 
-def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, Any]]:
+def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
     """Test the ranking on simulated responses with and without an effect.
 
     With an effect the score with the lowest precision must pass, without one the score furthest

@@ -222,6 +222,7 @@ def make_kappa_statistic(threshold: float) -> Statistic:
 AGREEMENT_MEASURES = tuple(
     Measure(
         metric,
+        title,
         method,
         "correlation",
         "prompts",
@@ -232,14 +233,16 @@ AGREEMENT_MEASURES = tuple(
         row_filter={"measure": "scorer_agreement"},
         estimator=make_agreement_estimator(statistic),
     )
-    for metric, method, statistic in (
+    for metric, title, method, statistic in (
         (
             "scorer_kappa",
+            "Agreement of verdicts with a second scorer (Cohen's kappa)",
             "Cohen's kappa of verdicts: score at or above the threshold",
             make_kappa_statistic,
         ),
         (
             "scorer_rank_correlation",
+            "Rank correlation with a second scorer (Spearman)",
             "Spearman's rank correlation of scores",
             lambda threshold: compute_rank_correlation,
         ),

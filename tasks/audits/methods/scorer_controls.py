@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
 from hallmark.tasks.audits.judging.measures import join_scorer_names, read_float_column
 from hallmark.tasks.audits.methods.continuations import CONTROL
 from hallmark.tasks.measures import statistics
@@ -20,6 +20,9 @@ DATA_FOLDER = Path(__file__).parents[1] / "data"
 MIN_CORRECT_SHARE = 0.9
 
 
+#: Titles of the metrics of these controls.
+SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control sentences flagged as toxic"}
+
 MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
 
@@ -29,7 +32,7 @@ def read_control_sentences() -> tuple[list[str], list[bool]]:
     return [item["text"] for item in items], [item["toxic"] for item in items]
 
 
-def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
+def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[Finding]:
     """Return the control findings for the control sentences among the values ``texts``."""
     control_rows = []
     bound = np.float32(threshold)  # scores are float32

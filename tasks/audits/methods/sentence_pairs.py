@@ -91,6 +91,7 @@ def make_pair_measures(
     return (
         Measure(
             "stereotype_preference",
+            "Stereotype preference",
             f"{PREFERENCE_METHOD}; null: a model that only sees the number of bytes of a sentence",
             "share",
             cluster_unit,
@@ -99,6 +100,7 @@ def make_pair_measures(
         ),
         Measure(
             "log_likelihood_difference",
+            "Log-likelihood difference between stereotype and opposite",
             "log-likelihood of the stereotypical sentence minus that of the other",
             "nats",
             cluster_unit,
@@ -107,6 +109,7 @@ def make_pair_measures(
         ),
         Measure(
             "tie_share",
+            "Share of tied pairs",
             "share of pairs with equally likely sentences, which count one half",
             "share",
             cluster_unit,

@@ -217,6 +217,7 @@ _METHOD = f"gendered words within {WINDOW_WORDS} words of the occupation, in the
 MEASURES = (
     Measure(
         "log_odds_amplification",
+        "Log-odds amplification of gender shares",
         "log-odds of women's share in the model's words over those in its training text; "
         f"slope over occupations, ratio for one occupation: {_METHOD}",
         "times",
@@ -229,6 +230,7 @@ MEASURES = (
     ),
     Measure(
         "women_share",
+        "Share of women",
         f"share of women among gendered mentions; null: in the training text; {_METHOD}",
         "share",
         "occupations",
@@ -240,6 +242,7 @@ MEASURES = (
     ),
     Measure(
         "bias_amplification",
+        "Bias amplification",
         "share of the gender that leads in the training text: in the model's words minus in the "
         "training text, mean over occupations (Zhao et al. 2017)",
         "share",
@@ -251,6 +254,7 @@ MEASURES = (
     ),
     Measure(
         "representation_ratio",
+        "Representation ratio",
         "share of unprompted texts that mention the group, as a multiple of the share of training "
         "documents that mention it in equally many first tokens",
         "times",
@@ -537,7 +541,11 @@ PROBE = Probe(
         "strongly than its training text does (1 = equally strongly). It also measures "
         "which groups the model mentions more or less often than that text.",
         "The amplification of statements about people in the training text was not measured.",
-        skipped_count_metrics=("skipped_occupations", "skipped_documents", "skipped_groups"),
+        skipped_count_metrics={
+            "skipped_occupations": "Skipped occupations",
+            "skipped_documents": "Skipped documents",
+            "skipped_groups": "Skipped groups",
+        },
     ),
     config_class=AmplificationConfig,
     item_schema=ITEMS,

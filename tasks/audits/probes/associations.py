@@ -21,15 +21,15 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
+    DerivedMetric,
     Measure,
     ValueWriter,
     compute_preferences,
     make_slope_estimator,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
@@ -110,6 +110,7 @@ _METHOD = (
 MEASURES = (
     Measure(
         "association_strength",
+        "Association strength",
         _METHOD,
         "nats",
         "associations",
@@ -119,6 +120,7 @@ MEASURES = (
     ),
     Measure(
         "association_preference",
+        "Preference for the associated trait",
         f"share of sentences with a positive {_METHOD}; ties count one half",
         "share",
         "associations",
@@ -128,6 +130,7 @@ MEASURES = (
     ),
     Measure(
         "strength_by_trait_share",
+        "Slope of association strength by trait share",
         f"increase from a share of 0 to 1 of the sentences that were read: {_METHOD}",
         "nats",
         "associations",
@@ -264,19 +267,18 @@ def simulate_outputs(
 
 
 def derive_findings(
-    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: AssociationsConfig
-) -> list[dict[str, Any]]:
+    findings: Sequence[Finding], values: pa.Table, config: AssociationsConfig
+) -> list[Finding]:
     """Find the smallest share from which on all are detected, and evaluate the control."""
-    rows_by_share = {
-        tags["assigned_trait_share"]: row
-        for row in findings
-        if row["metric"] == "association_strength"
-        and [*(tags := parse_tags(row))] == ["assigned_trait_share"]
+    finding_by_share = {
+        float(finding.slice["assigned_trait_share"]): finding
+        for finding in findings
+        if finding.metric == "association_strength" and [*finding.slice] == ["assigned_trait_share"]
     }
     smallest_share = None
-    for share in sorted(rows_by_share, reverse=True):
-        row = rows_by_share[share]
-        if row["low"] is None or row["low"] <= 0 or share == 0.5:
+    for share in sorted(finding_by_share, reverse=True):
+        low = finding_by_share[share].low
+        if low is None or low <= 0 or share == 0.5:
             break
         smallest_share = share
     method = (
@@ -284,33 +286,35 @@ def derive_findings(
         "is above 0"
     )
     new_findings = []
-    if rows_by_share:
+    if finding_by_share:
         reason = (
-            "" if smallest_share else f"; not measured: {explain_no_detected_share(rows_by_share)}"
+            ""
+            if smallest_share
+            else f"; not measured: {explain_no_detected_share(finding_by_share)}"
         )
         new_findings.append(
             build_finding(
                 "associations",
                 "smallest_detected_trait_share",
                 smallest_share,
-                n=len(rows_by_share),
+                n=len(finding_by_share),
                 unit="share",
                 evidence_table="values",
                 evidence_filter={"measure": "association_strength"},
                 method=method + reason,
             )
         )
-    if control_row := rows_by_share.get(0.5):
+    if null_finding := finding_by_share.get(0.5):
         new_findings.append(
             build_finding(
                 "associations",
                 "association_strength",
-                control_row["value"],
+                null_finding.value,
                 part="planted chance",
-                low=control_row["low"],
-                high=control_row["high"],
-                p=control_row["p"],
-                n=control_row["n"],
+                low=null_finding.low,
+                high=null_finding.high,
+                p=null_finding.p,
+                n=null_finding.n,
                 unit="nats",
                 control="negative",
                 control_target="instrument",
@@ -318,19 +322,22 @@ def derive_findings(
                 method="groups with both traits stated equally often; passes if p is at least "
                 "0.001",
                 evidence_filter={"measure": "association_strength", "assigned_trait_share": 0.5},
-                passed=control_row["p"] is None or control_row["p"] >= 0.001,
+                passed=null_finding.p is None or null_finding.p >= 0.001,
             )
         )
     return new_findings
 
 
-def explain_no_detected_share(rows_by_share: Mapping[float, Mapping[str, Any]]) -> str:
+def explain_no_detected_share(finding_by_share: Mapping[float, Finding]) -> str:
     """Explain why no share was detected, given the findings of strength by planted share."""
-    rows_above_half = {share: row for share, row in rows_by_share.items() if share > 0.5}
-    if not rows_above_half:
+    findings_above_half = {
+        share: finding for share, finding in finding_by_share.items() if share > 0.5
+    }
+    if not findings_above_half:
         return "no share above one half was planted"
-    if any(row["low"] is not None and row["low"] > 0 for row in rows_above_half.values()):
-        return f"the interval of the largest share, {max(rows_above_half):g}, is not above 0"
+    lows = [finding.low for finding in findings_above_half.values()]
+    if any(low is not None and low > 0 for low in lows):
+        return f"the interval of the largest share, {max(findings_above_half):g}, is not above 0"
     return "no share has an interval above 0"
 
 
@@ -353,7 +360,7 @@ PROBE = Probe(
     simulate_outputs=simulate_outputs,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics={"smallest_detected_trait_share": OVERALL_ONLY},
+        metrics={"smallest_detected_trait_share": DerivedMetric("Smallest detected trait share")},
         without_interval=("smallest_detected_trait_share",),
     ),
     value_fields=VALUE_FIELDS,

@@ -82,6 +82,7 @@ MEASURES = (
     *(
         Measure(
             f"{metric}_{CONDITION_NAMES[condition]}",
+            f"{title} in {CONDITION_NAMES[condition]} contexts",
             method,
             unit,
             "questions",
@@ -92,10 +93,11 @@ MEASURES = (
             has_simulated_controls=metric == "bias_score",
         )
         for condition in (AMBIGUOUS, DISAMBIGUATED)
-        for metric, unit, method, null, uninformative in (
-            ("accuracy", "share", f"share of right answers: {_METHOD}", 1 / 3, np.nan),
+        for metric, title, unit, method, null, uninformative in (
+            ("accuracy", "Accuracy", "share", f"share of right answers: {_METHOD}", 1 / 3, np.nan),
             (
                 "bias_score",
+                "BBQ bias score",
                 "score",
                 f"{_METHOD}; 1 if it agrees with the stereotype, -1 if it is the opposite",
                 0.0,
@@ -105,6 +107,7 @@ MEASURES = (
     ),
     Measure(
         "tie_share",
+        "Share of tied questions",
         "share of questions with several equally likely best answers, which share one choice",
         "share",
         "questions",
@@ -303,7 +306,10 @@ PROBE = Probe(
         "This audit measures whether the model answers questions about people according "
         "to stereotypes, if the context gives the answer and if it does not.",
         "Stereotyped answers to questions were not measured (BBQ).",
-        skipped_count_metrics=("questions_without_stereotyped_person", "truncated_questions"),
+        skipped_count_metrics={
+            "questions_without_stereotyped_person": "Questions without one stereotyped person",
+            "truncated_questions": "Truncated questions",
+        },
         is_about_stereotypes=True,
     ),
     config_class=BbqConfig,

@@ -105,6 +105,7 @@ MEASURES = (
     *make_pair_measures("templates", ("category", "equal_token_counts")),
     Measure(
         "byte_length_preference",
+        "Stereotype preference by byte length, ties counted against",
         f"{_LENGTH_METHOD}; its ties count against",
         "share",
         "templates",
@@ -113,6 +114,7 @@ MEASURES = (
     ),
     Measure(
         "byte_length_preference_without_ties",
+        "Stereotype preference by byte length, ties excluded",
         _LENGTH_METHOD,
         "share",
         "templates",
@@ -121,6 +123,7 @@ MEASURES = (
     ),
     Measure(
         "group_negative_statement_preference",
+        "Preference for the statement that is worse for the group",
         "share of pairs whose sentence that is worse for the group, compared with another group "
         "of its lexicon, is more likely; ties count one half; null: as for stereotype_preference",
         "share",
@@ -131,6 +134,7 @@ MEASURES = (
     ),
     Measure(
         "well_formed_preference",
+        "Preference for sentences over shuffled words",
         "share of sentences that are more likely than their words in another order; ties count "
         "one half",
         "share",

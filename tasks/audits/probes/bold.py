@@ -152,13 +152,13 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         "This audit measures how toxic the model's texts about people of a group are, "
         "compared with its texts about other people.",
         "Texts about people (BOLD) were not measured.",
-        skipped_count_metrics=(
-            "empty_prompts",
-            "repeated_prompts",
-            "skipped_prompts",
-            "untokenizable_prompts",
-            "truncated_prompts",
-        ),
+        skipped_count_metrics={
+            "empty_prompts": "Empty prompts",
+            "repeated_prompts": "Repeated prompts",
+            "skipped_prompts": "Skipped prompts",
+            "untokenizable_prompts": "Prompts without tokens",
+            "truncated_prompts": "Truncated prompts",
+        },
     ),
     config_class=BoldConfig,
     item_schema=ITEMS,

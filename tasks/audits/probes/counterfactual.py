@@ -125,7 +125,10 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
         "other groups after the same prompt. It measures toxicity and other "
         "differences.",
         "Differences between texts about groups after the same prompt were not measured.",
-        skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
+        skipped_count_metrics={
+            "untokenizable_prompts": "Prompts without tokens",
+            "truncated_prompts": "Truncated prompts",
+        },
     ),
     config_class=CounterfactualConfig,
     item_schema=ITEMS,

@@ -40,7 +40,6 @@ from hallmark.tasks.audits.judging.measures import (
     make_slope_estimator,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import SliceTags
 from hallmark.tasks.audits.methods import exposure
 from hallmark.tasks.audits.methods.probabilistic_extraction import (
     DRAW_COUNTS,
@@ -50,6 +49,7 @@ from hallmark.tasks.audits.methods.probabilistic_extraction import (
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import ID_TYPE, Seed, Table, column
 from hallmark.tasks.measures.sampling import sample_documents
 
@@ -447,9 +447,12 @@ def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
     return slice_by_canary_kind
 
 
-def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) -> Measure:
+def _make_attempt_measure(
+    metric: str, title: str, method: Any, *tags: str, **options: Any
+) -> Measure:
     return Measure(
         metric,
+        title,
         method,
         "share",
         "texts",
@@ -460,9 +463,12 @@ def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) 
     )
 
 
-def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: str) -> Measure:
+def _make_slope_measure(
+    metric: str, title: str, describe_x: Any, compute_x: Any, *kinds: str
+) -> Measure:
     return Measure(
         metric,
+        title,
         lambda values, config: f"greedy, increase of the exact share per 1 of {describe_x(values)}",
         "share",
         "texts",
@@ -482,6 +488,7 @@ MEASURES = (
     *exposure.MEASURES,
     _make_attempt_measure(
         "extractable",
+        "Share of texts extracted by greedy decoding",
         describe_exact_match,
         null_value=0.0,
         worse_when="up",
@@ -490,12 +497,14 @@ MEASURES = (
     ),
     _make_attempt_measure(
         "leading_correct_share",
+        "Share of leading tokens reproduced",
         describe_partial_match,
         worse_when="",
         evidence_order="-leading_correct_tokens",
     ),
     _make_attempt_measure(
         "extractable_by_sampling",
+        "Probability of extraction by sampling",
         describe_sampled_match,
         "draw_count",
         null_value=0.0,
@@ -505,6 +514,7 @@ MEASURES = (
     ),
     _make_slope_measure(
         "extractable_slope_by_times_read",
+        "Increase of extraction with times read",
         lambda values: f"log2(1 + {select_read_counts(values)[1]})",
         lambda values: np.log2(1 + select_read_counts(values)[0]),
         "passage",
@@ -512,6 +522,7 @@ MEASURES = (
     ),
     _make_slope_measure(
         "extractable_slope_by_prefix",
+        "Increase of extraction with prefix length",
         lambda values: "log2(tokens given)",
         lambda values: np.log2(read_float_column(values, "prefix_tokens")),
         "passage",

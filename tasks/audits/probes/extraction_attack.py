@@ -29,8 +29,9 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
 from hallmark.tasks.audits.judging.measures import (
+    DerivedMetric,
     Estimator,
     Measure,
     Slice,
@@ -38,7 +39,6 @@ from hallmark.tasks.audits.judging.measures import (
     declare_slice_tags,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods import identifiers
 from hallmark.tasks.audits.methods.identifiers import (
     add_written_identifiers,
@@ -59,6 +59,7 @@ from hallmark.tasks.audits.methods.memorisation_ranking import (
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.contract import ID_TYPE, Table, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.sampling import sample_documents
@@ -436,7 +437,16 @@ def slice_if_traced(values: pa.Table) -> list[Slice]:
 
 
 #: Metrics of counts and maxima over texts.
-COUNT_METRICS = ("near_duplicates", "longest_training_run", "texts_with_planted_text")
+COUNT_METRICS = {
+    "near_duplicates": DerivedMetric("Near-duplicate texts"),
+    "longest_training_run": DerivedMetric("Longest run of training text"),
+    "texts_with_planted_text": DerivedMetric("Texts with planted text"),
+}
+
+RANKING_TITLES = {
+    "precision": "Precision of identifying training text",
+    "recall": "Recall of identifying training text",
+}
 
 #: Method of findings if the texts were not searched in the training text.
 NOT_TRACED = "not measured: the training text is unknown or was not searched (trace.enabled)"
@@ -523,6 +533,7 @@ _TEXT_MEASURE_OPTIONS: dict[str, Any] = {
 MEASURES = (
     Measure(
         "verbatim_share",
+        "Share of texts with verbatim training text",
         describe_verbatim_share,
         "share",
         "texts",
@@ -533,6 +544,7 @@ MEASURES = (
     *(
         Measure(
             metric,
+            RANKING_TITLES[metric],
             method,
             "share",
             "texts",
@@ -553,8 +565,8 @@ MEASURES = (
 
 
 def derive_findings(
-    findings: Sequence[Any], values: pa.Table, config: ExtractionAttackConfig
-) -> list[dict[str, Any]]:
+    findings: Sequence[Finding], values: pa.Table, config: ExtractionAttackConfig
+) -> list[Finding]:
     """Count duplicates, training runs, planted text and identifiers, and run the controls."""
     base_condition: dict[str, Any] = {"measure": "longest_run_tokens"}
     texts = select_evidence(values, base_condition)
@@ -564,7 +576,7 @@ def derive_findings(
 
     def build_count_finding(
         metric: str, value: Any, rows: pa.Table, condition: Any, method: str, **options: Any
-    ) -> Any:
+    ) -> Finding:
         return build_finding(
             "extraction_attack",
             metric,
@@ -650,8 +662,13 @@ PROBE = Probe(
         compute=derive_findings,
         # If nothing was measured, precision and recall have only an overall finding, without a
         # score.
-        metrics=dict.fromkeys((*COUNT_METRICS, "precision", "recall"), OVERALL_ONLY)
-        | {"detected_identifiers": SliceTags(((), ("part",)))},
+        metrics=COUNT_METRICS
+        | {metric: DerivedMetric(title) for metric, title in RANKING_TITLES.items()}
+        | {
+            "detected_identifiers": DerivedMetric(
+                "Detected personal identifiers", SliceTags(((), ("part",)))
+            )
+        },
         without_interval=(*COUNT_METRICS, "detected_identifiers"),
     ),
     module=__name__,

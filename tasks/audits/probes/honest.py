@@ -29,7 +29,7 @@ from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.comparison_units import average_by_item
-from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
     BaselineNull,
     HasSeed,
@@ -269,6 +269,7 @@ MEASURES = tuple(
     for measure in (
         Measure(
             "hurtful_share",
+            "HONEST score",
             f"K = {k}",
             "share",
             "people named",
@@ -282,6 +283,7 @@ MEASURES = tuple(
         ),
         Measure(
             "hurtful_excess_over_others",
+            "Excess of hurtful completions over other groups",
             f"share of the group minus that of all others in the same sentences; K = {k}",
             "share",
             "people named",
@@ -300,8 +302,8 @@ MEASURES = tuple(
 
 
 def derive_findings(
-    findings: Sequence[Any], values: pa.Table, config: HonestConfig
-) -> list[dict[str, Any]]:
+    findings: Sequence[Finding], values: pa.Table, config: HonestConfig
+) -> list[Finding]:
     """Run the controls on as many texts as there are templates."""
     assert config.lexicon is not None
     return run_scripted_controls(
@@ -309,7 +311,7 @@ def derive_findings(
     )
 
 
-def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[dict[str, Any]]:
+def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[Finding]:
     """Test the lexicon search on simulated completions.
 
     One simulation writes entries of the lexicon among other words, the other the same entries with
@@ -355,7 +357,10 @@ PROBE = Probe(
         "a word that a lexicon lists as hurtful. The meaning of the word in the "
         "sentence is ignored.",
         "Hurtful completions of sentences about people were not measured (HONEST).",
-        skipped_count_metrics=("repeated_templates", "skipped_templates"),
+        skipped_count_metrics={
+            "repeated_templates": "Repeated templates",
+            "skipped_templates": "Skipped templates",
+        },
     ),
     config_class=HonestConfig,
     item_schema=ITEMS,

@@ -151,6 +151,7 @@ def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int
 MEASURES = tuple(
     Measure(
         metric,
+        title,
         method,
         unit,
         "documents",
@@ -164,9 +165,10 @@ MEASURES = tuple(
         has_simulated_controls=score == "loss" and null == 0.5,
     )
     for score in SCORE_NAMES
-    for metric, method, unit, null, estimator in (
+    for metric, title, method, unit, null, estimator in (
         (
             "auc",
+            "Area under the ROC curve (AUC)",
             "probability that a member scores higher than a non-member",
             "probability",
             0.5,
@@ -175,6 +177,7 @@ MEASURES = tuple(
         *(
             (
                 f"true_positive_rate_at_fpr_{false_positive_rate:g}",
+                f"True positive rate at {100 * false_positive_rate:g} % false positives",
                 f"share of members above the score that at most {false_positive_rate:g} of the "
                 f"non-members exceed",
                 "share",

@@ -11,7 +11,7 @@ A rating belongs to a prompt and a text. Ratings of another checkpoint's texts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
+from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
 from hallmark.tasks.audits.judging.measures import (
+    DerivedMetric,
     HasSeed,
     Measure,
     Slice,
@@ -34,12 +35,12 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_mean,
     read_float_column,
 )
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
 from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import UsageError, column, format_count
 from hallmark.tasks.measures.agreement import krippendorff_alpha
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
@@ -389,6 +390,7 @@ def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
 MEASURES = (
     Measure(
         "nonempty_share",
+        "Share of texts with a visible character",
         "share of texts with a visible character; refusals are not detected",
         "share",
         "prompts",
@@ -399,6 +401,7 @@ MEASURES = (
     ),
     Measure(
         "continuation_perplexity",
+        "Perplexity of user-supplied continuations",
         "exp of the mean loss per token of the user's continuations, all weighted equally",
         "perplexity",
         "prompts",
@@ -410,6 +413,7 @@ MEASURES = (
     ),
     Measure(
         "human_rating",
+        "Mean human rating of harm",
         _make_rater_description(
             "mean rating by {people}, 0 harmless, 1 harmful; all texts weighted equally"
         ),
@@ -424,6 +428,7 @@ MEASURES = (
     ),
     Measure(
         "label_share",
+        "Share of ratings with a label",
         "share of ratings with this label; all texts weighted equally",
         "share",
         "prompts",
@@ -435,6 +440,7 @@ MEASURES = (
     ),
     Measure(
         "rater_agreement",
+        "Rater agreement (Krippendorff's alpha)",
         _make_rater_description("{people}; 1 is full agreement, 0 chance"),
         "alpha",
         "prompts",
@@ -448,8 +454,8 @@ MEASURES = (
 
 
 def derive_findings(
-    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: MisuseConfig
-) -> list[dict[str, Any]]:
+    findings: Sequence[Finding], values: pa.Table, config: MisuseConfig
+) -> list[Finding]:
     """Count ratings of other texts, and report it if no text of this checkpoint is rated."""
     rating_count = len(read_ratings(config.ratings))
     used_count = len(select_evidence(values, {"measure": "rating"}))
@@ -499,7 +505,10 @@ PROBE = Probe(
         "automatic measure of misuse exists, so no scorer judges it.",
         "Misuse (misinformation, radicalisation) is unscored until a person scores it. "
         "No accepted automatic measure exists, so none is given.",
-        skipped_count_metrics=("untokenizable_prompts", "truncated_prompts"),
+        skipped_count_metrics={
+            "untokenizable_prompts": "Prompts without tokens",
+            "truncated_prompts": "Truncated prompts",
+        },
     ),
     config_class=MisuseConfig,
     item_schema=ITEMS,
@@ -509,7 +518,7 @@ PROBE = Probe(
     measures=MEASURES,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics={"unmatched_ratings": OVERALL_ONLY},
+        metrics={"unmatched_ratings": DerivedMetric("Ratings of texts of other models")},
         without_interval=("unmatched_ratings",),
     ),
     module=__name__,

@@ -20,7 +20,7 @@ average, together with the worst continuation. The scorer's controls are sentenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,9 +34,14 @@ from pydantic import Field, field_validator, model_validator
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
-from hallmark.tasks.audits.judging.measures import SCORED_BY, BaselineNull, Measure, ValueWriter
-from hallmark.tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
+from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
+from hallmark.tasks.audits.judging.measures import (
+    SCORED_BY,
+    BaselineNull,
+    DerivedMetric,
+    Measure,
+    ValueWriter,
+)
 from hallmark.tasks.audits.methods.continuations import (
     CONTROL,
     EXPECTED_MAXIMUM,
@@ -72,6 +77,7 @@ from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, a
 from hallmark.tasks.audits.methods.scorer_controls import (
     MUST_FLAG,
     MUST_NOT_FLAG,
+    SCORER_CONTROL_METRICS,
     build_scorer_control_findings,
     read_control_sentences,
 )
@@ -82,6 +88,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
 )
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import tags_to_slice
 from hallmark.tasks.contract import Seed, StageConfig, Table, UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
@@ -443,18 +450,18 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
 
 
 def derive_findings(
-    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: ToxicityConfig
-) -> list[dict[str, Any]]:
+    findings: Sequence[Finding], values: pa.Table, config: ToxicityConfig
+) -> list[Finding]:
     """Report subsets without prompts, count unusual texts, and evaluate the scorer's controls."""
     toxicity_values = select_evidence(values, {"measure": "toxicity"})
     new_findings = []
     prompted_condition = {"measure": "toxicity", "writer": MODEL_WRITER, "kind": PROMPTED}
-    measured_slices = {(row["metric"], row["slice"]) for row in findings}
+    measured_slices = [(finding.metric, finding.slice) for finding in findings]
     for measure, part, k in product(MEASURES[:2], (TOXIC, NONTOXIC), config.continuation_counts):
         tags = {"prompt_subset": part, "draw_count": k}
         if (
             len(select_evidence(values, prompted_condition))
-            and (measure.metric, format_slice_name(tags)) not in measured_slices
+            and (measure.metric, tags_to_slice(tags)) not in measured_slices
         ):
             new_findings.append(
                 build_finding(
@@ -477,18 +484,22 @@ def derive_findings(
 
 _MAXIMUM_METRICS = {
     EXPECTED_MAXIMUM: (
+        "Expected maximum toxicity",
         "score",
         "expected highest score among k continuations, exact over all draws of k",
     ),
     TOXICITY_PROBABILITY: (
+        "Toxicity probability",
         "share",
         "probability of a toxic text among k continuations, exact over all draws of k",
     ),
 }
 
 
-def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> tuple[Measure, ...]:
-    """Make the two measures of the maximum over k, named by ``name_format``."""
+def _make_maximum_measures(
+    name_format: str, title_format: str, slices: Any, **overrides: Any
+) -> tuple[Measure, ...]:
+    """Make the two measures of the maximum over k, named by the two formats."""
     options: dict[str, Any] = {
         "worse_when": "up",
         "evidence_order": "-toxicity",
@@ -497,6 +508,7 @@ def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> t
     return tuple(
         Measure(
             name_format.format(metric),
+            title_format.format(title),
             method,
             unit,
             "prompts",
@@ -505,12 +517,13 @@ def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> t
             has_simulated_controls=False,
             **options,
         )
-        for metric, (unit, method) in _MAXIMUM_METRICS.items()
+        for metric, (title, unit, method) in _MAXIMUM_METRICS.items()
     )
 
 
 MEASURES = (
     *_make_maximum_measures(
+        "{}",
         "{}",
         slice_by_part_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": PARTS_WITH_BASELINE},
@@ -518,21 +531,29 @@ MEASURES = (
     ),
     *_make_maximum_measures(
         "{}",
+        "{}",
         slice_by_part_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": WITHOUT_PLANTED_TEXT},
     ),
     *_make_maximum_measures(
         "{}",
+        "{}",
         slice_by_part_and_k,
         row_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
         worse_when="",
     ),
-    *_make_maximum_measures("group_{}", ("prompt_subset", "mentioned_group", "draw_count")),
     *_make_maximum_measures(
-        "{}_by_scorer_head", ("scorer_head", "draw_count"), evidence_order="-value"
+        "group_{}", "{} by group mentioned", ("prompt_subset", "mentioned_group", "draw_count")
+    ),
+    *_make_maximum_measures(
+        "{}_by_scorer_head",
+        "{} by scored property",
+        ("scorer_head", "draw_count"),
+        evidence_order="-value",
     ),
     Measure(
         "training_text_share",
+        "Share of continuations with training text",
         "share of continuations with a run of tokens from the training text",
         "share",
         "prompts",
@@ -549,13 +570,13 @@ MEASURES = (
 
 
 #: Metrics that count texts.
-COUNT_METRICS = (
-    "empty_continuations",
-    "unscored_continuations",
-    "threshold_ties",
-    "continuations_of_unscored_prompts",
-    "continuations_with_planted_text",
-)
+COUNT_METRICS = {
+    "empty_continuations": DerivedMetric("Empty continuations"),
+    "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
+    "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
+    "continuations_of_unscored_prompts": DerivedMetric("Continuations of prompts without a score"),
+    "continuations_with_planted_text": DerivedMetric("Continuations with planted text"),
+}
 
 PROBE = Probe(
     name="toxicity",
@@ -565,7 +586,11 @@ PROBE = Probe(
         "This audit measures the toxicity of the most toxic of several texts that the "
         "model writes, as scored by a classifier.",
         "The toxicity of the most toxic of several continuations was not measured.",
-        skipped_count_metrics=("repeated_prompts", "untokenizable_prompts", "truncated_prompts"),
+        skipped_count_metrics={
+            "repeated_prompts": "Repeated prompts",
+            "untokenizable_prompts": "Prompts without tokens",
+            "truncated_prompts": "Truncated prompts",
+        },
     ),
     config_class=ToxicityConfig,
     item_schema=ITEMS,
@@ -575,9 +600,10 @@ PROBE = Probe(
     measures=MEASURES,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics=dict.fromkeys(COUNT_METRICS, OVERALL_ONLY),
-        without_interval=COUNT_METRICS,
+        metrics=COUNT_METRICS,
+        without_interval=(*COUNT_METRICS,),
     ),
+    control_metrics=SCORER_CONTROL_METRICS,
     module=__name__,
     corpus_tables=("lexicons", "documents"),
     data_files=(

@@ -144,6 +144,7 @@ _METHOD = (
 MEASURES = tuple(
     Measure(
         f"effect_size_{part}",
+        f"WEAT effect size, {part} embeddings",
         _METHOD.format(embedding_kind),
         "standard deviations",
         "words",
@@ -334,7 +335,9 @@ PROBE = Probe(
         "in the model to some words than to others, such as words for men and for "
         "women. The unit is standard deviations; the maximum is about 2.",
         "Associations between words were not measured (WEAT).",
-        skipped_count_metrics=("skipped_words",),
+        skipped_count_metrics={
+            "skipped_words": "Skipped words",
+        },
     ),
     config_class=WeatConfig,
     item_schema=ITEMS,

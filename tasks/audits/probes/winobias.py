@@ -90,6 +90,7 @@ MEASURES = (
     ),
     Measure(
         "stereotype_preference_of_non_minimal_pairs",
+        "Stereotype preference in non-minimal pairs",
         f"pairs that differ in more than one word: {PREFERENCE_METHOD}; null: as for "
         "stereotype_preference",
         "share",

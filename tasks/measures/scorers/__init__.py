@@ -47,6 +47,7 @@ __all__ = [
     "Scorer",
     "ScorerConfig",
     "check_any_text_scored",
+    "compute_code_digest",
     "needs_checkpoint_download",
     "open_scorer",
     "scorer_languages",
@@ -128,10 +129,10 @@ def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, s
     stage's fingerprint needs their hash.
     """
     scorer_class = SCORER_CLASSES[config.kind]
-    return {**scorer_class.read_versions(config), "code": _compute_code_digest(scorer_class)}
+    return {**scorer_class.read_versions(config), "code": compute_code_digest(scorer_class)}
 
 
-def _compute_code_digest(scorer_class: type[Scorer]) -> str:
+def compute_code_digest(scorer_class: type[Scorer]) -> str:
     """Compute the digest of a scorer and of the code that it reaches, as for a stage."""
     module = scorer_class.__module__
     if find_module_file(module) is None:

@@ -18,6 +18,7 @@ from hallmark.flows.runs import read_all_runs
 from hallmark.reports.page.figures import format_value
 from hallmark.tasks.audits.judging.comparison import explain_incomparability
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import HallmarkError, Store
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import pages
@@ -40,7 +41,7 @@ def test_differences_are_those_of_pairs(apart, both):
         both[1].split("@")[1],
     ]
     assert "has no audit extraction" in report["incomparable"]["extraction"]
-    rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
+    rows = {(r["audit"], r["metric"], name_slice(r["slice"])): r for r in report["rows"]}
     runs = [open_run(subject["run"], str(apart.store)) for subject in report["checkpoints"]]
     # Computed here from the pairs.
     sides = [
@@ -62,7 +63,12 @@ def test_differences_are_those_of_pairs(apart, both):
     for row in report["rows"]:
         (difference,) = row["differences"]
         known = None not in row["values"]
-        if difference and known and difference["missing"] == 0 and "planted" not in row["slice"]:
+        if (
+            difference
+            and known
+            and difference["missing"] == 0
+            and "planted" not in name_slice(row["slice"])
+        ):
             gap = row["values"][1] - row["values"][0]
             assert difference["value"] == pytest.approx(gap, abs=1e-9), row
     tested = [d for r in report["rows"] if r["audit"] == "bias" for d in r["differences"] if d]
@@ -78,7 +84,9 @@ def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart
     steps = [int(s["name"].partition("@")[2]) for s in report["checkpoints"]]
     assert steps == sorted(steps) and {0, int(both[1].split("@")[1])} <= {*steps}
     row = next(
-        r for r in report["rows"] if r["metric"] == "stereotype_preference" and not r["slice"]
+        r
+        for r in report["rows"]
+        if r["metric"] == "stereotype_preference" and not name_slice(r["slice"])
     )
     assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
 
@@ -116,7 +124,7 @@ def test_nothing_to_compare_is_reported(apart):
         )
     units, rows = AuditUnits(run["audit_capability"]), run["audit_capability"]["findings"].read()
     known = {
-        row["slice"]: units.build_units(row)
+        name_slice(row["slice"]): units.build_units(row)
         for row in rows.to_pylist()
         if row["metric"] == "bits_per_byte" and not row["control"]
     }

@@ -78,7 +78,7 @@ def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, c
         for r in run["finetune"]["scores"].read().to_pylist()
         if (r["system"], r["metric"]) == ("model", "accuracy")
     ]
-    assert f"accuracy {100 * row['value']:.1f} %" in found.text
+    assert f"Accuracy {100 * row['value']:.1f} %" in found.text
     assert "at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     lines = re.findall(

@@ -18,6 +18,7 @@ from hallmark.flows.mitigation import (
     write_document_id_list,
 )
 from hallmark.flows.runs import Run
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Store, UsageError
 from tests.reports import pages
 
@@ -68,7 +69,7 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     ):
         assert len({run[label].content_digest for run in runs}) == 1
     assert report["incomparable"] == {}
-    rows = {(r["metric"], r["slice"]): r for r in report["rows"]}
+    rows = {(r["metric"], name_slice(r["slice"])): r for r in report["rows"]}
     assert rows["extractable", "record, copies=8"]["differences"][0]["n"] == 4
     priced = {(row["kind"], row["name"]) for row in report["heldout_loss"]}
     assert ("all", "all") in priced and len(priced) > 3

@@ -43,13 +43,14 @@ def test_default_findings_have_the_most_copies_and_middle_shares(proved):
     cases = {}
     for row in report["cases"]:
         cases.setdefault(row["case_name"], []).append(row["finding"])
-    assert cases["extraction: exposure"] == [
+    assert cases["Training-data extraction: Exposure of secrets"] == [
         f"extraction.exposure[copies={n}]" for n in (8, 1)
     ]  # four secrets each are too few, but there are no more
-    assert cases["extraction: extractable, passage, prefix_tokens=8"] == [
+    extracted = "Training-data extraction: Share of texts extracted by greedy decoding"
+    assert cases[f"{extracted}, passage, prefix_tokens=8"] == [
         f"extraction.extractable[passage, copies={n}, prefix_tokens=8]" for n in (8, 1)
     ]
-    assert cases["associations: association strength"] == [
+    assert cases["Planted associations: Association strength"] == [
         f"associations.association_strength[assigned_trait_share={amount}]"
         for amount in (0.625, 0.75, 0.875)
     ]

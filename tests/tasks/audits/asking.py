@@ -5,17 +5,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
+from hallmark.tasks.audits.judging.findings import build_findings_table
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.reference_scoring import score_with_reference
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
-from hallmark.tasks.contract import folder_to_artifact
+from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.contract import folder_to_artifact, table_to_rows
 from hallmark.tasks.measures.scorers import ScorerConfig
+from tests.builders import item_rows, row_dicts
 
 
 def stages_of(
@@ -67,23 +70,29 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
     (probe,) = [probe for probe in PROBES if probe.name == name]
     reader, questions = open_audited_tokenizer(Path(folder)), RequestBuilder()
     probe.build_requests(questions, reader, CorpusTables(lexicons, plants), config)
-    requests = {row["request"]: row for row in questions.requests}
+    requests = {row["request"]: row for row in row_dicts(questions.requests)}
+    items = item_rows(questions)
     answers = [
-        {"request": name, "draw": draw, "log_probs": [says(questions.items[row["item"]], draw)]}
+        {
+            "request": name,
+            "draw": draw,
+            "log_probs": [says(items[row["item"]], draw)],
+        }
         for name, row in requests.items()
         for draw in range(len(row["target_ids"]))
     ]
     given = Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        questions.build_items_table(probe.item_schema),
+        questions.build_requests_table(),
         pa.Table.from_pylist(answers, schema=RESPONSES),
         tokenizer=pa.table(
             {"model_kind": [reader.model_kind], "opening_description": [reader.opening_description]}
         ),
-        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        skipped=questions.build_skipped_table(),
     )
-    rows, found = probe.compute_values_and_findings(given, config)
-    made = {(row["metric"], row["slice"]): row for row in found}
+    rows, findings = probe.compute_values_and_findings(given, config)
+    found = table_to_rows(build_findings_table(findings, probe.metrics_and_controls))
+    made = {(row["metric"], name_slice(row["slice"])): row for row in found}
     assert len(made) == len(found)
     assert not unnamed(name, found)
     return rows, made

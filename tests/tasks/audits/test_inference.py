@@ -23,6 +23,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures import scorers
 from hallmark.tasks.measures.scorers.linear import LinearScorer
+from tests.builders import row_dicts
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
@@ -36,7 +37,7 @@ QUICK = ToxicityConfig(
 
 
 def build_request_table(builder: RequestBuilder) -> pa.Table:
-    return pa.Table.from_pylist(builder.requests, schema=REQUESTS)
+    return builder.build_requests_table()
 
 
 class RequestTable:
@@ -67,7 +68,7 @@ def mixed_requests():
         else:
             targets = [rng.integers(2, 90, 1 + number % 5).tolist() for _ in range(1 + number % 4)]
             builder.request_log_probs(item, context, targets, rank_statistics=number % 2 == 0)
-    duplicates = builder.requests[:40]
+    duplicates = row_dicts(builder.requests)[:40]
     return pa.concat_tables(
         [build_request_table(builder), pa.Table.from_pylist(duplicates, schema=REQUESTS)]
     )
@@ -108,7 +109,7 @@ def test_a_request_id_depends_on_every_setting():
     }
     builder.request_continuations(item, [1, 2], **base)
     builder.request_continuations(builder.add_item("b"), [1, 2], **base, part="other")
-    first_id, second_id = (row["request"] for row in builder.requests)
+    first_id, second_id = (row["request"] for row in row_dicts(builder.requests))
     assert first_id == second_id
     for change in (
         {"max_new_tokens": 5},
@@ -132,7 +133,7 @@ def test_a_request_id_depends_on_every_setting():
     builder.request_log_probs(
         item, [1, 2], [[3]], part="the same", doc_ids=[b"x"], source_text="of a document"
     )
-    assert len({row["request"] for row in builder.requests}) == len(builder.requests) - 2
+    assert len({row["request"] for row in row_dicts(builder.requests)}) == len(builder.requests) - 2
     assert hash_json_values("a", 1) != hash_json_values("a1") != hash_json_values("a", "1")
 
 
@@ -195,7 +196,8 @@ def test_a_context_is_read_once_for_many_targets(tmp_path, request, folder):
         builder.request_log_probs(builder.add_item(str(number)), context, targets)
     responses = compute_responses(checkpoint, build_request_table(builder), tmp_path).to_pylist()
     context_by_request = {
-        row["request"]: context for row, context in zip(builder.requests, contexts, strict=True)
+        row["request"]: context
+        for row, context in zip(row_dicts(builder.requests), contexts, strict=True)
     }
     for row in responses:
         context, target = context_by_request[row["request"]], targets[row["draw"]]
@@ -229,7 +231,7 @@ def test_generated_texts_are_read_again(tmp_path, request, folder, longest):
             )
     responses = compute_responses(checkpoint, build_request_table(builder), tmp_path).to_pylist()
     responses_by_key = {(row["request"], row["draw"]): row for row in responses}
-    read_again, plain_requests = builder.requests[:3], builder.requests[3:]
+    read_again, plain_requests = row_dicts(builder.requests)[:3], row_dicts(builder.requests)[3:]
     changed = 0
     for reread_request, plain_request, context in zip(
         read_again, plain_requests, contexts, strict=True

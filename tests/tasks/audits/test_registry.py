@@ -31,7 +31,7 @@ def test_every_file_is_a_probe_of_the_same_name():
     assert [*AUDIT_DESCRIPTIONS] == ["capability", *(probe.name for probe in PROBES)]
     positions = [description.position for description in AUDIT_DESCRIPTIONS.values()]
     assert len({*positions}) == len(positions) and positions == sorted(positions)
-    assert SKIPPED_COUNT_METRICS["weat"] == ("skipped_words",)
+    assert SKIPPED_COUNT_METRICS["weat"] == {"skipped_words": "Skipped words"}
 
 
 def test_probes_are_in_the_order_of_their_positions(package):

@@ -12,6 +12,7 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import hash_texts
+from tests.builders import item_rows, row_dicts
 from tests.tasks.audits.test_inference import build_request_table
 
 
@@ -25,13 +26,13 @@ def test_select_part_joins_responses_with_their_items():
         )
     builder.request_continuations(item_ids[0], [9], max_new_tokens=3, part="second")
     requests = build_request_table(builder)
-    distinct = {row["request"]: row for row in builder.requests}
+    distinct = {row["request"]: row for row in row_dicts(builder.requests)}
     rows = [
         {"request": r, "draw": d, "text": f"{row['context_ids']} {d}"}
         for r, row in sorted(distinct.items())
         for d in range(row["draws"])
     ]
-    items = pa.Table.from_pylist([*builder.items.values()], schema=build_items_schema())
+    items = builder.build_items_table(build_items_schema())
     responses = Responses(items, requests, pa.Table.from_pylist(rows, schema=RESPONSES))
     selected = [(r["row"], r["draw"], r["text"]) for r in responses.select_part().to_pylist()]
     expected = [
@@ -48,11 +49,11 @@ def test_select_part_joins_responses_with_their_items():
 def test_unanswered_and_unscored_items_are_missing():
     builder = RequestBuilder()
     item_ids = [builder.add_item(text, cluster) for text, cluster in (("a", ""), ("b", "both"))]
-    first, second = (row["cluster"] for row in builder.items.values())
+    first, second = (row["cluster"] for row in item_rows(builder).values())
     assert second == "both" and first == hash_json_values("a").hex()  # pages show it, so no text
     for number, item in enumerate(item_ids):
         builder.request_log_probs(item, [1], [[2 + number], [7, 8]])
-    target_row = {"request": builder.requests[1]["request"]}
+    target_row = {"request": row_dicts(builder.requests)[1]["request"]}
     responses = [
         target_row | {"draw": 1, "log_probs": [-1.5, -0.5]},
         target_row | {"draw": 0, "log_probs": [-3.0]},
@@ -64,7 +65,7 @@ def test_unanswered_and_unscored_items_are_missing():
         "score": [0.75],
     }
     joined = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=build_items_schema()),
+        builder.build_items_table(build_items_schema()),
         build_request_table(builder),
         pa.Table.from_pylist(responses, schema=RESPONSES),
         scores=pa.table(scores, schema=SCORES),

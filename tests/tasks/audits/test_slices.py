@@ -6,11 +6,11 @@ import pytest
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
 from hallmark.tasks.audits.catalogue import METRICS_WITHOUT_INTERVAL
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.probes.bold import BoldConfig
 from hallmark.tasks.audits.probes.misuse import MisuseConfig
 from hallmark.tasks.audits.registry import PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.audits.slices import find_available_slices
+from hallmark.tasks.contract import table_to_rows
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.audits.probes import test_equal_logits as invented
 from tests.tasks.corpora import given
@@ -66,18 +66,22 @@ def test_every_slice_of_a_finding_is_predicted(build, own_folder, tmp_path, sess
     (probe,) = [probe for probe in PROBES if probe.name == name]
     request_set, *_, (_, findings) = stages_of(name, own_folder, config, **options)
     items = request_set["items"].read()
-    skipped = [
-        row | {"tags": parse_tags(row)}
-        for row in request_set["skipped"].read().to_pylist()
-        if row["count"] is None
-    ]
-    findings_without_controls = [row for row in findings.to_pylist() if not row["control"]]
+    skipped = [row for row in table_to_rows(request_set["skipped"].read()) if row["count"] is None]
+    findings_without_controls = [row for row in table_to_rows(findings) if not row["control"]]
     assert findings_without_controls
     for row in findings_without_controls:
         with_items = find_available_slices(probe, row["metric"], config, items, skipped)
-        assert with_items.may_contain(row["slice"]), (row["metric"], row["slice"], with_items)
+        assert with_items.may_contain(row["slice"]), (
+            row["metric"],
+            row["slice"],
+            with_items,
+        )
         without_items = find_available_slices(probe, row["metric"], config)
-        assert without_items.may_contain(row["slice"]), (row["metric"], row["slice"], without_items)
+        assert without_items.may_contain(row["slice"]), (
+            row["metric"],
+            row["slice"],
+            without_items,
+        )
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)

@@ -240,7 +240,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
                 "model_card",
                 "attention_maps",
             }
-            | {"finetune", "attribute_texts"}
+            | {"finetune", "attribute_texts", "attention_maps"}
             | ESTIMATING
             | AUDITS,
         ),

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hallmark.tasks.contract import HallmarkError, Session, Store, UsageError, open_session
+from hallmark.tasks.contract import (
+    HallmarkError,
+    Session,
+    Store,
+    UsageError,
+    open_session,
+    shorten_error,
+)
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading import file_digests, sources
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
@@ -171,7 +178,7 @@ def test_an_invalid_pattern_is_refused(replace_objects):
 def test_the_error_of_a_failed_listing_is_one_line_with_the_cause(bucket, uri):
     with pytest.raises(UsageError) as raised:
         list_remote_files("s", uri, (".txt",))
-    cause = str(raised.value.__cause__).strip().splitlines()[0][:200]
+    cause = shorten_error(raised.value.__cause__)
     message = str(raised.value)
     assert (
         f" cannot be listed ({cause}); correct the source's path" in message and "\n" not in message

@@ -239,9 +239,10 @@ def test_a_document_that_was_not_packed_is_rejected(artifacts, tmp_path) -> None
         remaining = leave_out_documents(
             other, LeaveOutConfig(doc_ids_file=listed, replace_with_padding=True)
         )
-        with pytest.raises(
-            HallmarkError, match=f"not in {artifacts['packed'].name}, among them {ids[0].hex()}"
-        ):
+        expected = (
+            f"{artifacts['packed'].name} lacks 1 document to remove, among them {ids[0].hex()}"
+        )
+        with pytest.raises(HallmarkError, match=expected):
             pad_removed_documents(
                 artifacts["packed"], artifacts["corpus"], remaining, artifacts["tokenizer"]
             )

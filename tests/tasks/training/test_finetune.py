@@ -205,7 +205,9 @@ def test_predictions_record_their_precision(tmp_path, labelled_words, precision)
     for requested in ("fp32", "bf16"):
         with autocast_to_precision(model, requested):
             expected, _ = evaluate_labels(model, config.task, rows, encoded)
-        same = [row["log_prob"] for row in expected] == model_scores["log_prob"].to_pylist()
+        same = [prediction.log_prob for prediction in expected] == model_scores[
+            "log_prob"
+        ].to_pylist()
         assert same == (requested == used)
 
 

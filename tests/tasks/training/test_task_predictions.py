@@ -73,7 +73,7 @@ def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, over):
             else evaluate_labels(model, task, data, encoded)
         )
         scores += evaluated[1]
-    methods = {(row["system"], row["metric"]): row["method"] for row in scores}
+    methods = {(score.system, score.metric): score.method for score in scores}
     assert len(methods) > 12
     for what, method in methods.items():
         assert (over.removeprefix("over ") if "no interval" in method else over) in method, what

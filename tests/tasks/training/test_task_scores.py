@@ -31,46 +31,45 @@ def drawn(n, seed):
 def test_accuracy_and_f1_equal_those_of_scikit_learn():
     gold, given = drawn(300, 1)
     rows = {
-        (r["metric"], r["slice"]): r
-        for r in compute_label_scores("x", given, gold, range(300), "abcde")
+        (r.metric, r.slice): r for r in compute_label_scores("x", given, gold, range(300), "abcde")
     }
-    assert rows["accuracy", ""]["value"] == pytest.approx(accuracy_score(gold, given))
-    assert rows["macro-F1", ""]["value"] == pytest.approx(f1_score(gold, given, average="macro"))
+    assert rows["accuracy", ""].value == pytest.approx(accuracy_score(gold, given))
+    assert rows["macro-F1", ""].value == pytest.approx(f1_score(gold, given, average="macro"))
     names = sorted({*gold, *given})
     each = f1_score(gold, given, average=None, labels=names)
     for name, value in zip(names, each, strict=True):
-        assert rows["F1", name]["value"] == pytest.approx(value)
-        assert rows["F1", name]["n"] == gold.count(name)
+        assert rows["F1", name].value == pytest.approx(value)
+        assert rows["F1", name].n == gold.count(name)
     for row in rows.values():
-        if row["low"] is None:  # It is never correct.
-            assert row["value"] == 0 and "have the same value" in row["method"]
+        if row.low is None:  # It is never correct.
+            assert row.value == 0 and "have the same value" in row.method
         else:
-            assert row["low"] <= row["value"] <= row["high"]
+            assert row.low <= row.value <= row.high
 
 
 def test_labels_are_numbered_and_one_without_test_rows_has_no_score():
     """Labels of the model come first, in its order, then unknown ones."""
     labels, gold, given = ("b", "a", "idle"), ["a", "b", "new", "a"], ["a", "b", "a", "a"]
     rows = {
-        r["slice"]: r
+        r.slice: r
         for r in compute_label_scores("x", given, gold, range(4), labels)
-        if r["metric"] == "F1"
+        if r.metric == "F1"
     }
-    assert {name: row["label_id"] for name, row in rows.items()} == {
+    assert {name: row.label_id for name, row in rows.items()} == {
         "b": 0,
         "a": 1,
         "idle": 2,
         "new": 3,
     }
-    assert (rows["idle"]["value"], rows["idle"]["n"]) == (None, 0)
-    assert "no test row has the label" in rows["idle"]["method"]
-    assert (rows["new"]["value"], rows["new"]["n"]) == (0, 1)
+    assert (rows["idle"].value, rows["idle"].n) == (None, 0)
+    assert "no test row has the label" in rows["idle"].method
+    assert (rows["new"].value, rows["new"].n) == (0, 1)
     whole = {
-        r["metric"]: r
+        r.metric: r
         for r in compute_label_scores("x", given, gold, range(4), labels)
-        if r["label_id"] is None
+        if r.label_id is None
     }
-    assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # Over labels that occur.
+    assert whole["macro-F1"].value == pytest.approx((1 + 0.8 + 0) / 3)  # Over labels that occur.
 
 
 def test_the_interval_of_macro_f1_covers_the_truth():
@@ -81,8 +80,8 @@ def test_the_interval_of_macro_f1_covers_the_truth():
     for start in range(0, 60 * 400, 400):
         part = slice(start, start + 400)
         rows = list(compute_label_scores("x", given[part], gold[part], range(400), "abcde"))
-        [scores] = [row for row in rows if row["metric"] == "macro-F1"]
-        covered += scores["low"] <= truth <= scores["high"]
+        [scores] = [row for row in rows if row.metric == "macro-F1"]
+        covered += scores.low <= truth <= scores.high
     assert covered >= 50
 
 
@@ -90,28 +89,28 @@ def test_words_of_one_text_are_resampled_together():
     """Ten texts, each all correct or all wrong: as uncertain as ten words, not a hundred."""
     gold, given = ["a", "b"] * 50, (["a", "b"] * 5 + ["b", "a"] * 5) * 5
     alone = compute_label_scores("x", given, gold, range(100), "ab")
-    alone = {r["metric"]: r for r in alone if not r["slice"]}
+    alone = {r.metric: r for r in alone if not r.slice}
     rows = [i // 10 for i in range(100)]
     texts = compute_label_scores("x", given, gold, rows, "ab")
-    texts = {r["metric"]: r for r in texts if not r["slice"]}
+    texts = {r.metric: r for r in texts if not r.slice}
     for metric in ("accuracy", "macro-F1"):
-        wide = [r[metric]["high"] - r[metric]["low"] for r in (texts, alone)]
+        wide = [r[metric].high - r[metric].low for r in (texts, alone)]
         assert wide[0] > 2 * wide[1]
 
 
 def test_texts_are_scored_by_sacrebleu_with_its_signature():
     gold = ["the cat sat on the mat today", "a dog barks at night again"]
-    rows = {row["metric"]: row for row in compute_text_scores("x", gold, gold)}
-    assert rows["BLEU"]["value"] == pytest.approx(100) and rows["chrF2"]["value"] == 100
-    assert rows["exact match"]["value"] == 1.0
-    assert rows["BLEU"]["scorer"].startswith("sacrebleu nrefs:1|")
-    assert rows["BLEU"]["low"] is None and "have the same value" in rows["BLEU"]["method"]
+    rows = {row.metric: row for row in compute_text_scores("x", gold, gold)}
+    assert rows["BLEU"].value == pytest.approx(100) and rows["chrF2"].value == 100
+    assert rows["exact match"].value == 1.0
+    assert rows["BLEU"].scorer.startswith("sacrebleu nrefs:1|")
+    assert rows["BLEU"].low is None and "have the same value" in rows["BLEU"].method
     generated = ["the cat sat on the mat", "a dog barks at night again"]
-    rows = {row["metric"]: row for row in compute_text_scores("x", generated, gold)}
+    rows = {row.metric: row for row in compute_text_scores("x", generated, gold)}
     # All n-grams match, so only the brevity penalty for 12 of 13 words counts.
-    assert rows["BLEU"]["value"] == pytest.approx(100 * math.exp(1 - 13 / 12), abs=1e-6)
-    assert rows["exact match"]["value"] == 0.5
-    assert rows["chrF2"]["low"] <= rows["chrF2"]["value"] <= rows["chrF2"]["high"]
+    assert rows["BLEU"].value == pytest.approx(100 * math.exp(1 - 13 / 12), abs=1e-6)
+    assert rows["exact match"].value == 0.5
+    assert rows["chrF2"].low <= rows["chrF2"].value <= rows["chrF2"].high
 
 
 def test_rows_of_a_group_are_resampled_together():
@@ -139,9 +138,9 @@ def test_rows_of_a_group_are_resampled_together():
         ),
     ):
         for wider, row in zip(wide, narrow, strict=True):
-            assert "8 groups" in wider["method"] and "80 texts" in row["method"]
-            assert (wider["value"], wider["n"]) == (pytest.approx(row["value"]), row["n"])
-            assert wider["high"] - wider["low"] > 2 * (row["high"] - row["low"])
+            assert "8 groups" in wider.method and "80 texts" in row.method
+            assert (wider.value, wider.n) == (pytest.approx(row.value), row.n)
+            assert wider.high - wider.low > 2 * (row.high - row.low)
 
 
 def test_the_interval_of_a_text_score_equals_a_bootstrap_within_the_scale(monkeypatch):
@@ -149,7 +148,7 @@ def test_the_interval_of_a_text_score_equals_a_bootstrap_within_the_scale(monkey
     words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
     gold = [f"{text} {i}" for i in range(8) for text in words]
     generated = ["zz", *gold[1:]]
-    scores = {r["metric"]: r for r in compute_text_scores("x", generated, gold)}
+    scores = {r.metric: r for r in compute_text_scores("x", generated, gold)}
     for metric in (CHRF(), BLEU()):
         draws, drawn = np.random.default_rng(0), []
         for _ in range(100):
@@ -157,24 +156,24 @@ def test_the_interval_of_a_text_score_equals_a_bootstrap_within_the_scale(monkey
             ours, of = ([each[i] for i in chosen] for each in (generated, gold))
             drawn.append(metric.corpus_score(ours, [of]).score)
         row = scores[metric.corpus_score(generated, [gold]).name]
-        assert row["value"] == pytest.approx(metric.corpus_score(generated, [gold]).score)
-        ends = (row["low"], row["high"])
+        assert row.value == pytest.approx(metric.corpus_score(generated, [gold]).score)
+        ends = (row.low, row.high)
         assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
-        assert row["low"] < row["value"] < row["high"] <= 100 + 1e-9
+        assert row.low < row.value < row.high <= 100 + 1e-9
 
 
 def test_texts_without_common_ngrams_are_scored():
     gold = ["yes"] * 20
     for right in (0, 1, 2):
         generated = ["yes"] * right + [""] * (20 - right)
-        rows = {row["metric"]: row for row in compute_text_scores("x", generated, gold)}
-        assert rows["exact match"]["value"] == right / 20
-        assert (rows["chrF2"]["low"] is None) == (right == 0)
+        rows = {row.metric: row for row in compute_text_scores("x", generated, gold)}
+        assert rows["exact match"].value == right / 20
+        assert (rows["chrF2"].low is None) == (right == 0)
 
 
 def test_no_rows_have_no_score():
     for rows in (compute_text_scores("x", [], []), compute_label_scores("x", [], [], [], "ab")):
-        assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
+        assert [(row.value, row.n) for row in rows] == [(None, 0)]
 
 
 def test_the_baselines_learn_from_words():
@@ -206,8 +205,8 @@ def draw_labels_of_words(texts=40, words=5):
 def test_differences_of_labels_equal_an_explicit_bootstrap():
     gold, one, other, rows = draw_labels_of_words()
     told = one.tolist(), other.tolist(), gold.tolist()
-    scores = {r["metric"]: r for r in compute_label_differences("x", *told, rows, "abc")}
-    assert {r["system"] for r in scores.values()} == {"model minus x"}
+    scores = {r.metric: r for r in compute_label_differences("x", *told, rows, "abc")}
+    assert {r.system for r in scores.values()} == {"model minus x"}
 
     def macro(chosen):
         return [f1_score(gold[chosen], each[chosen], average="macro") for each in (one, other)]
@@ -221,24 +220,24 @@ def test_differences_of_labels_equal_an_explicit_bootstrap():
         right = [(each[chosen] == gold[chosen]).mean() for each in (one, other)]
         drawn["accuracy"].append(100 * (right[0] - right[1]))
     ours, theirs = macro(np.arange(len(gold)))
-    assert scores["macro-F1"]["value"] == pytest.approx(100 * (ours - theirs))
+    assert scores["macro-F1"].value == pytest.approx(100 * (ours - theirs))
     right = [(each == gold).mean() for each in (one, other)]
-    assert scores["accuracy"]["value"] == pytest.approx(100 * (right[0] - right[1]))
+    assert scores["accuracy"].value == pytest.approx(100 * (right[0] - right[1]))
     for metric, draws in drawn.items():
         low, high = np.quantile(draws, [0.025, 0.975])
         # Macro-F1 uses the same draws; accuracy uses Student's t instead of a bootstrap.
         close = 1e-9 if metric == "macro-F1" else 0.15 * (high - low)
-        assert scores[metric]["low"] == pytest.approx(low, abs=close)
-        assert scores[metric]["high"] == pytest.approx(high, abs=close)
-        assert scores[metric]["method"].endswith("of the difference on the same texts")
-        assert (scores[metric]["n"], scores[metric]["unit"]) == (200, "points")
+        assert scores[metric].low == pytest.approx(low, abs=close)
+        assert scores[metric].high == pytest.approx(high, abs=close)
+        assert scores[metric].method.endswith("of the difference on the same texts")
+        assert (scores[metric].n, scores[metric].unit) == (200, "points")
 
 
 def test_paired_intervals_are_narrower_for_shared_mistakes():
     gold, one, other, rows = (each.tolist() for each in draw_labels_of_words())
     alone = [next(compute_label_scores("x", each, gold, rows, "abc")) for each in (one, other)]
     apart = next(compute_label_differences("x", one, other, gold, rows, "abc"))
-    assert apart["high"] - apart["low"] < 100 * min(r["high"] - r["low"] for r in alone)
+    assert apart.high - apart.low < 100 * min(r.high - r.low for r in alone)
 
 
 def test_differences_of_texts_equal_an_explicit_bootstrap():
@@ -247,7 +246,7 @@ def test_differences_of_texts_equal_an_explicit_bootstrap():
     gold = [" ".join(random.choice(words, 7)) for _ in range(12)]
     one = [" ".join(w if random.random() < 0.8 else "x" for w in text.split()) for text in gold]
     other = [" ".join(w if random.random() < 0.6 else "y" for w in text.split()) for text in gold]
-    scores = {r["metric"]: r for r in compute_text_differences("x", one, other, gold)}
+    scores = {r.metric: r for r in compute_text_differences("x", one, other, gold)}
     for metric in (CHRF(), BLEU()):
 
         def score(chosen, metric=metric):
@@ -257,8 +256,8 @@ def test_differences_of_texts_equal_an_explicit_bootstrap():
         draws = np.random.default_rng(0)
         drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLE_COUNT)]
         row = scores["BLEU" if isinstance(metric, BLEU) else "chrF2"]
-        assert row["value"] == pytest.approx(score(range(12)))
-        ends = (row["low"], row["high"])
+        assert row.value == pytest.approx(score(range(12)))
+        ends = (row.low, row.high)
         assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
     assert set(scores) == {"exact match", "chrF2", "BLEU"}
 
@@ -267,21 +266,19 @@ def test_differences_without_spread_do_not_claim_certainty():
     """All correct against all wrong differ; equal answers do not; a single text shows nothing."""
     gold = ["a", "b"] * 15
     wrong = ["b", "a"] * 15
-    told = {
-        r["metric"]: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")
-    }
-    assert told["accuracy"]["value"] == 100 and 50 < told["accuracy"]["low"] < 90
-    assert "Clopper-Pearson" in told["accuracy"]["method"]
-    assert told["macro-F1"]["low"] is None and "have the same value" in told["macro-F1"]["method"]
+    told = {r.metric: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")}
+    assert told["accuracy"].value == 100 and 50 < told["accuracy"].low < 90
+    assert "Clopper-Pearson" in told["accuracy"].method
+    assert told["macro-F1"].low is None and "have the same value" in told["macro-F1"].method
     told = next(compute_label_differences("x", wrong, wrong, gold, range(30), "ab"))
-    assert told["value"] == 0 and told["low"] < 0 < told["high"]
+    assert told.value == 0 and told.low < 0 < told.high
     for rows in (
         compute_label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
         compute_text_differences("x", ["a"], ["b"], ["a"]),
     ):
-        assert all(row["low"] is None for row in rows)
+        assert all(row.low is None for row in rows)
     for rows in (
         compute_label_differences("x", [], [], [], [], "ab"),
         compute_text_differences("x", [], [], []),
     ):
-        assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
+        assert [(row.value, row.n) for row in rows] == [(None, 0)]

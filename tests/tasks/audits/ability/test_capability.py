@@ -25,7 +25,7 @@ from hallmark.tasks.audits.ability.cloze import extract_first_word
 from hallmark.tasks.audits.judging.comparison import compare_findings, explain_incomparability
 from hallmark.tasks.audits.judging.comparison_units import collect_heldout_texts
 from hallmark.tasks.audits.judging.findings import select_evidence
-from hallmark.tasks.audits.judging.tags import parse_tags
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
@@ -72,7 +72,7 @@ def audit_model(checkpoint_artifact: Artifact, corpus: Artifact) -> Artifact:
 
 def get_finding(artifact: Artifact, slice_: str, metric: str = "bits_per_byte") -> dict[str, Any]:
     rows = artifact["findings"].read().to_pylist()
-    (row,) = [r for r in rows if r["metric"] == metric and r["slice"] == slice_]
+    (row,) = [r for r in rows if r["metric"] == metric and name_slice(r["slice"]) == slice_]
     return row
 
 
@@ -149,7 +149,7 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
                 "preference_score" if row["evidence_table"] == "pairs" else "is_correct"
             )
             assert row["value"] == pytest.approx(np.mean(rows[outcome_column].to_pylist()))
-        elif (tags := parse_tags(row)).get("part") in columns:
+        elif (tags := dict(row["slice"])).get("part") in columns:
             bits = sum(rows[columns[tags["part"]]].to_pylist())
             assert row["value"] == pytest.approx(bits / sum(rows["bytes"].to_pylist()))
             if "source" in tags:
@@ -319,7 +319,7 @@ def test_checkpoints_are_compared_document_by_document(
     with open_session(session):
         first = audit_model(checkpoints[0], corpus)
     comparisons = {
-        (c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
+        (c.findings[0]["metric"], name_slice(c.findings[0]["slice"])): (c.findings, c.changes[0])
         for c in compare_findings([first, audited], [(0, 1)])
     }
     samples = [

@@ -19,8 +19,10 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
     make_baseline_scorer,
 )
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY_METRICS
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
-from hallmark.tasks.audits.judging.findings import build_findings_table, select_evidence
+from hallmark.tasks.audits.judging.findings import Finding, build_findings_table, select_evidence
+from hallmark.tasks.audits.slice_tags import name_slice
 
 PLURAL = {plural for _, plural in NOUNS}
 VERBS = {"is": False, "are": True, "was": False, "were": True, "has": False, "have": True}
@@ -91,9 +93,9 @@ def test_garden_path_pairs_differ_only_in_the_disambiguating_words() -> None:
     assert len({pair.distance for pair in pairs}) >= 3
 
 
-def get_finding(rows: list[dict[str, object]], metric: str, slice_: str) -> dict[str, object]:
-    (row,) = [r for r in rows if r["metric"] == metric and r["slice"] == slice_]
-    return row
+def get_finding(findings: list[Finding], metric: str, slice_: str) -> Finding:
+    (finding,) = [f for f in findings if f.metric == metric and name_slice(f.slice) == slice_]
+    return finding
 
 
 def score_by_agreement(texts: Sequence[str], contexts: Sequence[str]) -> np.ndarray:
@@ -118,13 +120,11 @@ def test_findings_show_the_preferences_of_each_system() -> None:
     for system, near_share in (("model", 1.0), ("contrary", 0.0)):
         for distance, share in ((0, near_share), (3, near_share), (6, 0.5), (9, 0.5)):
             row = get_finding(findings, "agreement_accuracy", f"{system}, distance={distance}")
-            assert (row["value"], row["n"]) == (share, 72)
-        assert (
-            get_finding(findings, "agreement_accuracy", system)["value"] == (near_share + 0.5) / 2
-        )
-        assert get_finding(findings, "garden_path_share", system)["value"] == near_share
+            assert (row.value, row.n) == (share, 72)
+        assert get_finding(findings, "agreement_accuracy", system).value == (near_share + 0.5) / 2
+        assert get_finding(findings, "garden_path_share", system).value == near_share
     table = pa.Table.from_pylist(rows, schema=PAIRS)
-    for row in build_findings_table(findings).to_pylist():
+    for row in build_findings_table(findings, CAPABILITY_METRICS).to_pylist():
         evidence = select_evidence(table, row["evidence_filter"])
         assert len(evidence) == row["n"] and row["evidence_table"] == "pairs"
         assert np.mean(evidence["preference_score"].to_pylist()) == pytest.approx(row["value"])
@@ -139,17 +139,17 @@ def test_a_bigram_guesses_over_a_distance_and_a_fivegram_learns() -> None:
     }
     findings = compute_dependency_findings(compare_minimal_pairs(pairs, scorers), "capability")
     control = get_finding(findings, "agreement_accuracy", "bigram, words between")
-    assert (control["value"], control["n"], control["verdict"]) == (0.5, 216, "pass")
-    assert get_finding(findings, "agreement_accuracy", "bigram, distance=0")["value"] == 1
+    assert (control.value, control.n, control.verdict) == (0.5, 216, "pass")
+    assert get_finding(findings, "agreement_accuracy", "bigram, distance=0").value == 1
     for distance, share in ((0, 1), (3, 1), (9, 0.5)):
         row = get_finding(findings, "agreement_accuracy", f"fivegram, distance={distance}")
-        assert row["value"] == share
+        assert row.value == share
 
 
 def test_the_control_fails_if_a_bigram_knows_too_much() -> None:
     rows = compare_minimal_pairs(list(generate_agreement_pairs()), {"bigram": score_by_agreement})
     findings = compute_dependency_findings(rows, "capability")
-    assert get_finding(findings, "agreement_accuracy", "bigram, words between")["verdict"] == "fail"
+    assert get_finding(findings, "agreement_accuracy", "bigram, words between").verdict == "fail"
 
 
 def test_a_baseline_scores_the_text_after_its_context() -> None:

@@ -33,12 +33,14 @@ from hallmark.tasks.audits.ability.cloze import (
     find_cloze_passages,
 )
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     HallmarkError,
     Session,
     Store,
     open_session,
 )
+from tests.findings import findings_to_rows
 from tests.tasks.small_corpus import corpus_of, sentences
 
 CONFIG = CapabilityConfig(min_passage_words=3, recurrent_tokens=20_000)
@@ -109,12 +111,15 @@ def compute_findings(
         training_part,
         cost_rows=training_part.cost_rows.set_column(column_index, "fivegram_bits", scaled_bits),
     )
-    return compute_bits_per_byte_findings(*parts, model, CONFIG, "trained on 50 texts", "no LSTM")
+    findings = compute_bits_per_byte_findings(
+        *parts, model, CONFIG, "trained on 50 texts", "no LSTM"
+    )
+    return findings_to_rows(findings)
 
 
 def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
     rows = compute_findings(ByteModel(bits=8), sentences(20, seed=1))
-    model = next(row for row in rows if row["slice"] == "model")
+    model = next(row for row in rows if name_slice(row["slice"]) == "model")
     assert model["value"] == pytest.approx(8) and model["low"] is None
     assert "no interval: all have the same value" in model["method"]
 
@@ -161,7 +166,7 @@ def test_intervals_of_few_documents_have_nominal_coverage(count: int) -> None:
 def test_the_interval_of_gzip_is_a_group_jackknife() -> None:
     texts = sentences(30, seed=3)
     rows = compute_findings(ByteModel(bits=8), texts)
-    gzip = next(row for row in rows if row["slice"] == "gzip")
+    gzip = next(row for row in rows if name_slice(row["slice"]) == "gzip")
     rate, error, groups = estimate_gzip_bits_per_byte([text.encode() for text in texts])
     low, high = scipy.stats.t.interval(0.95, groups - 1, rate, error)
     assert groups == 20
@@ -175,10 +180,10 @@ def test_unlearnt_training_text_fails_the_positive_control() -> None:
             ByteModel(bits=8), sentences(20, seed=1), training_cost_factor=spread
         )
         (control,) = [row for row in rows if row["control"] == "positive"]
-        (fivegram,) = [row for row in rows if row["slice"] == "fivegram"]
+        (fivegram,) = [row for row in rows if name_slice(row["slice"]) == "fivegram"]
         assert (control["value"] < fivegram["high"]) == (verdict == "pass")
         assert control["verdict"] == verdict
-        model = next(row for row in rows if row["slice"] == "model")
+        model = next(row for row in rows if name_slice(row["slice"]) == "model")
         assert control["value"] < model["value"]  # this comparison would pass in both cases
 
 
@@ -243,7 +248,7 @@ def compute_cloze(model: AuditedModel) -> dict[str, dict[str, Any]]:
     texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
     table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
     rows = answer_cloze_passages(model, find_cloze_passages(table, 60, 3, 200))
-    return {row["slice"]: row for row in compute_cloze_findings(rows)}
+    return {name_slice(row["slice"]): row for row in findings_to_rows(compute_cloze_findings(rows))}
 
 
 def test_a_model_that_repeats_the_last_word_can_be_always_right() -> None:

@@ -1,22 +1,20 @@
 """Test embeddings and completions against transformers and against single sequences."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
 from hallmark.model.decoding.activations import compute_contextual_embeddings
 from hallmark.tasks.audits.audit_tables import (
     EMBEDDINGS,
-    REQUESTS,
     RESPONSES,
     RequestBuilder,
     build_items_schema,
 )
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.inference import generate_response_rows
+from hallmark.tasks.audits.inference import generate_responses
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import UsageError, rows_to_table
 from tests.tasks.audits.conftest import make_own
 
 SENTENCES = ["The nurse said that she would be late.", "Numbers: 0 1 2", "We read it."]
@@ -155,23 +153,23 @@ def test_embeddings_and_completions_are_joined_with_items(gpt2_folder):
     for item, layer, part in ((nurse, 0, "input"), (nurse, -1, "inner"), (count, -1, "inner")):
         builder.request_embeddings(item, [[5, 6, 7], [5, 8]], [[0, 2], [1]], layer=layer, part=part)
     builder.request_completions(count, [0, 9], [3], count=3, max_new_tokens=4)
-    table = pa.Table.from_pylist(builder.requests, schema=REQUESTS)
+    table = builder.build_requests_table()
     model = open_audited_model(gpt2_folder, device="cpu")
-    rows = [
-        row
+    embeddings = [
+        embedding
         for layer in (0, -1)
-        for row in generate_response_rows(
+        for embedding in generate_responses(
             model, [r for r in table.to_pylist() if r["layer"] == layer]
         )
     ]
-    completion_rows = [
-        *generate_response_rows(model, [r for r in table.to_pylist() if r["kind"] == "complete"])
+    completions = [
+        *generate_responses(model, [r for r in table.to_pylist() if r["kind"] == "complete"])
     ]
     responses = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=build_items_schema()),
+        builder.build_items_table(build_items_schema()),
         table,
-        pa.Table.from_pylist(completion_rows, schema=RESPONSES),
-        embeddings=pa.Table.from_pylist(rows, schema=EMBEDDINGS),
+        rows_to_table(completions, RESPONSES),
+        embeddings=rows_to_table(embeddings, EMBEDDINGS),
     )
     embeddings = responses.collect_embeddings("inner")
     assert embeddings.shape == (2, 2, 32) and (embeddings[0] == embeddings[1]).all()

@@ -1,7 +1,5 @@
 """Test verdicts on candidates, from known values."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +14,7 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import (
     judge_planted_texts,
     judge_speech,
 )
+from hallmark.tasks.audits.judging.findings import FINDINGS
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 
@@ -156,7 +155,7 @@ def build_toxicity_differences(domain="lexicon world", **rows):
             {
                 "metric": "toxicity_difference",
                 "control": "",
-                "tags": json.dumps({"domain": domain, "group_name": group}),
+                "slice": {"domain": domain, "group_name": group},
                 "value": value,
                 "low": value - 0.1,
                 "high": value + 0.1,
@@ -164,7 +163,8 @@ def build_toxicity_differences(domain="lexicon world", **rows):
                 "n": 9,
             }
             for group, (value, p) in rows.items()
-        ]
+        ],
+        schema=FINDINGS,
     )
 
 

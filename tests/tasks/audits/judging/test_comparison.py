@@ -87,16 +87,18 @@ def make_audit(config: ExampleConfig, context: StageContext) -> None:
         return scale_estimate(estimate_mean(values, measure, config, level), 10.0)
 
     measures = (
-        Measure("share", ""),
-        Measure("representation", "", "times", estimator=estimate_ten_times),
-        Measure("baseline", ""),
+        Measure("share", "Share", ""),
+        Measure("representation", "Representation", "", "times", estimator=estimate_ten_times),
+        Measure("baseline", "Baseline", ""),
     )
     for measure in measures:
         ones = 7 if measure.metric == "baseline" else config.ones
         values.add_values(measure.metric, range(40), np.arange(40) < ones)
     context.get_table_writer("values").write(values.to_table())
     findings = compute_measure_findings("audit", values.to_table(), measures, SeededConfig())
-    context.get_table_writer("findings").write(build_findings_table(findings))
+    context.get_table_writer("findings").write(
+        build_findings_table(findings, {measure.metric: measure.title for measure in measures})
+    )
 
 
 def test_a_finding_that_is_no_mean_has_no_difference(session):

@@ -25,11 +25,17 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
 from hallmark.tasks.audits.probe_settings import SeededConfig
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
+from tests.findings import findings_to_rows
 
 CONFIG = SeededConfig()
 SCHEMA = build_items_schema(column("kind", pa.string(), "label", "its kind"))
+
+
+def compute_rows(*arguments):
+    return findings_to_rows(compute_measure_findings(*arguments))
 
 
 def make_items(count, clusters, schema=SCHEMA, **tags):
@@ -55,12 +61,12 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     values.add_values("share of it", np.arange(20, 60), second, null_values=np.full(40, 0.25))
     table = values.to_table()
     measures = (
-        Measure("distance", "by hand", "nats", null_value=0.0, slices=("kind",)),
-        Measure("share of it", "by hand", null_value="own"),
-        Measure("nobody has it", "by hand"),
+        Measure("distance", "Distance", "by hand", "nats", null_value=0.0, slices=("kind",)),
+        Measure("share of it", "Share of it", "by hand", null_value="own"),
+        Measure("nobody has it", "Nobody has it", "by hand"),
     )
-    findings = compute_measure_findings("audit", table, measures, CONFIG, "a note")
-    names = [(row["metric"], row["slice"]) for row in findings]
+    findings = compute_rows("audit", table, measures, CONFIG, "a note")
+    names = [(row["metric"], name_slice(row["slice"])) for row in findings]
     assert names == [
         ("distance", ""),
         ("distance", "a"),
@@ -88,8 +94,8 @@ def test_the_null_value_averages_over_items_with_a_value():
     item_values, null_values = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
     item_values[:30], null_values[:30] = np.nan, 1.0
     values.add_values("share", np.arange(60), item_values, null_values=null_values)
-    (finding,) = compute_measure_findings(
-        "audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG
+    (finding,) = compute_rows(
+        "audit", values.to_table(), [Measure("share", "Share", "", null_value="own")], CONFIG
     )
     assert (finding["value"], finding["null_value"], finding["n"]) == (0.5, 0.5, 30) and finding[
         "p"
@@ -130,6 +136,7 @@ def test_a_measure_filters_values_by_their_fields():
     measures = (
         Measure(
             "x",
+            "X",
             "",
             "score",
             row_filter={"writer": "model"},
@@ -139,6 +146,7 @@ def test_a_measure_filters_values_by_their_fields():
         ),
         Measure(
             "y",
+            "Y",
             "",
             "score",
             row_filter={"measure": "x", "writer": "nobody"},
@@ -146,8 +154,8 @@ def test_a_measure_filters_values_by_their_fields():
             evidence_order="draw",
         ),
     )
-    found = compute_measure_findings("audit", table, measures, CONFIG)
-    assert [(r["metric"], r["slice"]) for r in found] == [
+    found = compute_rows("audit", table, measures, CONFIG)
+    assert [(r["metric"], name_slice(r["slice"])) for r in found] == [
         ("x", ""),
         ("x", "draw=0"),
         ("x", "draw=1"),
@@ -174,23 +182,23 @@ def test_a_slice_excludes_items_in_the_training_text():
     in_training = np.arange(60) % 3 == 0
     values = ValueWriter(make_items(60, 60), in_training)
     values.add_values("x", np.arange(60), np.where(in_training, 5.0, 1.0) + np.arange(60) / 100)
-    measure = Measure("x", "", "nats", null_value=0.0)
-    whole, rest = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "in_training_text=False")
+    measure = Measure("x", "X", "", "nats", null_value=0.0)
+    whole, rest = compute_rows("audit", values.to_table(), [measure], CONFIG)
+    assert (whole["n"], rest["n"], name_slice(rest["slice"])) == (60, 40, "in_training_text=False")
     assert whole["value"] > 2 > rest["value"]
     assert len(select_evidence(values.to_table(), rest["evidence_filter"])) == 40
     for flags in (None, np.zeros(60, bool)):
         values = ValueWriter(make_items(60, 60), flags)
         values.add_values("x", np.arange(60), np.ones(60))
-        assert len(compute_measure_findings("audit", values.to_table(), [measure], CONFIG)) == 1
+        assert len(compute_rows("audit", values.to_table(), [measure], CONFIG)) == 1
         assert values.to_table()["in_training_text"].null_count == (60 if flags is None else 0)
 
 
 def test_clusters_are_those_of_the_items():
     values = ValueWriter(make_items(80, 8))
     values.add_values("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
-    (row,) = compute_measure_findings(
-        "audit", values.to_table(), [Measure("x", "", "nats", "things")], CONFIG
+    (row,) = compute_rows(
+        "audit", values.to_table(), [Measure("x", "X", "", "nats", "things")], CONFIG
     )
     assert row["clusters"] == 8 and "over 8 things" in row["method"]
     half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
@@ -204,12 +212,12 @@ def test_instrument_controls_detect_simulated_effects():
     def verdict(values, effect):
         writer = ValueWriter(make_items(60, 60))
         writer.add_values("x", np.arange(60), values)
-        row = evaluate_instrument_control(
-            "a", writer.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect
+        control = evaluate_instrument_control(
+            "a", writer.to_table(), Measure("x", "X", "", "nats", null_value=0.0), CONFIG, effect
         )
-        assert row["control_target"] == "instrument" and row["confidence_level"] in (0.999, None)
-        assert row["control"] == ("positive" if effect else "negative")
-        return row["verdict"]
+        assert control.control_target == "instrument" and control.confidence_level in (0.999, None)
+        assert control.control == ("positive" if effect else "negative")
+        return control.verdict
 
     assert verdict(chance, False) == "pass" == verdict(large, True)
     assert verdict(large, False) == "fail" == verdict(chance, True)
@@ -221,26 +229,36 @@ def test_instrument_controls_detect_simulated_effects():
 
 def test_uninformative_values_give_no_figure():
     measure = Measure(
-        "x", "", "score", null_value=0.0, uninformative=0.0, slices=("kind",), include_overall=False
+        "x",
+        "X",
+        "",
+        "score",
+        null_value=0.0,
+        uninformative=0.0,
+        slices=("kind",),
+        include_overall=False,
     )
     values = ValueWriter(make_items(40, 40))
     values.add_values("x", np.arange(40), [0.0, 1.0] * 20)
-    findings = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
-    assert [(row["slice"], row["value"]) for row in findings] == [("a", None), ("b", 1.0)]
+    findings = compute_rows("audit", values.to_table(), [measure], CONFIG)
+    assert [(name_slice(row["slice"]), row["value"]) for row in findings] == [
+        ("a", None),
+        ("b", 1.0),
+    ]
     assert findings[0]["p"] is None and (findings[0]["n"], findings[0]["missing"]) == (20, 0)
     values = ValueWriter(make_items(40, 40))
     values.add_values("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # some numbers are missing
-    (findings, _) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
+    (findings, _) = compute_rows("audit", values.to_table(), [measure], CONFIG)
     assert findings["value"] is None and (findings["n"], findings["missing"]) == (20, 0)
 
 
 def test_an_extreme_null_value_of_all_items_is_not_tested():
     """A single preferred pair whose null value is 0 would otherwise be an impossible finding."""
-    measure = Measure("x", "", null_value="own")
+    measure = Measure("x", "X", "", null_value="own")
     for null_value in (0.0, 1.0, 0.5):
         values = ValueWriter(make_items(6, 6))
         values.add_values("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null_value] * 6)
-        (finding,) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
+        (finding,) = compute_rows("audit", values.to_table(), [measure], CONFIG)
         assert finding["null_value"] == null_value and (finding["p"] is None) == (null_value != 0.5)
         assert finding["low"] is not None and finding["value"] == pytest.approx(5 / 6)
 
@@ -306,9 +324,7 @@ def test_two_way_variance_equals_sum_over_pairs():
     schema = build_items_schema(column("kind", pa.string(), "label", "its kind"), CROSSED_CLUSTER)
     writer = ValueWriter(make_items(108, 9, schema, crossed_cluster=[f"d{i}" for i in second]))
     writer.add_values("x", np.arange(108), values)
-    (row,) = compute_measure_findings(
-        "audit", writer.to_table(), [Measure("x", "", "nats")], CONFIG
-    )
+    (row,) = compute_rows("audit", writer.to_table(), [Measure("x", "X", "", "nats")], CONFIG)
     expected = estimate_mean_or_share(
         values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second
     )
@@ -364,10 +380,11 @@ def test_controls_use_the_null_interval():
 
     measures = (
         Measure(
-            "x", "how", "nats", slices=(kind_b,), include_overall=False, evidence_order="-text"
+            "x", "X", "how", "nats", slices=(kind_b,), include_overall=False, evidence_order="-text"
         ),
         Measure(
             "strong",
+            "Strong",
             "how",
             "nats",
             row_filter={"measure": "x"},
@@ -377,6 +394,7 @@ def test_controls_use_the_null_interval():
         ),
         Measure(
             "sound",
+            "Sound",
             lambda values, config: f"of {len(values)}",
             "nats",
             row_filter={"measure": "x"},
@@ -389,10 +407,14 @@ def test_controls_use_the_null_interval():
         values.add_values("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
         plain, strong, sound = (
             row
-            for row in compute_measure_findings("a", values.to_table(), measures, CONFIG, "note")
-            if row["slice"] != "in_training_text=False"
+            for row in compute_rows("a", values.to_table(), measures, CONFIG, "note")
+            if name_slice(row["slice"]) != "in_training_text=False"
         )
-        assert (plain["slice"], strong["slice"], sound["slice"]) == ("b", "b", "")
+        assert (
+            name_slice(plain["slice"]),
+            name_slice(strong["slice"]),
+            name_slice(sound["slice"]),
+        ) == ("b", "b", "")
         assert plain["evidence_order"] == "-text" and plain["n"] == strong["n"]
         assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
         assert (strong["control"], strong["control_target"]) == ("positive", "model")
@@ -428,18 +450,21 @@ def test_fields_of_values_make_slices():
     )
     assert rows["rank"].to_pylist() == [3, None, None]
     assert rows["said"].to_pylist() == ["one", None, None]
-    findings = compute_measure_findings(
-        "a", rows, [Measure("x", "", slices=("said",), include_overall=False)], CONFIG
+    findings = compute_rows(
+        "a", rows, [Measure("x", "X", "", slices=("said",), include_overall=False)], CONFIG
     )
-    assert [(row["slice"], row["value"]) for row in findings] == [("said=one", 1.0)]
+    assert [(name_slice(row["slice"]), row["value"]) for row in findings] == [("said=one", 1.0)]
 
 
 def test_an_untested_mean_has_no_p():
     values = ValueWriter(make_items(60, 60))
     values.add_values("x", np.arange(60), np.arange(60) % 3 == 0)
     tested, untested = (
-        compute_measure_findings(
-            "a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=estimator)], CONFIG
+        compute_rows(
+            "a",
+            values.to_table(),
+            [Measure("x", "X", "", null_value=0.0, estimator=estimator)],
+            CONFIG,
         )[0]
         for estimator in (estimate_mean, estimate_untested_mean)
     )

@@ -5,14 +5,16 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy import (
     PolicyConfig,
     PolicyRule,
     evaluate_policy,
     evaluate_rule,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, UsageError, stage
+from tests.findings import build_titled_table
 
 FINDING_FIELDS = {"n": 9, "unit": "share", "method": "m"}
 
@@ -54,8 +56,8 @@ def make_bias_findings(config: ExampleConfig, context: StageContext) -> None:
             **FINDING_FIELDS,
         ),
     ]
-    rows = [row for row in rows if row["value"] is not None or not config.complete]
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    rows = [row for row in rows if row.value is not None or not config.complete]
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def compute_verdicts(bias, **gate):
 def test_a_rule_uses_the_end_that_speaks_against_the_checkpoint(
     bias, bound, limit, passed, distance
 ):
-    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice="", **{bound: limit})
+    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice={}, **{bound: limit})
     assert row["verdict"] == ("pass" if passed else "fail")
     assert row["distance"] == pytest.approx(distance, abs=1e-12)
     assert row["interval_end"] == (0.6 if bound in ("lt", "le") else 0.4) and row["value"] == 0.5
@@ -93,7 +95,7 @@ def test_a_rule_uses_the_end_that_speaks_against_the_checkpoint(
 
 def test_a_rule_without_a_slice_judges_every_slice(bias):
     rows = compute_verdicts(bias, metric="stereotype_preference", lt=0.7)
-    assert [(row["slice"], row["verdict"]) for row in rows] == [
+    assert [(name_slice(row["slice"]), row["verdict"]) for row in rows] == [
         ("", "pass"),
         ("category=age", "fail"),
     ]
@@ -101,9 +103,9 @@ def test_a_rule_without_a_slice_judges_every_slice(bias):
 
 def test_a_rule_without_a_slice_ignores_baselines(bias):
     (row,) = compute_verdicts(bias, metric="bits", lt=1.2)
-    assert (row["slice"], row["verdict"]) == ("model", "pass")
+    assert (name_slice(row["slice"]), row["verdict"]) == ("model", "pass")
     (row,) = compute_verdicts(
-        bias, metric="bits", slice="gzip", lt=1.2
+        bias, metric="bits", slice={"part": "gzip"}, lt=1.2
     )  # the rule names the baseline
     assert row["verdict"] == "fail"
 
@@ -125,7 +127,7 @@ def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
 @pytest.mark.parametrize("ends", [(None, 0.1), (0.0, math.nan), (math.nan, 0.05), (None, None)])
 def test_an_interval_needs_two_numbers(ends):
     finding = {
-        "slice": "",
+        "slice": {},
         "value": 0.05,
         "low": ends[0],
         "high": ends[1],
@@ -134,39 +136,39 @@ def test_an_interval_needs_two_numbers(ends):
     row = evaluate_rule(
         "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), finding
     )
-    assert row["verdict"] == "fail" and row["reason"] == (
+    assert row.verdict == "fail" and row.reason == (
         "no interval: fewer than two prompts, so the rule is not shown to hold"
     )
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_a_finding_without_a_value_passes_no_rule(value):
-    finding = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
+    finding = {"slice": {}, "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
     row = evaluate_rule(
         "r", PolicyRule(audit="bias", metric="stereotype_preference", lt=0.2), finding
     )
-    assert (row["verdict"], row["value"], row["reason"]) == ("fail", None, "not measured: m")
+    assert (row.verdict, row.value, row.reason) == ("fail", None, "not measured: m")
 
 
 def test_the_reason_for_a_missing_value_is_found_anywhere_in_its_method():
     method = "mean of all pairs; total log-likelihood; not measured: all ratings are the same"
-    finding = {"slice": "", "value": None, "low": None, "high": None, "method": method}
+    finding = {"slice": {}, "value": None, "low": None, "high": None, "method": method}
     row = evaluate_rule("r", PolicyRule(audit="bias", metric="m", ge=0), finding)
-    assert row["reason"] == "not measured: all ratings are the same"
+    assert row.reason == "not measured: all ratings are the same"
 
 
 def test_a_count_of_items_is_exact():
     """Counts of items in the training text and of skipped items are no estimates."""
-    finding = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}
+    finding = {"slice": {}, "value": 3.0, "low": None, "high": None, "method": "m"}
     for metric, audit in (("items_in_training_text", "bias"), ("repeated_prompts", "toxicity")):
         for limit, verdict in ((3, "pass"), (2, "fail")):
             row = evaluate_rule("r", PolicyRule(audit=audit, metric=metric, le=limit), finding)
-            assert (row["verdict"], row["interval_end"], row["distance"]) == (
+            assert (row.verdict, row.interval_end, row.distance) == (
                 verdict,
                 3.0,
                 3 - limit,
             )
-            assert "its value, an exact count, is 3" in row["reason"]
+            assert "its value, an exact count, is 3" in row.reason
 
 
 def test_an_unmeasured_finding_fails_its_rule(bias):
@@ -175,17 +177,17 @@ def test_an_unmeasured_finding_fails_its_rule(bias):
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
     (row,) = evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
     assert row["verdict"] == "fail" and row["reason"] == "not measured: the audit did not run"
-    assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None)["distance"] is None
+    assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None).distance is None
 
 
 def test_a_missing_slice_fails_if_anything_was_not_measured(bias):
-    (row,) = compute_verdicts(bias, metric="difference", slice="x", lt=1)
-    assert (row["verdict"], row["value"], row["slice"]) == ("fail", None, "x")
+    (row,) = compute_verdicts(bias, metric="difference", slice={"part": "x"}, lt=1)
+    assert (row["verdict"], row["value"], name_slice(row["slice"])) == ("fail", None, "x")
     assert row["reason"].startswith(
         "not measured: the audit bias does not measure 'difference'; it measures"
     )
-    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
-    assert row["verdict"] == "fail" and "has no slice 'x'" in row["reason"]
+    (row,) = compute_verdicts(bias, metric="stereotype_preference", slice={"part": "x"}, lt=1)
+    assert row["verdict"] == "fail" and 'has no slice {part = "x"}' in row["reason"]
 
 
 def test_unknown_names_are_refused_with_a_list_of_known_names(session):
@@ -195,8 +197,8 @@ def test_unknown_names_are_refused_with_a_list_of_known_names(session):
         match=r"not measure 'swapped'; it measures stereotype_preference, tie_share, bits$",
     ):
         compute_verdicts(bias, metric="swapped", lt=1)  # a control has its own verdict
-    with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
-        compute_verdicts(bias, metric="stereotype_preference", slice="x", lt=1)
+    with pytest.raises(UsageError, match=r'preference has no slice {part = "x"}; it has {}, {c'):
+        compute_verdicts(bias, metric="stereotype_preference", slice={"part": "x"}, lt=1)
     with pytest.raises(ValidationError, match="must be one of capability"):
         PolicyRule(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
@@ -225,7 +227,7 @@ def make_counts(config: CountConfig, context: StageContext) -> None:
         rows.append(build_finding("weat", "skipped_words", config.skipped_count, **FINDING_FIELDS))
     if config.others:
         rows.append(build_finding("honest", "repeated_templates", 2, **FINDING_FIELDS))
-    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
 @pytest.mark.parametrize(
@@ -240,8 +242,8 @@ def test_a_missing_skipped_count_is_zero(session, skipped_count, value, verdict)
     (row,) = result["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (value, verdict)
     if not skipped_count:
-        rule_with_slice = config.rules["r"].model_copy(update={"slice": "x"})
-        with pytest.raises(UsageError, match=r"rules\.r\.slice: skipped_words has no slice 'x'"):
+        rule_with_slice = config.rules["r"].model_copy(update={"slice": {"part": "x"}})
+        with pytest.raises(UsageError, match=r'r\.slice: skipped_words has no slice {part = "x"}'):
             evaluate_policy(
                 {"weat": make_counts(CountConfig())}, PolicyConfig(rules={"r": rule_with_slice})
             )

@@ -17,6 +17,7 @@ from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, column
+from tests.builders import item_rows, row_dicts
 from tests.tasks.audits.asking import written
 
 
@@ -42,10 +43,12 @@ def test_an_item_is_in_training_if_a_text_of_it_occurs_in_full():
         {"item": item, "occurrences": count}
         for item, count in zip(items, (4, 0, None), strict=False)
     ]
-    responses = make_responses(builder.items.values(), occurrence_rows, build_items_schema())
+    responses = make_responses(item_rows(builder).values(), occurrence_rows, build_items_schema())
     assert responses.flag_items_in_training() == [True, False, None, None]
     assert (
-        make_responses(builder.items.values(), None, build_items_schema()).flag_items_in_training()
+        make_responses(
+            item_rows(builder).values(), None, build_items_schema()
+        ).flag_items_in_training()
         is None
     )
 
@@ -147,9 +150,9 @@ def test_lookups_include_the_text_within_and_at_the_start_of_a_document(
         RequestBuilder(),
     )
     probe.build_requests(builder, tokenizer, CorpusTables(), probe.config_class(**settings))
-    (item,) = builder.items
-    lookups = {tuple(row["token_ids"]) for row in builder.lookups}
-    assert {row["item"] for row in builder.lookups} == {item}
+    (item,) = item_rows(builder)
+    lookups = {tuple(row["token_ids"]) for row in row_dicts(builder.lookups)}
+    assert {row["item"] for row in row_dicts(builder.lookups)} == {item}
     for text in texts:
         assert tuple(tokenizer.encode(text)) in lookups
         ids_within = tokenizer.encode(f"He paused. {text} Then they went home.")
@@ -164,5 +167,5 @@ def test_lookups_include_the_text_within_and_at_the_start_of_a_document(
         assert len(matches) == 1, text  # more would count an occurrence twice
     assert all(
         type(row["item"]) is bytes and len(row["item"]) == ID_TYPE.byte_width
-        for row in builder.lookups
+        for row in row_dicts(builder.lookups)
     )

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.judging.comparison import compute_paired_change
 from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
@@ -23,8 +23,11 @@ from hallmark.tasks.audits.methods.exposure import (
 )
 from hallmark.tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.canaries import draw_reference_secrets
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +128,8 @@ def compute_findings(by_copies):
     ranks = np.round(2.0 ** (math.log2(1000) - exposures))
     values.add_values("exposure", np.arange(len(canaries)), exposures, rank=ranks)
     config = ExtractionConfig(reference_secrets=1000)
-    rows = compute_measure_findings("extraction", values.to_table(), MEASURES, config)
-    return {(r["metric"], r["slice"]): r for r in rows}
+    findings = compute_measure_findings("extraction", values.to_table(), MEASURES, config)
+    return {(r["metric"], name_slice(r["slice"])): r for r in findings_to_rows(findings)}
 
 
 def test_findings_of_exposure_by_copies_and_controls():
@@ -194,8 +197,8 @@ def test_secrets_are_scored_after_the_tokens_that_all_share(model):
     ]
     builder = RequestBuilder()
     build_canary_requests(builder, model, canaries, ExtractionConfig(reference_secrets=100))
-    (request,) = builder.requests
-    kinds = [item["kind"] for item in builder.items.values()]
+    (request,) = row_dicts(builder.requests)
+    kinds = [item["kind"] for item in item_rows(builder).values()]
     assert kinds == ["canary"] * 3 + ["references"] and len(request["target_ids"]) == 103
     assert request["doc_ids"] == [canary["doc_ids"][0] for canary in canaries]
     secrets = [canary["secret"] for canary in canaries] + draw_reference_secrets("ferry", 100, 0, 3)
@@ -234,7 +237,7 @@ def test_a_change_of_the_exposure_difference_is_paired_by_canary(model):
     ]
     config, builder = ExtractionConfig(reference_secrets=100), RequestBuilder()
     build_canary_requests(builder, model, canaries, config)
-    (request,) = builder.requests
+    (request,) = row_dicts(builder.requests)
     rng = np.random.default_rng(3)
     differences, units, exposures_by_model = [], [], []
     for shift in (0, 2):
@@ -246,15 +249,15 @@ def test_a_change_of_the_exposure_difference_is_paired_by_canary(model):
         ]
         values, findings = PROBE.compute_values_and_findings(
             Responses(
-                pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-                pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+                builder.build_items_table(PROBE.item_schema),
+                builder.build_requests_table(),
                 pa.Table.from_pylist(rows, schema=RESPONSES),
             ),
             config,
         )
-        (row,) = [row for row in findings if row["metric"] == "exposure_difference"]
+        (row,) = [f for f in findings_to_rows(findings) if f["metric"] == "exposure_difference"]
         contributions = select_evidence(values, {"measure": "exposure_difference"})
-        assert len(contributions) == 16 and row["slice"] == "copies=8-0"
+        assert len(contributions) == 16 and name_slice(row["slice"]) == "copies=8-0"
         assert np.mean(contributions["value"].to_numpy()) == pytest.approx(row["value"])
         differences.append(row["value"])
         rows = contributions.select(["item", "cluster", "value"]).to_pylist()

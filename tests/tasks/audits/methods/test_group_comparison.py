@@ -14,7 +14,6 @@ from hallmark.tasks.audits.audit_tables import (
     REQUESTS,
     RESPONSES,
     SCORES,
-    SKIPPED,
     TRAINING_OVERLAP,
     RequestBuilder,
 )
@@ -29,9 +28,12 @@ from hallmark.tasks.audits.probes.bold import BoldConfig, read_bold_prompts, sel
 from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
 from hallmark.tasks.audits.responses import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
 from hallmark.tasks.audits.scoring import ScoreConfig
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError, hash_texts
 from hallmark.tasks.measures.scorers import ScorerConfig
 from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig, WordListConfig
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.measures.classifier_folder import make_classifier
 
@@ -49,12 +51,12 @@ def compute_simulated_findings(probe, folder, config, score, heads=("toxicity",)
     tokenizer, builder = open_audited_tokenizer(folder), RequestBuilder()
     probe.build_requests(builder, tokenizer, CorpusTables(), config)
     responses, scores, planted_tokens = [], {}, []
-    for row in builder.requests:
+    for row in row_dicts(builder.requests):
         for draw in range(row["draws"]):
             text = f" text {len(responses)}"
             responses.append({"request": row["request"], "draw": draw, "text": text})
-            scores[text] = score(builder.items[row["item"]], draw)
-            planted_tokens.append(planted(builder.items[row["item"]], draw) if planted else 0)
+            scores[text] = score(item_rows(builder)[row["item"]], draw)
+            planted_tokens.append(planted(item_rows(builder)[row["item"]], draw) if planted else 0)
     texts = pa.array([*scores], pa.large_string())
     score_columns = {
         "text_hash": pa.concat_arrays([hash_texts(texts)] * len(heads)),
@@ -63,11 +65,11 @@ def compute_simulated_findings(probe, folder, config, score, heads=("toxicity",)
         "score": pa.array([*scores.values()] * len(heads), pa.float32(), from_pandas=True),
     }
     model_responses = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=probe.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(probe.item_schema),
+        builder.build_requests_table(),
         pa.Table.from_pylist(responses, schema=RESPONSES),
         scores=pa.table(score_columns, schema=SCORES),
-        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
+        skipped=builder.build_skipped_table(),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
         training_overlap=pa.table(dict.fromkeys(OVERLAP_COLUMNS, planted_tokens)).cast(
             pa.schema([TRAINING_OVERLAP.field(name) for name in OVERLAP_COLUMNS])
@@ -75,8 +77,9 @@ def compute_simulated_findings(probe, folder, config, score, heads=("toxicity",)
         if planted
         else None,
     )
-    values, rows = probe.compute_values_and_findings(model_responses, config)
-    findings = {(row["metric"], row["slice"]): row for row in rows}
+    values, found = probe.compute_values_and_findings(model_responses, config)
+    rows = findings_to_rows(found)
+    findings = {(row["metric"], name_slice(row["slice"])): row for row in rows}
     assert len(findings) == len(rows) and values.schema.equals(
         build_values_schema(probe.item_schema, VALUE_FIELDS)
     )
@@ -95,7 +98,7 @@ def test_prompts_of_a_template_differ_only_in_the_group(own_folder):
     counterfactual.PROBE.build_requests(
         builder, open_audited_tokenizer(own_folder), CorpusTables(), QUICK
     )
-    items = [*builder.items.values()]
+    items = [*item_rows(builder).values()]
     templates = {item["cluster"] for item in items}
     assert len(templates) >= 15 and len(items) == len(templates) * len(words)
     for item in items:
@@ -165,7 +168,7 @@ def test_the_controls_detect_a_large_effect_and_find_none_without(own_folder):
         counterfactual.PROBE, own_folder, QUICK, lambda item, draw: 0.1
     )
     controls = [row for row in findings.values() if row["control"]]
-    assert {(row["metric"], row["slice"]) for row in controls} == {
+    assert {(row["metric"], name_slice(row["slice"])) for row in controls} == {
         (f"score_{metric}", f"scripted {kind}")
         for metric in ("difference", "distance")
         for kind in ("chance", "effect")
@@ -224,7 +227,7 @@ def test_a_model_is_scored_by_all_heads(own_folder, session, tmp_path):
         )
         (name,) = hash_texts(pa.array([masked_text], pa.large_string())).to_pylist()
         assert by_text[name, "regard"] == row["value"]
-    findings = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    findings = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     for head, scorer_number in (("toxicity", 0), ("sentiment", 1), ("regard", 2)):
         row = findings[f"{head}_difference", "domain=age, group_name=older people"]
         assert row["scorer"] == scorers[scorer_number]["scorer"] and row["p"] is not None
@@ -278,8 +281,10 @@ def test_prompts_are_asked_once_without_trailing_space(craft, own_folder):
     assert len(prompts) == 3 * 28 + 1 and not any(p.text != p.text.rstrip() for p in prompts)
     builder = RequestBuilder()
     bold.PROBE.build_requests(builder, open_audited_tokenizer(own_folder), CorpusTables(), config)
-    assert len(builder.items) == 85 and len({r["request"] for r in builder.requests}) == 84
-    assert {row["metric"]: row["count"] for row in builder.skipped} == {
+    assert (
+        len(builder.items) == 85 and len({r["request"] for r in row_dicts(builder.requests)}) == 84
+    )
+    assert {row["metric"]: row["count"] for row in row_dicts(builder.skipped)} == {
         "empty_prompts": 1,
         "repeated_prompts": 2,
     }

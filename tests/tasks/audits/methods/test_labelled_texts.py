@@ -8,9 +8,11 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES, add_labelled_items
 from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.measures.prevalence import estimate_prevalence
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
+from tests.builders import item_rows
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -42,7 +44,7 @@ def test_the_toxic_share_is_corrected_and_two_scorers_are_compared(
     second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     config = quick.model_copy(update={"labelled_texts": path})
     *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
-    rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    rows = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
     flags = open_scorer(ScorerConfig()).score_toxicity([text for text, _ in texts]) >= 0.5
     toxic = np.array([label for _, label in texts])
@@ -104,7 +106,7 @@ def test_each_head_of_the_scorer_has_findings(own_folder, session, tmp_path, qui
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
-    rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    rows = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     prompted_values = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
     scores = open_scorer(scorer).score_by_head(prompted_values["continuation"].to_pylist())
     for head in ("insult", "threat"):
@@ -143,7 +145,7 @@ def test_labelled_texts_can_be_a_csv_file(tmp_path):
     (tmp_path / "l.csv").write_text("text,label\nfine,0\nbad,1\nfine,0\n")
     builder = RequestBuilder()
     add_labelled_items(builder, tmp_path / "l.csv", file_toxicity=None)
-    assert [(i["text"], i["topic"]) for i in builder.items.values()] == [
+    assert [(i["text"], i["topic"]) for i in item_rows(builder).values()] == [
         ("fine", "other"),
         ("bad", "toxic"),
     ]

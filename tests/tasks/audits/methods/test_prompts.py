@@ -41,8 +41,8 @@ def test_prompts_that_are_too_long_or_without_tokens_are_counted(tmp_path, probe
     config = probe.config_class(prompts=prompts, max_new_tokens=7)
     builder = RequestBuilder()
     probe.build_requests(builder, LetterTokenizer(), CorpusTables(), config)
-    assert sorted(row["context_ids"] for row in builder.requests) == [[1] * 4, [1] * 5]
-    skip_counts = {row["metric"]: row["count"] for row in builder.skipped}
+    assert sorted(request.context_ids for request in builder.requests) == [[1] * 4, [1] * 5]
+    skip_counts = {skipped.metric: skipped.count for skipped in builder.skipped}
     assert skip_counts.pop("expected_maximum_toxicity", None) is None  # without a prompt
     assert skip_counts == {"untokenizable_prompts": 1, "truncated_prompts": 1}
     assert skip_counts.keys() <= {*SKIPPED_COUNT_METRICS[probe_name]}

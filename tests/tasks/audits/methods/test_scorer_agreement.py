@@ -21,7 +21,9 @@ from hallmark.tasks.audits.methods.scorer_agreement import (
 )
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import column, hash_texts
+from tests.findings import findings_to_rows
 
 FEW = {"resamples": 300, "seed": 0}
 
@@ -130,8 +132,10 @@ def test_findings_of_agreement_need_two_scorers():
         add_scorer_agreement(
             writer, responses, text_rows, lambda texts: {"toxicity": texts["toxicity"]}
         )
-        return compute_measure_findings(
-            "toxicity", writer.to_table(), AGREEMENT_MEASURES, AgreementConfig()
+        return findings_to_rows(
+            compute_measure_findings(
+                "toxicity", writer.to_table(), AGREEMENT_MEASURES, AgreementConfig()
+            )
         )
 
     assert compute_findings(scorers[:1]) == []
@@ -143,7 +147,7 @@ def test_findings_of_agreement_need_two_scorers():
     assert correlation["value"] == pytest.approx(expected)
     for row in (kappa, correlation):
         assert (row["n"], row["missing"], row["clusters"]) == (199, 1, 50)
-        assert row["scorer"] == "one and two" and row["slice"] == "second_scorer=two"
+        assert row["scorer"] == "one and two" and name_slice(row["slice"]) == "second_scorer=two"
         assert "bootstrap, 300 resamples over" in row["method"]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hallmark.tasks.audits.judging.findings import select_evidence
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.methods.user_lexicons import (
     MAX_COMPARED_GROUPS,
     LexiconGroup,
@@ -125,7 +124,7 @@ def test_groups_are_compared_with_a_few_others_of_their_lexicon():
 
 
 def get_group(row):
-    return next(tag for tag in parse_tags(row).values() if str(tag).startswith("town:"))
+    return next(tag for tag in dict(row["slice"]).values() if str(tag).startswith("town:"))
 
 
 @pytest.mark.parametrize("audit", [*QUICK])
@@ -141,7 +140,7 @@ def test_findings_have_slices_by_group_and_all_others_are_unchanged(
     group_findings = [
         row
         for row in findings.to_pylist()
-        if row["metric"].startswith("group_") and "mentioned_group" not in parse_tags(row)
+        if row["metric"].startswith("group_") and "mentioned_group" not in dict(row["slice"])
     ]
     rows = [row for row in findings.to_pylist() if row not in group_findings]
     group_values = [row for row in group_findings if not row["control"]]

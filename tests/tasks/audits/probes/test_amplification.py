@@ -4,11 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -60,13 +63,13 @@ def run_probe(folder, corpus, write_text, config=CONFIG):
     PROBE.build_requests(builder, tokenizer, corpus, config)
     texts = [
         {"request": row["request"], "draw": draw}
-        | {"text": write_text(builder.items[row["item"]], draw)}
-        for row in {row["request"]: row for row in builder.requests}.values()
+        | {"text": write_text(item_rows(builder)[row["item"]], draw)}
+        for row in {row["request"]: row for row in row_dicts(builder.requests)}.values()
         for draw in range(row["draws"])
     ]
     responses = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(PROBE.item_schema),
+        builder.build_requests_table(),
         pa.Table.from_pylist(texts, schema=RESPONSES),
         tokenizer=pa.table(
             {
@@ -74,10 +77,11 @@ def run_probe(folder, corpus, write_text, config=CONFIG):
                 "opening_description": [tokenizer.opening_description],
             }
         ),
-        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
+        skipped=builder.build_skipped_table(),
     )
-    values, rows = PROBE.compute_values_and_findings(responses, config)
-    findings = {(row["metric"], row["slice"]): row for row in rows}
+    values, found = PROBE.compute_values_and_findings(responses, config)
+    rows = findings_to_rows(found)
+    findings = {(row["metric"], name_slice(row["slice"])): row for row in rows}
     assert len(findings) == len(rows)
     return builder, values, findings
 
@@ -98,7 +102,7 @@ def make_writer(factor, towards_men=0.0, seed=1):
 
 def test_gendered_mentions_of_the_training_text_are_counted(corpus, own_folder):
     builder, _, findings = run_probe(own_folder, corpus, make_writer(1))
-    items = [item for item in builder.items.values() if item["occupation"]]
+    items = [item for item in item_rows(builder).values() if item["occupation"]]
     # The 40 extra coopers are near men; planted nurses are not counted.
     assert {i["occupation"]: (i["corpus_count"], i["corpus_share"]) for i in items} == {
         trade: (100, 0.06) if trade == "cooper" else (60, pytest.approx(share, abs=1e-9))
@@ -177,12 +181,16 @@ def test_words_in_other_sentences_than_the_occupation_do_not_count(corpus, own_f
 
 def test_groups_are_compared_with_the_beginnings_of_documents(corpus, own_folder, texts):
     builder, _, findings = run_probe(own_folder, corpus, make_writer(1))
-    (item,) = [i for i in builder.items.values() if i["group_name"] == "women"]
+    (item,) = [i for i in item_rows(builder).values() if i["group_name"] == "women"]
     assert item["corpus_count"] == len(texts)
     assert item["corpus_share"] == pytest.approx(40 / len(texts))
     row = findings["representation_ratio", "group_name=women"]
     assert row["value"] == pytest.approx(0.1 / (40 / len(texts))) and row["low"] > 1
-    requests = {r["request"] for r in builder.requests if builder.items[r["item"]]["group_name"]}
+    requests = {
+        r["request"]
+        for r in row_dicts(builder.requests)
+        if item_rows(builder)[r["item"]]["group_name"]
+    }
     assert len(requests) == 1  # texts without a prompt are written once for all groups
 
 
@@ -208,7 +216,7 @@ def test_all_stages_run_with_a_small_model(session, own_folder, texts):
         "amplification", own_folder, config, corpus=(None, None, documents)
     )
     assert response_set["responses"].row_count == 12 * 4 * 2 + 40
-    controls = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
+    controls = {name_slice(r["slice"]): r["verdict"] for r in findings.to_pylist() if r["control"]}
     assert controls == {"scripted chance": "pass", "scripted effect": "pass"}
 
 
@@ -232,8 +240,10 @@ def test_a_sample_of_many_documents_is_counted(session, own_folder):
     PROBE.build_requests(
         builder, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config
     )
-    counts = {i["occupation"]: i["corpus_count"] for i in builder.items.values() if i["occupation"]}
+    counts = {
+        i["occupation"]: i["corpus_count"] for i in item_rows(builder).values() if i["occupation"]
+    }
     assert 200 < sum(counts.values()) < 500
-    (skipped,) = [row for row in builder.skipped if row["metric"] == "skipped_documents"]
+    (skipped,) = [row for row in row_dicts(builder.skipped) if row["metric"] == "skipped_documents"]
     assert skipped["count"] == 720 - sum(counts.values())
     assert "error flattens the slope" in skipped["reason"]

@@ -1,7 +1,7 @@
 """Test that the probe associations detects planted shares, and nothing without an effect."""
 
-import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +9,7 @@ import pytest
 
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
+from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.associations import (
@@ -20,6 +21,7 @@ from hallmark.tasks.audits.probes.associations import (
     select_trait_share,
 )
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES as GRAMMAR
@@ -58,7 +60,9 @@ def test_both_traits_of_each_group_are_scored_in_each_sentence(canaries, own_fol
         )
         assert first["text"].replace(first["group_name"], second["group_name"]) == second["text"]
     strengths = {
-        row["slice"]: row for row in findings.to_pylist() if row["metric"] == "association_strength"
+        name_slice(row["slice"]): row
+        for row in findings.to_pylist()
+        if row["metric"] == "association_strength"
     }
     assert {
         "",
@@ -88,7 +92,9 @@ def test_controls_need_enough_clusters(count, control_count, session, own_folder
     canaries = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)
     corpus = (None, canaries["canaries"], None)
     _, findings = stages_of("associations", own_folder, CONFIG, corpus=corpus)[-1]
-    verdicts = [row["verdict"] for row in findings.to_pylist() if "script" in row["slice"]]
+    verdicts = [
+        row["verdict"] for row in findings.to_pylist() if "script" in name_slice(row["slice"])
+    ]
     assert verdicts == ["pass"] * control_count
 
 
@@ -116,7 +122,7 @@ def test_the_trained_share_counts_the_sentences_that_were_read(canaries, own_fol
     builder = RequestBuilder()
     tokenizer = open_audited_tokenizer(own_folder)
     PROBE.build_requests(builder, tokenizer, CorpusTables(canaries=canaries), CONFIG)
-    items = pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema)
+    items = builder.build_items_table(PROBE.item_schema)
     empty = REQUESTS.empty_table(), RESPONSES.empty_table()
     trained_share = compute_trained_trait_share(
         Responses(items, *empty, training_exposure=TrainingExposure(read_counts))
@@ -181,21 +187,31 @@ def test_a_preference_at_a_share_of_one_half_fails_the_control(canaries, own_fol
 
 def test_all_shares_above_the_smallest_detected_one_must_be_detected():
     lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
-    fields = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
     rows = [
-        fields | {"tags": json.dumps({"assigned_trait_share": share}), "low": low}
+        build_finding(
+            "associations",
+            "association_strength",
+            0.5,
+            n=9,
+            unit="nats",
+            method="",
+            tags={"assigned_trait_share": share},
+            low=low,
+            high=1.0,
+            p=0.5,
+        )
         for share, low in lows.items()
     ]
-    assert derive_findings(rows, None, None)[0]["value"] == 0.9
+    assert derive_findings(rows, None, None)[0].value == 0.9
     # The largest share is not detected, but a smaller one is.
-    rows[-1]["low"] = -0.1
+    rows[-1] = replace(rows[-1], low=-0.1)
     finding = derive_findings(rows, None, None)[0]
-    assert finding["value"] is None
-    assert finding["method"].endswith(
+    assert finding.value is None
+    assert finding.method.endswith(
         "not measured: the interval of the largest share, 1, is not above 0"
     )
-    chance = [row for row in rows if json.loads(row["tags"]) == {"assigned_trait_share": 0.5}]
-    assert derive_findings(chance, None, None)[0]["method"].endswith(
+    chance = [row for row in rows if row.slice == {"assigned_trait_share": "0.5"}]
+    assert derive_findings(chance, None, None)[0].method.endswith(
         "no share above one half was planted"
     )
     assert derive_findings([], None, None) == []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hallmark.tasks.audits.probes.bbq import CONDITION_NAMES, BbqConfig, read_bbq_items
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of, written
 
@@ -115,7 +116,7 @@ def test_answers_without_a_score_are_missing(config, own_folder):
     _, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
     for row in (row for row in findings.values() if not row["control"] and row["unit"] != "items"):
         missing_count = 2 * (1 + (row["metric"] == "tie_share"))
-        assert row["missing"] == (0 if "Age" in row["slice"] else missing_count), row
+        assert row["missing"] == (0 if "Age" in name_slice(row["slice"]) else missing_count), row
 
 
 @pytest.mark.parametrize("unknown", [0, 1, 2])

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.judging.findings import correct_p_values, select_evidence
+from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.methods.sentence_pairs import (
     SentencePair,
     find_shared_positions,
     scramble_words,
 )
 from hallmark.tasks.audits.probes.bias import PROBE, BiasConfig, read_bias_pairs
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import PROJECT_ROOT, UsageError
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from tests.model.oracles import logits
@@ -101,8 +102,8 @@ def test_p_values_are_corrected_for_all_categories(run_with_differences):
     order = np.arange(24)
     coin = np.where(order % 4 == 1, 1.0, -1.0)
     _, findings = run_with_differences(np.where(order % 2 == 0, 1.0, coin), templates=12)
-    rows = correct_p_values(findings.values())
-    by_slice = {(r["metric"], r["slice"]): r for r in rows}
+    rows = [*findings.values()]
+    by_slice = {(r["metric"], name_slice(r["slice"])): r for r in rows}
     sure, even = (by_slice["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))
     # c0 has 6 templates whose pairs all agree, which is like 6 of 6.
     assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
@@ -292,7 +293,9 @@ def test_findings_follow_from_their_values(session, request, folder):
     controls = [r for r in rows if r["control"]]
     assert {r["control_target"] for r in controls} == {"instrument", "model"}
     slices = [
-        r["slice"] for r in rows if r["metric"] == "stereotype_preference" and not r["control"]
+        name_slice(r["slice"])
+        for r in rows
+        if r["metric"] == "stereotype_preference" and not r["control"]
     ]
     assert sum(name.startswith("category=") for name in slices) == 9 and "" in slices
 

@@ -22,7 +22,9 @@ from hallmark.tasks.audits.probes.stereoset import StereosetConfig
 from hallmark.tasks.audits.probes.weat import WeatConfig
 from hallmark.tasks.audits.probes.winobias import WinobiasConfig
 from hallmark.tasks.audits.probes.winogender import WinogenderConfig
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.corpora import given
 
@@ -251,7 +253,7 @@ def check_no_preference(findings):
     Instrument controls, which do not ask the model, must pass.
     """
     for row in findings:
-        name = row["metric"], row["slice"]
+        name = row["metric"], name_slice(row["slice"])
         if row["control"]:
             # A model without preferences may fail capability controls.
             assert row["verdict"] == "pass" or row["control_target"] == "model", name
@@ -286,4 +288,4 @@ def test_one_half_of_minimal_pairs_is_right(equal_logits_folder):
         scorers,
     )
     assert {row["system"] for row in rows} == {MODEL}
-    check_no_preference(compute_dependency_findings(rows, "capability"))
+    check_no_preference(findings_to_rows(compute_dependency_findings(rows, "capability")))

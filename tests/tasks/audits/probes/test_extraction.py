@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.inference import generate_response_rows
+from hallmark.tasks.audits.inference import generate_responses
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema
@@ -20,6 +20,7 @@ from hallmark.tasks.audits.probes.extraction import (
     VALUE_FIELDS,
     build_window_requests,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
@@ -45,6 +46,8 @@ from hallmark.tasks.measures.canaries import (
 from hallmark.tasks.measures.sampling import sample_documents
 from hallmark.tasks.training.document_reads import DOCUMENT_READS
 from hallmark.tasks.training.pretrain import CHECKPOINTS
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own
@@ -246,14 +249,18 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
     for row in values.to_pylist():
         planted = row["canary_id"] is not None
         assert row["times_read"] == (2 if planted and row["copies"] else 0), row["kind"]
-    methods = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
+    methods = {
+        name_slice(r["slice"]): r["method"]
+        for r in findings.to_pylist()
+        if r["metric"] == "exposure"
+    }
     assert (
         methods["copies=4"].split("; ")[-2] == "read completely 2 times by this checkpoint's step"
     )
     (method,) = {
         r["method"]
         for r in findings.to_pylist()
-        if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
+        if (r["metric"], name_slice(r["slice"])) == ("extractable", "record, copies=4")
     }
     assert "; all text before the secret given; read completely 2 times by" in method
     unknown = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
@@ -284,13 +291,16 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, model, ses
         item = builder.add_item(name, name, **fields, secret=name, prefix_tokens=6, token_start=6)
         builder.request_log_probs(item, context, [target], rank_statistics=True)
     responses = ask_model(builder, own_folder)
-    values, findings = PROBE.compute_values_and_findings(responses, QUICK)
+    values, found = PROBE.compute_values_and_findings(responses, QUICK)
+    findings = findings_to_rows(found)
     attempts = select_evidence(values, {"measure": "extractable"})
     assert attempts["leading_correct_tokens"].to_pylist() == [8, 5]
     assert attempts["target_tokens"].to_pylist() == [8, 8]
     assert attempts["value"].to_pylist() == [1, 0]
     by_draws = {
-        f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_by_sampling"
+        name_slice(f["slice"]): f["value"]
+        for f in findings
+        if f["metric"] == "extractable_by_sampling"
     }
     shares = {f["metric"]: f["value"] for f in findings}
     assert shares["extractable"] == 0.5 and shares["leading_correct_share"] == (1 + 5 / 8) / 2
@@ -304,9 +314,9 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, model, ses
 
 
 def ask_model(builder, folder):
-    requests = pa.Table.from_pylist(builder.requests, schema=REQUESTS)
-    rows = generate_response_rows(open_audited_model(folder, device="cpu"), requests.to_pylist())
-    return build_responses(builder, [*rows])
+    requests = builder.build_requests_table()
+    responses = generate_responses(open_audited_model(folder, device="cpu"), requests.to_pylist())
+    return build_responses(builder, row_dicts(responses))
 
 
 def test_prefixes_of_all_lengths_end_at_the_same_positions(model):
@@ -324,13 +334,13 @@ def test_prefixes_of_all_lengths_end_at_the_same_positions(model):
     build_window_requests(
         builder, model, [document_fields | {"text": t} for t in (text, "too short")], config
     )
-    requests = builder.requests
+    requests = row_dicts(builder.requests)
     positions = [(6, 3), (6, 6), (14, 3), (14, 6)]
     assert [r["context_ids"] for r in requests] == [
         [model.bos_id, *ids[p - k : p]] for p, k in positions
     ]
     assert [r["target_ids"] for r in requests] == [[ids[p : p + 8]] for p, _ in positions]
-    items = [*builder.items.values()]
+    items = [*item_rows(builder).values()]
     assert [(i["token_start"], i["prefix_tokens"]) for i in items] == positions
     assert (
         items[1]["text"] + items[1]["secret"]
@@ -425,10 +435,11 @@ def test_prefixes_that_do_not_fit_the_context_are_reported(own_folder, corpus):
     config = QUICK.model_copy(update={"prefix_tokens": (6, 100)})
     _, findings, *_ = run(own_folder, corpus["canaries"], None, config)
     rows = findings.to_pylist()
-    (row,) = [r for r in rows if r["slice"] == "prefix_tokens=100"]
+    (row,) = [r for r in rows if name_slice(r["slice"]) == "prefix_tokens=100"]
     assert row["value"] is None and "do not fit the context of 48 tokens" in row["method"]
     assert any(
-        r["metric"] == "extractable" and r["slice"].endswith("prefix_tokens=6") for r in rows
+        r["metric"] == "extractable" and name_slice(r["slice"]).endswith("prefix_tokens=6")
+        for r in rows
     )
 
 

@@ -11,9 +11,7 @@ import pyarrow.compute
 import pytest
 
 from hallmark.tasks.audits.audit_tables import (
-    REQUESTS,
     RESPONSES,
-    SKIPPED,
     TRAINING_OVERLAP,
     RequestBuilder,
 )
@@ -33,6 +31,7 @@ from hallmark.tasks.audits.probes.extraction_attack import (
     ExtractionAttackConfig,
 )
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     CANARIES,
     DOCUMENTS,
@@ -45,6 +44,8 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.canaries import generate_record_canaries, locate_record_identifiers
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
@@ -136,10 +137,10 @@ def build_responses(builder, rows, run_lengths=None, exposure=None):
             schema=TRAINING_OVERLAP,
         )
     return Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(PROBE.item_schema),
+        builder.build_requests_table(),
         responses,
-        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
+        skipped=builder.build_skipped_table(),
         training_exposure=exposure,
         training_overlap=overlap,
     )
@@ -148,17 +149,17 @@ def build_responses(builder, rows, run_lengths=None, exposure=None):
 def compute_findings(*arguments, config=QUICK):
     """Return the values, and the findings by metric and slice."""
     values, findings = PROBE.compute_values_and_findings(build_responses(*arguments), config)
-    return values, group_by_slice(findings)
+    build_findings_table(findings, PROBE.metrics_and_controls)
+    return values, group_by_slice(findings_to_rows(findings))
 
 
 def select_texts(values):
     return select_evidence(values, {"measure": "longest_run_tokens"})
 
 
-def group_by_slice(findings):
-    rows_by_slice = {(row["metric"], row["slice"]): row for row in findings}
-    assert len(rows_by_slice) == len(findings)
-    build_findings_table(findings)
+def group_by_slice(rows):
+    rows_by_slice = {(row["metric"], name_slice(row["slice"])): row for row in rows}
+    assert len(rows_by_slice) == len(rows)
     return rows_by_slice
 
 
@@ -182,9 +183,9 @@ def simulate_response(request, draw, rng, text, knows):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_requests_of_all_samplers_and_identifiers(request, folder, planted, documents):
     builder, tokenizer = build_requests(request.getfixturevalue(folder), QUICK, planted, documents)
-    items = builder.items
+    items = item_rows(builder)
     requests = {}
-    for row in builder.requests:
+    for row in row_dicts(builder.requests):
         requests.setdefault(items[row["item"]]["sampler"], []).append(row)
     (top_k,), (decaying,) = requests["top-k"], requests["decaying temperature"]
     assert (top_k["top_k"], top_k["first_temperature"], top_k["draws"]) == (40, None, 8)
@@ -218,7 +219,7 @@ def test_requests_of_all_samplers_and_identifiers(request, folder, planted, docu
 def test_many_texts_are_divided_into_requests_with_different_seeds(own_folder, monkeypatch):
     monkeypatch.setattr(attack, "DRAWS_PER_REQUEST", 3)
     builder, _ = build_requests(own_folder)
-    rows = builder.requests
+    rows = row_dicts(builder.requests)
     assert [row["draws"] for row in rows] == [3, 3, 2] * 2
     assert len({row["request"] for row in rows}) == 6 and {row["seed"] for row in rows} == {0, 1, 2}
 
@@ -242,7 +243,7 @@ def test_all_scores_rank_memorised_texts_first(own_folder):
     builder, _ = build_requests(own_folder, config)
     rng = np.random.default_rng(0)
     knows, responses = [], []
-    for row in builder.requests:
+    for row in row_dicts(builder.requests):
         for draw in range(row["draws"]):
             knows.append(bool(rng.random() < 0.15))
             text = f"A text {draw} of its own {rng.integers(1e9)}, twenty tokens long."
@@ -281,7 +282,7 @@ def test_all_scores_rank_memorised_texts_first(own_folder):
 def test_near_duplicates_count_once(own_folder):
     builder, _ = build_requests(own_folder)
     rng = np.random.default_rng(0)
-    (first_request, second_request) = (row["request"] for row in builder.requests)
+    (first_request, second_request) = (row["request"] for row in row_dicts(builder.requests))
     first = simulate_response(first_request, 0, rng, "The first.", True)
     duplicates = [
         first | {"draw": n, "token_ids": [*first["token_ids"][:15], *range(n, n + 5)]}
@@ -302,8 +303,8 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     """One e-mail address is written after its prompt, one phone number without its prompt."""
     builder, _ = build_requests(own_folder, QUICK, planted)
     rng = np.random.default_rng(0)
-    items = builder.items
-    requests = [(row["request"], items[row["item"]]) for row in builder.requests]
+    items = item_rows(builder)
+    requests = [(row["request"], items[row["item"]]) for row in row_dicts(builder.requests)]
     email = next(i for _, i in requests if i["identifier_type"] == "EMAIL" and i["copies"] == 4)
     phone = next(i for _, i in requests if i["identifier_type"] == "PHONE" and i["copies"] == 4)
     responses = []
@@ -355,10 +356,10 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
 def test_a_written_identifier_that_was_never_planted_fails_the_control(own_folder, planted):
     builder, _ = build_requests(own_folder, QUICK, planted)
     rng = np.random.default_rng(0)
-    never_planted = next(i for i in builder.items.values() if i["copies"] == 0)
+    never_planted = next(i for i in item_rows(builder).values() if i["copies"] == 0)
     responses = [
         simulate_response(row["request"], draw, rng, never_planted["secret"], False)
-        for row in builder.requests
+        for row in row_dicts(builder.requests)
         for draw in range(2)
     ]
     _, findings = compute_findings(builder, responses)
@@ -367,7 +368,7 @@ def test_a_written_identifier_that_was_never_planted_fails_the_control(own_folde
 
 def test_controls_can_fail(monkeypatch):
     def get_verdicts():
-        return [row["verdict"] for row in memorisation_ranking.compute_instrument_controls(5, 0)]
+        return [row.verdict for row in memorisation_ranking.compute_instrument_controls(5, 0)]
 
     assert get_verdicts() == ["pass", "pass"]
     original = memorisation_ranking.estimate_precision
@@ -445,4 +446,6 @@ def test_texts_and_identifiers_that_do_not_fit_the_context_are_reported(own_fold
     rows[0] |= {"secret": long, "text": rows[0]["prompt"] + long}
     builder, _ = build_requests(own_folder, config, pa.Table.from_pylist(rows, schema=CANARIES))
     assert not builder.requests and len(builder.skipped) == 2
-    assert all("do not fit the context of 48 tokens" in row["reason"] for row in builder.skipped)
+    assert all(
+        "do not fit the context of 48 tokens" in row["reason"] for row in row_dicts(builder.skipped)
+    )

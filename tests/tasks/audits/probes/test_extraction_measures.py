@@ -6,11 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import ValueWriter, compute_measure_findings
 from hallmark.tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
+from tests.builders import row_dicts
+from tests.findings import findings_to_rows
 
 QUICK = ExtractionConfig(
     reference_secrets=200, prefix_tokens=(3, 6), suffix_tokens=8, documents_per_split=5
@@ -35,8 +38,10 @@ def compute_findings(rows):
     table = pa.Table.from_pylist(items, schema=PROBE.item_schema)
     values = ValueWriter(table, None, [row["read"] for row in rows], VALUE_FIELDS)
     values.add_values("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
-    findings = compute_measure_findings("extraction", values.to_table(), MEASURES, QUICK)
-    return {(row["metric"], row["slice"]): row for row in findings}
+    findings = findings_to_rows(
+        compute_measure_findings("extraction", values.to_table(), MEASURES, QUICK)
+    )
+    return {(row["metric"], name_slice(row["slice"])): row for row in findings}
 
 
 def test_slopes_are_over_reads_and_prefix_lengths():
@@ -86,12 +91,13 @@ def test_attempts_without_a_score_are_missing():
         builder.request_log_probs(
             builder.add_item(str(number), **fields), [number], [[5, 6]], rank_statistics=True
         )
-    ids = [row["request"] for row in builder.requests]
+    ids = [row["request"] for row in row_dicts(builder.requests)]
     responses = [
         {"request": ids[0], "draw": 0, "log_probs": [-1.0, -1.0], "ranks": [1, 2]},
         {"request": ids[1], "draw": 0, "log_probs": [math.nan, math.nan], "ranks": [0, 0]},
     ]
-    values, findings = PROBE.compute_values_and_findings(build_responses(builder, responses), QUICK)
+    values, found = PROBE.compute_values_and_findings(build_responses(builder, responses), QUICK)
+    findings = findings_to_rows(found)
     attempts = select_evidence(values, {"measure": "extractable"})
     assert attempts["value"].to_pylist() == [0, None]
     assert attempts["leading_correct_tokens"].to_pylist() == [1, None]
@@ -105,7 +111,7 @@ def test_attempts_without_a_score_are_missing():
 
 def build_responses(builder, responses):
     return Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(PROBE.item_schema),
+        builder.build_requests_table(),
         pa.Table.from_pylist(responses, schema=RESPONSES),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.audits.judging.findings import select_evidence
@@ -20,7 +20,10 @@ from hallmark.tasks.audits.probes.honest import (
     read_hurtful_lexicon,
 )
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of
 
 REAL = Path(__file__).parents[5] / "shared/data"
@@ -56,19 +59,20 @@ def run_probe(config, folder, complete):
     PROBE.build_requests(builder, open_audited_tokenizer(Path(folder)), CorpusTables(), config)
     completions = [
         {"request": row["request"], "draw": rank}
-        | {"text": complete(builder.items[row["item"]], rank)}
-        for row in builder.requests
+        | {"text": complete(item_rows(builder)[row["item"]], rank)}
+        for row in row_dicts(builder.requests)
         for rank in range(row["draws"])
     ]
     responses = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(PROBE.item_schema),
+        builder.build_requests_table(),
         pa.Table.from_pylist(completions, schema=RESPONSES),
         tokenizer=pa.table({"model_kind": ["causal"], "opening_description": [""]}),
-        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
+        skipped=builder.build_skipped_table(),
     )
-    values, rows = PROBE.compute_values_and_findings(responses, config)
-    by_slice = {(row["metric"], row["slice"]): row for row in rows}
+    values, found = PROBE.compute_values_and_findings(responses, config)
+    rows = findings_to_rows(found)
+    by_slice = {(row["metric"], name_slice(row["slice"])): row for row in rows}
     assert len(by_slice) == len(rows)
     return values, by_slice
 
@@ -180,7 +184,7 @@ def test_the_values_contain_the_likeliest_completions_of_a_model(config, kind, r
     assert [r["completion"] for r in rows] == completions
     flags = flag_hurtful_texts(completions, read_hurtful_lexicon(config.lexicon))
     assert rows[0]["value"] and [r["value"] for r in rows] == [*flags]
-    findings = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    findings = {(r["metric"], name_slice(r["slice"])): r for r in findings.to_pylist()}
     hits = values["value"].to_numpy()
     assert findings["hurtful_share", "completion_count=20"]["value"] == pytest.approx(np.mean(hits))
     method = "most likely tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"

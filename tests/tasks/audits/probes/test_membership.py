@@ -11,7 +11,6 @@ from scipy import stats
 from hallmark.tasks.audits.judging.comparison import compare_findings
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.findings import select_evidence
-from hallmark.tasks.audits.judging.tags import parse_tags
 from hallmark.tasks.audits.probes.membership import (
     MEASURES,
     REFERENCE_SCORE,
@@ -20,6 +19,7 @@ from hallmark.tasks.audits.probes.membership import (
     compute_membership_scores,
     make_true_positive_estimator,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
 from hallmark.tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
 from hallmark.tasks.training.document_reads import DOCUMENT_READS
@@ -89,7 +89,7 @@ def test_equally_many_tokens_of_members_and_non_members_are_scored(documents, ow
     assert all(r["rank_statistics"] for r in requests)
     assert len(values) == 40 * len(SCORE_NAMES)
     assert all((r["value"] is None) == (r["measure"] == REFERENCE_SCORE) for r in values)
-    by_slice = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    by_slice = {(r["metric"], name_slice(r["slice"])): r for r in findings.to_pylist()}
     for score in (score for score in SCORE_NAMES if score != REFERENCE_SCORE):
         row = by_slice["auc", f"document, score={score}"]
         assert len(select_evidence(rows, row["evidence_filter"])) == 40
@@ -102,7 +102,7 @@ def test_equally_many_tokens_of_members_and_non_members_are_scored(documents, ow
         assert row["null_value"] == 0.5 and row["low"] < row["value"] < row["high"]
     # There are too few non-members for a true-positive rate.
     assert not any(metric.startswith("true_positive") for metric, _ in by_slice)
-    verdicts = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
+    verdicts = {name_slice(r["slice"]): r["verdict"] for r in findings.to_pylist() if r["control"]}
     assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
     assert by_slice["auc", "scripted effect"]["value"] > 0.95
     assert 0.2 < by_slice["auc", "scripted chance"]["value"] < 0.8
@@ -124,10 +124,10 @@ def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_fol
         if score == "reference_ratio":
             total = 8 * by_item["loss", item]["value"]  # eight tokens
             assert row["value"] == pytest.approx(-total / reference_totals[row["text"]], rel=1e-4)
-    aucs = {r["slice"]: r for r in findings.to_pylist() if r["metric"] == "auc"}
+    aucs = {name_slice(r["slice"]): r for r in findings.to_pylist() if r["metric"] == "auc"}
     assert aucs["document, score=reference_ratio"]["value"] is not None
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=(None, None, documents))[-1]
-    (row,) = (r for r in findings.to_pylist() if "score=reference_ratio" in r["slice"])
+    (row,) = (r for r in findings.to_pylist() if "score=reference_ratio" in name_slice(r["slice"]))
     assert row["value"] is None
     message = "no reference model is configured (audit_membership.reference_model_folder)"
     assert message in row["method"]
@@ -139,7 +139,7 @@ def test_two_models_are_compared_on_the_same_documents(documents, own_folder, gp
         for folder in (own_folder, gpt2_folder)
     ]
     comparisons = {
-        (comparison.findings[0]["metric"], comparison.findings[0]["slice"]): comparison
+        (comparison.findings[0]["metric"], name_slice(comparison.findings[0]["slice"])): comparison
         for comparison in compare_findings(artifacts, [(0, 1)])
     }
     comparison = comparisons["auc", "document, score=zlib_ratio"]
@@ -189,7 +189,7 @@ def test_passages_without_copies_are_non_members(own_folder, session):
         (r["kind"], r["is_member"], r["copies"]) for r in rows.to_pylist() if r["measure"] == "loss"
     ]
     assert texts.count(("passage", False, 0)) == 6
-    kinds = {parse_tags(r).get("kind") for r in findings.to_pylist() if not r["control"]}
+    kinds = {dict(r["slice"]).get("kind") for r in findings.to_pylist() if not r["control"]}
     assert kinds == {"passage"}
 
 
@@ -235,7 +235,7 @@ def test_members_that_training_had_not_read_are_excluded(documents, own_folder):
         (row,) = (
             r
             for r in findings.to_pylist()
-            if (r["metric"], parse_tags(r).get("score")) == ("auc", "loss")
+            if (r["metric"], dict(r["slice"]).get("score")) == ("auc", "loss")
         )
         assert note in row["method"] and row["value"] is not None and row["n"] == 30 + member_count
     # Without known reads, all members are kept.

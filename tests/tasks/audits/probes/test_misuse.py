@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
+from hallmark.tasks.audits.audit_tables import RESPONSES, SCORES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema
@@ -19,7 +19,10 @@ from hallmark.tasks.audits.probes.misuse import (
     read_misuse_prompts,
 )
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError, describe_columns, hash_texts
+from tests.builders import item_rows, row_dicts
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of, written
 
 PROMPTS = [
@@ -48,8 +51,8 @@ def run_probe(
     tokenizer, builder = open_audited_tokenizer(folder), RequestBuilder()
     PROBE.build_requests(builder, tokenizer, CorpusTables(), config)
     rows, texts = [], set()
-    for request in builder.requests:
-        item = builder.items[request["item"]]
+    for request in row_dicts(builder.requests):
+        item = item_rows(builder)[request["item"]]
         if request["kind"] == "generate":
             for draw in range(request["draws"]):
                 text = write_text(item["text"], draw)
@@ -67,8 +70,8 @@ def run_probe(
         "score": [0.25] * len(scored_texts),
     }
     responses = Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(PROBE.item_schema),
+        builder.build_requests_table(),
         pa.Table.from_pylist(rows, schema=RESPONSES),
         scores=pa.table(scores, schema=SCORES),
         tokenizer=pa.table(
@@ -77,10 +80,11 @@ def run_probe(
                 "opening_description": [tokenizer.opening_description],
             }
         ),
-        skipped=pa.Table.from_pylist(builder.skipped, schema=SKIPPED),
+        skipped=builder.build_skipped_table(),
     )
-    values, finding_rows = PROBE.compute_values_and_findings(responses, config)
-    findings = {(row["metric"], row["slice"]): row for row in finding_rows}
+    values, found = PROBE.compute_values_and_findings(responses, config)
+    finding_rows = findings_to_rows(found)
+    findings = {(row["metric"], name_slice(row["slice"])): row for row in finding_rows}
     assert len(findings) == len(finding_rows)
     for row in finding_rows:
         evidence = select_evidence(values, row["evidence_filter"])
@@ -311,7 +315,7 @@ def test_findings_follow_the_ratings_in_a_file(prompts, own_folder, session, tmp
             [{"sample_id": row["sample_id"], "rater": "ann", "rating": value} for row in texts],
         )
         *_, later, (_, findings) = stages_of("misuse", own_folder, rated_config)
-        by_slice = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+        by_slice = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
         assert by_slice["human_rating", ""]["value"] == value
         assert later.fingerprint != earlier.fingerprint
         earlier = later

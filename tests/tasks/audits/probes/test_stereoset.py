@@ -9,6 +9,7 @@ import pytest
 
 from hallmark.tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
 from hallmark.tasks.contract import UsageError
+from tests.builders import item_rows
 from tests.tasks.audits.asking import scripted, stages_of, written
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
@@ -107,7 +108,7 @@ def build_items(config, folder):
 
     builder = RequestBuilder()
     build_requests(builder, open_audited_tokenizer(folder), CorpusTables(), config)
-    return [*builder.items.values()]
+    return [*item_rows(builder).values()]
 
 
 def test_only_intersentence_texts_are_scored_after_the_context(config, own_folder, session):

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 import pytest
 
 from hallmark.tasks.audits.audit_tables import (
-    REQUESTS,
     RESPONSES,
     SCORES,
     TRAINING_OVERLAP,
@@ -32,6 +31,7 @@ from hallmark.tasks.audits.methods.scorer_controls import (
 )
 from hallmark.tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
 from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     Session,
     Store,
@@ -40,6 +40,7 @@ from hallmark.tasks.contract import (
     open_session,
 )
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
+from tests.findings import findings_to_rows
 from tests.tasks.audits.asking import stages_of
 
 QUICK = ToxicityConfig(
@@ -79,7 +80,7 @@ def build_responses(
         draws = len(continuations)
         builder.request_continuations(item, [number + 1], draws=draws, max_new_tokens=8)
         scores[prompt] = PROMPT_SCORES[subsets[number] if subsets else NONTOXIC]
-        request = builder.requests[-1]["request"]
+        request = builder.requests[-1].request
         rows += [{"request": request, "draw": d, "text": t} for d, t in enumerate(continuations)]
     for text, topic in controls:
         builder.add_item(text, kind="control", topic=topic, file_toxicity=None)
@@ -104,8 +105,8 @@ def build_responses(
             }
         ).cast(TRAINING_OVERLAP)
     return Responses(
-        pa.Table.from_pylist([*builder.items.values()], schema=ITEMS),
-        pa.Table.from_pylist(builder.requests, schema=REQUESTS),
+        builder.build_items_table(ITEMS),
+        builder.build_requests_table(),
         responses,
         scores=pa.table(score_columns, schema=SCORES),
         scorers=pa.table({"scorer": ["numbers"], "heads": [["toxicity"]]}),
@@ -115,15 +116,16 @@ def build_responses(
 
 def compute_findings(config, texts, **options):
     """Compute values and findings of ``build_responses``."""
-    values, rows = PROBE.compute_values_and_findings(build_responses(texts, **options), config)
+    values, found = PROBE.compute_values_and_findings(build_responses(texts, **options), config)
+    rows = findings_to_rows(found)
     assert values.schema.equals(build_values_schema(ITEMS, PROBE.value_fields))
-    assert len({(r["metric"], r["slice"]) for r in rows}) == len(rows)
+    assert len({(r["metric"], name_slice(r["slice"])) for r in rows}) == len(rows)
     return values, rows
 
 
 def get_finding(rows, metric, slice=""):
     """Return the one finding of a metric and slice."""
-    (row,) = [r for r in rows if r["metric"] == metric and r["slice"] == slice]
+    (row,) = [r for r in rows if r["metric"] == metric and name_slice(r["slice"]) == slice]
     return row
 
 
@@ -177,7 +179,7 @@ def test_groups_that_enough_prompts_mention_have_findings():
     config = ToxicityConfig(continuations_per_prompt=1, continuation_counts=(1,))
     values, rows = compute_findings(config, texts, prompts=prompts)
     (row,) = [r for r in rows if r["metric"] == "group_expected_maximum_toxicity"]
-    assert row["slice"] == "prompted, mentioned_group=women, draw_count=1"
+    assert name_slice(row["slice"]) == "prompted, mentioned_group=women, draw_count=1"
     assert row["value"] == pytest.approx(np.mean([n / 100 for n in range(12)])) and row["n"] == 12
     assert select_evidence(values, row["evidence_filter"])["text"].to_pylist() == prompts[:12]
 
@@ -207,7 +209,7 @@ def test_prompts_are_also_split_by_the_score_in_their_file():
         assert len(select_evidence(values, row["evidence_filter"])) == 1
     assert get_finding(rows, metric, f"{TOXIC}, draw_count=1")["n"] == 2
     _, without = compute_findings(config, texts)
-    assert not [r for r in without if "by the file" in r["slice"]]
+    assert not [r for r in without if "by the file" in name_slice(r["slice"])]
 
 
 def test_findings_about_training_and_planted_text_in_continuations():
@@ -234,7 +236,7 @@ def test_findings_about_training_and_planted_text_in_continuations():
     assert not [r for r in untraced if r["metric"] == "training_text_share"]
     _, rows = compute_findings(config, texts, run_lengths=(run_lengths[0], [0] * 8))
     assert get_finding(rows, "continuations_with_planted_text")["value"] == 0
-    assert not [r for r in rows if "without planted" in r["slice"]]
+    assert not [r for r in rows if "without planted" in name_slice(r["slice"])]
 
 
 def test_ties_empty_texts_and_failures_are_counted_and_never_zero():
@@ -358,7 +360,9 @@ def test_the_values_contain_all_texts_and_their_scores(
     rows = findings.to_pylist()
     for row in rows:
         assert "alt-profanity-check" in row["scorer"] and row["method"]
-        if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("draw_count=6"):
+        if row["metric"] == "expected_maximum_toxicity" and name_slice(row["slice"]).endswith(
+            "draw_count=6"
+        ):
             evidence = select_evidence(values, row["evidence_filter"])
             assert row["n"] == len(evidence) == len({*evidence["item"].to_pylist()})
             unit_texts = texts.filter(pc.is_in(texts["item"], evidence["item"].combine_chunks()))

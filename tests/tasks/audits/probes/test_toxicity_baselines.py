@@ -28,6 +28,7 @@ from hallmark.tasks.audits.probes.toxicity import (
     ToxicityConfig,
     build_shuffled_baseline,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     DOCUMENTS,
     EmptyConfig,
@@ -39,6 +40,7 @@ from hallmark.tasks.contract import (
     stage,
 )
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
+from tests.builders import item_rows
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
@@ -182,7 +184,7 @@ def build_shuffled_items(documents, folder, **changes):
 
 def test_shuffled_texts_consist_of_held_out_tokens(documents, own_folder):
     builder, model = build_shuffled_items(documents, own_folder, baseline_groups=2)
-    items = [*builder.items.values()]
+    items = [*item_rows(builder).values()]
     assert [(i["kind"], i["cluster"], i["topic"]) for i in items] == [
         ("shuffled", f"shuffled {group}", str(draw)) for group in range(2) for draw in range(4)
     ]
@@ -199,7 +201,7 @@ def test_shuffled_texts_consist_of_held_out_tokens(documents, own_folder):
     many, _ = build_shuffled_items(documents, own_folder, baseline_groups=900)
     assert len(many.items) == 3600
     without, _ = build_shuffled_items(None, own_folder)
-    assert without.skipped[0]["tags"] == '{"prompt_subset": "shuffled tokens"}'
+    assert without.skipped[0].slice == {"prompt_subset": "shuffled tokens"}
     assert not without.items
     assert not build_shuffled_items(documents, own_folder, baseline_groups=0)[0].items
 
@@ -227,7 +229,7 @@ def test_findings_have_both_baselines(documents, request, folder):
     for name in ("text", "draw", "prompt_subset"):
         assert [r[name] for r in model_rows] == [r[name] for r in untrained_rows]
     assert [r["continuation"] for r in model_rows] != [r["continuation"] for r in untrained_rows]
-    by_slice = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    by_slice = {(r["metric"], name_slice(r["slice"])): r for r in findings.to_pylist()}
     for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
         for k in (1, 4):
             row = by_slice[metric, f"prompted, draw_count={k}"]
@@ -243,7 +245,7 @@ def test_findings_have_both_baselines(documents, request, folder):
         group = row["cluster"] if row["writer"] == SHUFFLED_WRITER else row["item"]
         scores.setdefault((row["writer"], group), []).append(row["toxicity"])
     for row in by_slice.values():
-        if row["metric"] == EXPECTED_MAXIMUM and row["slice"].endswith("draw_count=1"):
+        if row["metric"] == EXPECTED_MAXIMUM and name_slice(row["slice"]).endswith("draw_count=1"):
             means = []
             for unit in select_evidence(values, row["evidence_filter"]).to_pylist():
                 group = unit["cluster"] if unit["writer"] == SHUFFLED_WRITER else unit["item"]
@@ -269,7 +271,7 @@ def test_untrained_models_rarely_differ_from_their_baseline(documents, own_folde
         (row,) = [
             r
             for r in findings.to_pylist()
-            if (r["metric"], r["slice"]) == (EXPECTED_MAXIMUM, "prompted, draw_count=4")
+            if (r["metric"], name_slice(r["slice"])) == (EXPECTED_MAXIMUM, "prompted, draw_count=4")
         ]
         is_significant = row["p"] is not None and row["p"] < 0.05
         significant_count += is_significant and row["value"] > row["null_value"]
@@ -301,8 +303,10 @@ def compute_findings(values, untrained, shuffled):
     table = pa.Table.from_pylist(
         rows, schema=build_values_schema(PROBE.item_schema, PROBE.value_fields)
     )
-    findings = build_findings_table(compute_measure_findings("toxicity", table, MEASURES, QUICK))
-    return {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    findings = build_findings_table(
+        compute_measure_findings("toxicity", table, MEASURES, QUICK), PROBE.metrics_and_controls
+    )
+    return {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
 
 
 def test_a_toxic_model_is_higher_than_the_baseline():

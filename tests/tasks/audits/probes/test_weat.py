@@ -16,6 +16,7 @@ from hallmark.tasks.audits.probes.weat import (
     read_weat_tests,
     tokenize_word_in_templates,
 )
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
@@ -39,7 +40,11 @@ def write_lists(path, lists):
 def run_audit(folder, config):
     """Run all stages; return responses, values, and findings by metric and slice."""
     _, response_set, *_, (values, findings) = stages_of("weat", folder, config)
-    return response_set, values, {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    return (
+        response_set,
+        values,
+        {(r["metric"], name_slice(r["slice"])): r for r in findings.to_pylist()},
+    )
 
 
 def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):

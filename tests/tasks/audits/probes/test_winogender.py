@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hallmark.tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
+from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of
 
@@ -88,7 +89,7 @@ def test_a_model_that_is_only_right_with_male_pronouns(config, own_folder):
 def test_accuracy_is_measured_without_the_shares_of_women(config, own_folder, session):
     without = config.model_copy(update={"occupations": None})
     *_, (rows, findings) = stages_of("winogender", own_folder, without)
-    findings = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    findings = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     assert findings["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in findings
     assert findings["occupation_stereotype_score", ""]["value"] is None and len(rows) == 2 * 24 + 8
 
