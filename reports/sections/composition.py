@@ -240,21 +240,22 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
 
     The statement for the whole corpus takes precedence over those of the sources.
     """
-    return [
-        *describe_document_licences(corpus),
-        *_describe_declared_licences(corpus, stated_licence),
-    ]
+    document_licences = describe_document_licences(corpus)
+    declared_licences = _describe_declared_licences(
+        corpus, stated_licence, "Stated for the whole corpus: " if document_licences else ""
+    )
+    return [*document_licences, *declared_licences]
 
 
 def _describe_declared_licences(
-    corpus: CorpusFigures, stated_licence: str | None
+    corpus: CorpusFigures, stated_licence: str | None, label: str
 ) -> Sequence[InlineElement]:
     sources_by_licence: dict[str, list[str]] = {}
     for row in _read_source_declarations(corpus):
         if row["licence"]:
             sources_by_licence.setdefault(row["licence"], []).append(row["source"])
     if (stated_licence and stated_licence.strip()) or not sources_by_licence:
-        return format_user_statement(stated_licence)
+        return [label, *format_user_statement(stated_licence)]
     licence_texts = [
         f"{licence} ({', '.join(source_names)})"
         for licence, source_names in sources_by_licence.items()

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.sections import composition
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
+from tests.reports.conclusions import text_of_parts
 
 MARKUP, EMAIL, LONG = "<b>CC0</b>", "jane.roe@mail.example", "y" * 200
 
@@ -101,3 +103,23 @@ def test_a_corpus_without_metadata_says_so(cards):
     text = " ".join(page.text.split())
     assert "The sources give no metadata except web addresses and dates." in text
     assert "a licence of their own" not in text
+
+
+@pytest.mark.parametrize(
+    ("document_licences", "source_licence", "stated_licence", "expected"),
+    [
+        ([], "", "CC0 1.0", "CC0 1.0"),
+        ([], "", None, "Not stated."),
+        ([], "MIT", None, "Declared by the sources: MIT (web)."),
+        (["2 none. "], "", "CC0 1.0", "2 none. Stated for the whole corpus: CC0 1.0"),
+        (["2 none. "], "", None, "2 none. Stated for the whole corpus: Not stated."),
+        (["2 none. "], "MIT", None, "2 none. Declared by the sources: MIT (web)."),
+    ],
+)
+def test_each_statement_of_a_licence_says_whose_it_is(
+    monkeypatch, document_licences, source_licence, stated_licence, expected
+):
+    rows = [{"source": "web", "licence": source_licence}]
+    monkeypatch.setattr(composition, "describe_document_licences", lambda corpus: document_licences)
+    monkeypatch.setattr(composition, "_read_source_declarations", lambda corpus: rows)
+    assert text_of_parts(composition.describe_licences(None, stated_licence)) == expected
