@@ -382,6 +382,7 @@ class Artifact:
     manifest: Manifest
     store: ObjectStore | None  # None: a folder outside the store, see ``folder_to_artifact``
     folder: str  # key of the artifact in the store, or a local folder
+    undeclared_tables: tuple[str, ...] = ()  # hidden from a stage that does not declare them
 
     @property
     def stage(self) -> str:
@@ -408,6 +409,11 @@ class Artifact:
         return ArtifactLocation(self.name, self.store, self.folder)
 
     def __getitem__(self, name: str) -> Table:
+        if name in self.undeclared_tables:
+            raise HallmarkError(
+                f"this stage does not declare that it reads the table {name!r} of {self.name}; add "
+                f"it to the stage's reads"
+            )
         if name not in self.manifest["tables"]:
             available_tables = ", ".join(self.manifest["tables"]) or "none"
             raise HallmarkError(
@@ -440,7 +446,10 @@ class Artifact:
             "files": files,
             "content": compute_content_digest(tables, files),
         }
-        return replace(self, manifest={**self.manifest, **selected})
+        undeclared_tables = tuple(name for name in self.manifest["tables"] if name not in tables)
+        return replace(
+            self, manifest={**self.manifest, **selected}, undeclared_tables=undeclared_tables
+        )
 
     def read_telemetry(self, table_name: str = "telemetry") -> pa.Table:
         """Read a table of measurements of the machine: seconds, memory, throughput."""
