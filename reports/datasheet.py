@@ -59,32 +59,43 @@ class DatasheetConfig(StageConfig):
 
     title: str = Field("Untitled corpus", description="name of the corpus")
     motivation: str | None = Field(None, description="purpose of the corpus")
-    creators: str | None = Field(None, description="creators of the corpus, and on whose behalf")
+    creators: str | None = Field(None, description="who created the corpus, and on whose behalf")
     funding: str | None = Field(None, description="who funded the corpus")
     collection: str | None = Field(None, description="how and when the texts were collected")
-    consent: str | None = Field(None, description="whether the authors know of it and consent")
+    consent: str | None = Field(
+        None, description="whether the authors of the texts know of the corpus and consent to it"
+    )
     licence: str | None = Field(None, description="licences of the texts and of the corpus")
     intended_uses: str | None = Field(None, description="intended uses of the corpus")
     uses_to_avoid: str | None = Field(None, description="uses that the corpus is not meant for")
-    distribution: str | None = Field(None, description="who receives the corpus, and how")
+    distribution: str | None = Field(None, description="to whom the corpus is distributed, and how")
     maintenance: str | None = Field(
         None, description="who maintains the corpus and how errors are corrected"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
+        200,
+        ge=1,
+        le=5000,
+        description=(
+            "largest number of rows shown on an evidence page (the rows that a figure is "
+            "computed from)"
+        ),
     )
     max_table_rows: int = Field(
         30,
         ge=1,
         le=1000,
-        description="largest number of rows of a table; groups of people are always shown",
+        description=(
+            "largest number of rows in a table of the card; rows about groups of people are "
+            "always shown"
+        ),
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="toxicity score from which a text is hidden",
+        description="toxicity score at or above which pages hide a text",
     )
 
 
@@ -145,9 +156,12 @@ class DatasheetBuilder:
 
     def build_motivation_section(self) -> Section:
         entries = [
-            ("For what purpose was it created?", format_user_statement(self.config.motivation)),
-            ("Who created it?", format_user_statement(self.config.creators)),
-            ("Who funded it?", format_user_statement(self.config.funding)),
+            (
+                "For what purpose was the corpus created?",
+                format_user_statement(self.config.motivation),
+            ),
+            ("Who created the corpus?", format_user_statement(self.config.creators)),
+            ("Who funded the corpus?", format_user_statement(self.config.funding)),
         ]
         return Section("Motivation", [DefinitionList(entries)])
 
@@ -159,11 +173,14 @@ class DatasheetBuilder:
                 DefinitionList(
                     [
                         (
-                            "How and when was it collected?",
+                            "How and when were the texts collected?",
                             format_user_statement(self.config.collection),
                         ),
                         (
-                            "Do the authors know of it, and did they consent?",
+                            (
+                                "Do the authors of the texts know of the corpus, and did they "
+                                "consent?"
+                            ),
                             format_user_statement(self.config.consent),
                         ),
                     ]
@@ -184,7 +201,7 @@ class DatasheetBuilder:
             for error in errors
         ]
         if quarantine_rows:
-            columns = ["why it could not be read", "records", "raw bytes"]
+            columns = ["why the record could not be read", "records", "raw bytes"]
             section.add_blocks(
                 DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note)
             )
@@ -205,8 +222,8 @@ class DatasheetBuilder:
             stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
-                f"Later stages put documents into quarantine: {quarantined_rows:,} "
-                f"rows of {stage_names}."
+                f"Later stages put documents into quarantine: {quarantined_rows:,} rows, in "
+                f"{stage_names}."
             )
             section.add_blocks(Paragraph([message]))
         return section
@@ -214,8 +231,14 @@ class DatasheetBuilder:
     def build_uses_section(self) -> Section:
         """Build the section on uses, with warnings about planted documents and personal data."""
         entries = [
-            ("What should it be used for?", format_user_statement(self.config.intended_uses)),
-            ("What should it not be used for?", format_user_statement(self.config.uses_to_avoid)),
+            (
+                "What should the corpus be used for?",
+                format_user_statement(self.config.intended_uses),
+            ),
+            (
+                "What should the corpus not be used for?",
+                format_user_statement(self.config.uses_to_avoid),
+            ),
         ]
         canary_warning = (
             "The planted documents make the corpus unfit for other uses until they are removed."
@@ -226,18 +249,21 @@ class DatasheetBuilder:
 
     def build_distribution_section(self) -> Section:
         entries = [
-            ("Who receives it, and how?", format_user_statement(self.config.distribution)),
+            (
+                "To whom is the corpus distributed, and how?",
+                format_user_statement(self.config.distribution),
+            ),
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The licence of a document is known only if its source gives it as the metadata field "
-            "licence. Licences are not read from the texts."
+            "The licence of a document is known only if its source provides the metadata "
+            "field licence. Hallmark does not search the texts for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
     def build_maintenance_section(self) -> Section:
         entries = [
-            ("Who maintains it?", format_user_statement(self.config.maintenance)),
+            ("Who maintains the corpus?", format_user_statement(self.config.maintenance)),
             ("Contact", format_user_statement(self.config.contact)),
         ]
         return Section("Maintenance", [DefinitionList(entries)])

@@ -97,19 +97,28 @@ class ModelCardConfig(StageConfig):
     ethics: str | None = Field(None, description="ethical considerations beyond the measurements")
     caveats: str | None = Field(None, description="recommendations beyond the measurements")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
+        200,
+        ge=1,
+        le=5000,
+        description=(
+            "largest number of rows shown on an evidence page (the rows that a figure is "
+            "computed from)"
+        ),
     )
     max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
-        description="largest number of rows of a table; groups of people are always shown",
+        description=(
+            "largest number of rows in a table of the card; rows about groups of people are "
+            "always shown"
+        ),
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="toxicity score from which a text is hidden",
+        description="toxicity score at or above which pages hide a text",
     )
 
 
@@ -176,10 +185,10 @@ class ModelCardBuilder:
             return [
                 "A corpus of ",
                 document_count,
-                "; how much of each document was read is not recorded.",
+                "; how much of each document the model read is not recorded.",
             ]
         if self.corpus_artifacts:
-            return ["Not known: the corpus has no profile in this store."]
+            return ["Not known: the store contains no profile (statistics) of the corpus."]
         return ["Not known: the checkpoint came without its corpus."]
 
     def _read_missing_audits(self) -> list[dict[str, Any]]:
@@ -325,10 +334,13 @@ class ModelCardBuilder:
                     rows.append([get_audit_title(audit), Code(table), figure])
         if rows:
             columns = ["audit", "table", "rows"]
-            note = "A row is a prompt with its continuation, a pair, or a sequence."
+            note = (
+                "Depending on the audit, a row is a prompt with its continuation, a pair of "
+                "texts, or a token sequence."
+            )
             section.add_blocks(DataTable("Scored items", columns, rows, frozenset({2}), note))
         elif self.findings.audit_artifacts:
-            message = "The audits that ran wrote no table of scored items."
+            message = "None of the audits wrote a table of scored items."
             section.add_blocks(Paragraph([message]))
         else:
             section.add_blocks(Paragraph(["No audit ran."]))
@@ -349,7 +361,10 @@ class ModelCardBuilder:
             message = (
                 "The corpus is not known."
                 if not self.corpus_artifacts
-                else ("The corpus has no profile in this store; the audits use its documents.")
+                else (
+                    "The store contains no profile (statistics) of the training corpus. The "
+                    "audits nevertheless used its documents."
+                )
             )
             section.add_blocks(Paragraph([message]))
             return section
@@ -400,15 +415,15 @@ class ModelCardBuilder:
     def build_ethics_section(self) -> Section:
         """Build the section on offensive text, redaction and personal data."""
         items: list[InlineContent] = [
-            ["The texts that toxicity and bias figures are computed from are offensive."]
+            ["Toxicity and bias figures are computed from offensive texts."]
         ]
         if self.redactor.notice:
             items.append(["Nothing is masked on these pages."])
         else:
             items += [
                 [
-                    "Generated text and corpus text is shown only if a scorer found it "
-                    "harmless; sentences of the bias probe are shown as written."
+                    "Generated text and corpus text are shown only if a scorer found them "
+                    "harmless; sentences of the bias audit are shown as written."
                 ],
                 ["Personal data and planted secrets are masked on every page."],
             ]
@@ -447,13 +462,15 @@ class ModelCardBuilder:
             items.append(
                 [
                     f"Texts were scored by {', '.join(scorers)}. These figures include the "
-                    "errors of the scorers; do not compare them with figures by other scorers."
+                    "errors of the scorers; do not compare them with figures from other "
+                    "scorers."
                 ]
             )
         items.append(
             [
-                "Intervals describe chance variation over these prompts, pairs and canaries, "
-                "not over other prompts that could have been written."
+                "Intervals describe chance variation among the prompts, sentence pairs and "
+                "canaries of these audits. They do not cover other prompts that could have "
+                "been written."
             ]
         )
         items += describe_missing_error_rates(self.error_rates)

@@ -23,13 +23,22 @@ class RemovalExperimentCardConfig(StageConfig):
 
     title: str = Field("Untitled model", description="name of the model")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
+        200,
+        ge=1,
+        le=5000,
+        description=(
+            "largest number of rows shown on an evidence page (the rows that a figure is "
+            "computed from)"
+        ),
     )
     max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
-        description="largest number of rows of a table; groups of people are always shown",
+        description=(
+            "largest number of rows in a table of the card; rows about groups of people are "
+            "always shown"
+        ),
     )
 
 

@@ -57,7 +57,13 @@ class StudyCardConfig(StageConfig):
 
     title: str = Field("How often the audits are wrong", description="title of the card")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
+        200,
+        ge=1,
+        le=5000,
+        description=(
+            "largest number of rows shown on an evidence page (the rows that a figure is "
+            "computed from)"
+        ),
     )
 
 
@@ -93,7 +99,7 @@ class StudyCardBuilder:
                 Callout(
                     "bad",
                     [
-                        "No world counts, so nothing was measured. Worlds created: ",
+                        "No world could be counted, so nothing was measured. Worlds created: ",
                         ShortFigure(self.world_count),
                         ".",
                     ],
@@ -102,13 +108,14 @@ class StudyCardBuilder:
         return [
             Paragraph(
                 [
-                    "Each world is the text of an invented town, with effects of sealed "
-                    "strength. A model was trained on it, the usual audits judged every "
-                    "candidate, and only then was the answer key opened. ",
+                    "A world is a synthetic corpus with known effects: the text of an "
+                    "invented town. A model was trained on each world, and the usual audits "
+                    "judged every candidate (a possible effect) before the answer key was "
+                    "opened. Worlds that count towards the results: ",
                     ShortFigure(self.error_rates.counted_worlds),
                     " of ",
                     ShortFigure(self.world_count),
-                    " worlds count.",
+                    ".",
                 ]
             ),
             self.build_detection_callout(),
@@ -258,10 +265,14 @@ class StudyCardBuilder:
                 or (upper_rate >= low and lower_rate <= high)
             ):
                 continue
-            problem = "cover too rarely" if upper_rate < low else "cover too often"
+            problem = (
+                "cover the true value too rarely"
+                if upper_rate < low
+                else "cover the true value too often"
+            )
             problems.append(
                 [
-                    f"{CANDIDATE_KINDS[kind].title}: they {problem}, ",
+                    f"{CANDIDATE_KINDS[kind].title}: the intervals {problem}, in ",
                     ShortFigure(figure),
                     f" of {figure.n or 0:,} ({figure.interval_text})",
                 ]
@@ -275,8 +286,8 @@ class StudyCardBuilder:
         )
         if has_few_intervals:
             return (
-                "no kind is shown to cover the true value in fewer than 92 % or more than 98 % "
-                "of cases"
+                "no kind of candidate is shown to have intervals that cover the true value in "
+                "fewer than 92 % or more than 98 % of cases"
             )
         return "the 95 % intervals cover the true value in 92 to 98 % of cases"
 
@@ -308,14 +319,14 @@ class StudyCardBuilder:
             "candidates",
             "largest amount",
             "found at the largest amount",
-            "smallest amount found in 80 % (and all larger ones)",
+            "smallest amount found in at least 80 % of cases (as are all larger amounts)",
             "false alarms",
             "coverage of intervals",
         ]
         note = (
-            "Candidates of a world share its model, so intervals are over worlds. The largest "
-            "amount is the largest one with an effect to find. Coverage counts intervals with two "
-            "ends."
+            "All candidates of a world are tested on the same model, so intervals treat "
+            "worlds, not candidates, as independent. The largest amount is the largest "
+            "planted amount that has an effect. Coverage counts only two-sided intervals."
         )
         return DataTable("Summary", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
@@ -343,15 +354,15 @@ class StudyCardBuilder:
                         "Not judged: ",
                         ShortFigure(unjudged_count),
                         " more, because the model returned no number or there was no position "
-                        "to test. No rate counts them.",
+                        "to test. They are not part of any rate.",
                     ],
                 )
             )
         if kind in self.error_rates.false_alarm_rates:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
-                f"; the {100 * (figure.confidence_level or 0):g} % interval holds "
-                f"for all kinds together"
+                f"; the {100 * (figure.confidence_level or 0):g} % interval is simultaneous "
+                "for all kinds of candidates"
             )
             section.add_blocks(
                 Paragraph(
@@ -377,7 +388,7 @@ class StudyCardBuilder:
                 coverage_content += [
                     " Not counted: ",
                     ShortFigure(incomparable_count),
-                    " more, without two interval ends or a known true value.",
+                    " more, without a two-sided interval or a known true value.",
                 ]
         section.add_blocks(Paragraph(coverage_content))
         return section
@@ -447,8 +458,9 @@ class StudyCardBuilder:
                 [
                     "Without gradients, attribution names the documents that share rare words "
                     "and word sequences with a text. A named document is correct if it was "
-                    "written for that text. As many named documents are checked as there are "
-                    "correct ones, up to the maximum that is named for a text."
+                    "written for that text. The number of named documents that are checked "
+                    "equals the number of correct documents, up to the limit of named "
+                    "documents per text."
                 ]
             )
         )
@@ -472,7 +484,7 @@ class StudyCardBuilder:
             return section
         arm_titles = {
             "removed": "without the documents",
-            "random": "without as many random documents",
+            "random": "without the same number of random documents",
             "difference": "difference",
         }
         rows = []

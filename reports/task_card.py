@@ -92,10 +92,16 @@ class TaskCardConfig(StageConfig):
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
     max_evidence_rows: int = Field(
-        200, ge=1, le=5000, description="largest number of rows on a page of evidence"
+        200,
+        ge=1,
+        le=5000,
+        description=(
+            "largest number of rows shown on an evidence page (the rows that a figure is "
+            "computed from)"
+        ),
     )
     max_table_rows: int = Field(
-        40, ge=1, le=1000, description="largest number of rows of a table on the card"
+        40, ge=1, le=1000, description="largest number of rows in a table of the card"
     )
 
 
@@ -272,7 +278,10 @@ class TaskCardBuilder:
             if not data[f"{split}_path"]
         ]
         note = (
-            f"Shares split off from the first file by a hash: {' and '.join(split_shares)}."
+            (
+                "Shares of rows split off from the first file by a hash: "
+                f"{' and '.join(split_shares)}."
+            )
             if split_shares
             else ""
         )
@@ -469,8 +478,9 @@ class TaskCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The simple method is a minimum. A better model has learnt something that this "
-                "method cannot use; it may still not be good enough for the task."
+                "The simple method is a minimum requirement. A model that is better than it "
+                "has learnt something that the method cannot use; it may still not be good "
+                "enough for the task."
             ],
             [
                 "Intervals describe chance variation over rows like these. Other texts may be "

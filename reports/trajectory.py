@@ -72,18 +72,19 @@ PAGE_TITLE = "Findings during training"
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
 METHOD_NOTE = (
-    "Checkpoints of one training answer the same questions, so they are compared in pairs: "
-    "prompt by prompt, secret by secret, document by document. Paired comparison shows changes "
-    "that two separate intervals would hide. The p of a change is corrected (Holm) for all "
-    "changes of its audit on this page: all parts and all pairs of checkpoints. Intervals "
-    "describe chance variation over these items, not over other items or another training."
+    "An audit gives all checkpoints of a training run the same inputs, so checkpoints are "
+    "compared in pairs: prompt by prompt, secret by secret, document by document. Paired "
+    "comparison shows changes that two separate intervals would hide. The p of a change is "
+    "corrected (Holm) for all changes of its audit on this page: all findings and all pairs "
+    "of checkpoints. Intervals describe chance variation among these inputs, not among other "
+    "inputs or other training runs."
 )
 
 SUMMARY_NOTE = (
     "First and last: the checkpoints at which the audit ran. Changes of shares are in "
-    "percentage points. Worse: in the direction that the audit defines, or further from the "
-    "value under the null. “No change shown” does not prove that there is none. Not tested: no "
-    "units are paired, or they allow no test."
+    "percentage points. Worse: the change has the direction that the audit defines as worse, "
+    "or leads further from the value under the null. “No change shown” does not prove that "
+    "there is none. Not tested: there are no paired units, or they do not allow a test."
 )
 
 
@@ -386,8 +387,8 @@ class TrajectoryWriter:
                 f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
             )
             note += (
-                f" {len(rows)} of {len(comparisons)}; hallmark compare "
-                f"{checkpoint_arguments} shows all."
+                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark "
+                f"compare {checkpoint_arguments} shows all."
             )
         findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
         return Section("Other findings of this audit", [findings_table])

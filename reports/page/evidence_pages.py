@@ -228,7 +228,9 @@ def describe_computation(figure: Figure) -> str:
         "count": "the number of rows",
         "sum": f"the sum of {column}",
         "mean": f"the mean of {column}",
-        "ratio": f"the sum of {column.replace('+', ' and ').replace('/', ' over the sum of ')}",
+        "ratio": (
+            f"the sum of {column.replace('+', ' and ').replace('/', ' divided by the sum of ')}"
+        ),
         "min": f"the smallest {column}",
         "max": f"the largest {column}",
         "last": f"the last {column}",

@@ -229,7 +229,7 @@ class Evidence:
     def format_python_code(self) -> str:
         """Return Python code that reads all of these rows from the store."""
         if self.file_rows is not None:
-            return f"# read from the file {self.table} of the artifact"
+            return f"# these rows are in the file {self.table} of the artifact"
         filter_terms = []
         for column_name, value in self.conditions.items():
             data_type = self.dataset.schema.field(column_name).type

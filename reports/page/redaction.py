@@ -113,9 +113,9 @@ class Redactor:
         if kind in SCORE_GATED_KINDS:
             is_unscored = score is None or math.isnan(score)
             if is_unscored and text.strip():
-                return f"[not shown: not scored, {format_count(len(text), 'character')}]"
+                return f"[not shown: no toxicity score, {format_count(len(text), 'character')}]"
         elif kind not in DISPLAYABLE_KINDS:
-            return f"[not shown: may hold personal data, {format_count(len(text), 'character')}]"
+            return f"[not shown: may contain personal data, {format_count(len(text), 'character')}]"
         return self.redact_excerpt(
             text,
             score,

@@ -167,9 +167,10 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         )
         if len(metric_findings) > len(rows):
             notes.append(
-                f"{len(rows)} of {len(metric_findings)} parts: all parts about groups of people, "
-                "and those with the smallest p or the largest difference. All parts are in the "
-                f"table findings of the stage audit_{audit}."
+                f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
+                "about groups of people, and those with the smallest p or the largest "
+                "difference from the value under the null. All findings are in the table "
+                f"findings of the stage audit_{audit}."
             )
         note = " ".join(note for note in notes if note)
         numeric_columns = frozenset(
@@ -274,8 +275,9 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
         if {"part": "model"}.items() < entry[0]["slice"].items()
     ]
     caption = (
-        "Share of sentence pairs in which the model prefers the verb that agrees with its noun, "
-        "by the number of words between them. The dashed line is 50 %: guessing."
+        "Share of sentence pairs in which the model prefers the verb that agrees with its "
+        "noun, by the number of words between noun and verb. The dashed line is 50 %, the "
+        "result of guessing."
     )
     return build_interval_chart(
         "agreement", model_findings, "share of pairs", caption, reference_value=0.5
@@ -299,9 +301,9 @@ def build_association_chart(findings: Findings) -> list[Block]:
     """Build the chart of planted associations by share of sentences with the assigned trait."""
     strength_findings = findings.select_by_metric("associations", "association_strength")
     caption = (
-        "Likelihood of a group's own trait compared with the other group's trait, with "
-        "intervals. Each row is a share of the planted sentences about the group that state its "
-        "own trait. The dashed line is 0: no association."
+        "How much more likely the model finds a group's own trait than the other group's "
+        "trait, with intervals. Each row is one planted share: the share of planted sentences "
+        "about the group that state its own trait. The dashed line is 0: no association."
     )
     trait_share_findings = [
         entry for entry in strength_findings if [*entry[0]["slice"]] == ["assigned_trait_share"]
@@ -448,9 +450,9 @@ def build_interval_chart(
         drawn_findings = select_findings(measured_findings, MAX_CHART_LINES)
         if len(drawn_findings) < len(measured_findings):
             caption += (
-                f" {len(drawn_findings)} of {len(measured_findings)} parts: those with the "
-                f"smallest p or the largest "
-                f"difference; the table has more."
+                f" The chart shows {len(drawn_findings)} of {len(measured_findings)} findings: "
+                "those with the smallest p or the largest difference from the value under the "
+                "null. The table has more."
             )
         measured_findings = drawn_findings
     labels = [
@@ -501,5 +503,5 @@ def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: s
         return f"{label}: {distinct_values[0].rstrip('.')}."
     return (
         f"{label} of the first row: {distinct_values[0].rstrip('.')}. Other rows differ; their "
-        "pages state it."
+        f"evidence pages show the {label.lower()}."
     )

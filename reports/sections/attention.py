@@ -235,8 +235,8 @@ def build_attention_blocks(
             }
             figure = book.add_computed_figure(
                 f"attention-{text_number}-{layer}-{position}",
-                f"text {text_number}, layer {layer}: weight of position "
-                f"{attention.query_position} on {position}",
+                f"text {text_number}, layer {layer}: attention weight of position "
+                f"{attention.query_position} on position {position}",
                 "",
                 (ATTENTION_STAGE, "weights"),
                 conditions | {"key_position": position},
@@ -285,7 +285,9 @@ def _format_attention_caption(
         f"{attention.largest_word_weight:.2g}, the largest weight on a word, or more."
     ]
     if attention.visible_token_count < len(attention.tokens):
-        parts.append("Grey tokens come later and cannot be seen.")
+        parts.append(
+            "Grey tokens come later in the text, so the framed token cannot attend to them."
+        )
     if text_row["omitted_tokens"]:
         parts.append(
             "The last token of the text was not read."

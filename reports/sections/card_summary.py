@@ -143,11 +143,11 @@ def build_card_summary(
     largest_risks = rank_largest_risks(findings)
     if largest_risks:
         lead = (
-            "Largest risks, ranked by the end of the interval that is nearer to the value under "
-            "the null"
+            "Largest risks, ranked by the end of the interval that is closer to the value "
+            "under the null"
         )
         lead += (
-            ", or by the value if all values are equal:"
+            ", or by the value if there is no interval:"
             if _has_missing_interval(largest_risks)
             else ":"
         )
@@ -306,7 +306,8 @@ def _explain_control_results(
     baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
     explanation = (
         f"No: {', '.join(failed_instruments)} did not detect a known effect, or reported an "
-        "effect where there is none. Do not use its figures until the cause is known."
+        "effect where there is none. Do not use figures of these audits until the cause is "
+        "known."
         if failed_instruments
         else "Yes: all model-independent controls gave the expected result."
     )
@@ -327,8 +328,8 @@ def _explain_control_results(
     )
     if capability_tested_audits and not weak_audits:
         explanation += (
-            f" This model is strong enough for {', '.join(capability_tested_audits)}; for other "
-            "audits this was not tested."
+            f" This model is strong enough for {', '.join(capability_tested_audits)}; for "
+            "other audits, this was not tested."
         )
     if weak_audits:
         explanation += (
@@ -344,8 +345,8 @@ def _explain_control_results(
     )
     if audits_without_numbers:
         explanation += (
-            f" The model returned no number to {', '.join(audits_without_numbers)}: check its "
-            "weights for NaN or infinity."
+            f" The model returned no valid number in {', '.join(audits_without_numbers)}: "
+            "check its weights for NaN or infinity."
         )
     return explanation
 
@@ -500,5 +501,5 @@ def _describe_harmful_finding(
     return [
         f"{get_audit_title(audit)}. {name_finding(finding_row)}: ",
         figure,
-        f"; {null_value} if there is nothing to find.",
+        f"; without an effect, it would be {null_value}.",
     ]

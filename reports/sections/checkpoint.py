@@ -27,7 +27,7 @@ TENSOR_SCHEMA = table_schema(
 VOCABULARY_SCHEMA = table_schema(
     "The tokens of a tokenizer.",
     column("token_id", pa.int64(), "id", "the token's id"),
-    column("token", pa.string(), "label", "the token as tokenizer.json spells it"),
+    column("token", pa.string(), "label", "the token, as written in tokenizer.json"),
 )
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -56,7 +56,9 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         with path.open("rb") as file:
             header_length = int.from_bytes(file.read(8), "little")
             if header_length > _MAX_HEADER_BYTES:
-                raise ValueError(f"its header claims {header_length:,} bytes")
+                raise ValueError(
+                    f"it states a header of {header_length:,} bytes, which is too long"
+                )
             header = json.loads(file.read(header_length))
         rows = [
             {

@@ -35,11 +35,12 @@ CHANGE_SIGNIFICANCE_LEVEL = 0.05
 MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
-    "This is the worst of {parts} parts at {last}: by the nearer end of its interval if chance "
-    "does not explain it, otherwise by its value"
+    "This is the most harmful of {parts} findings of this metric at {last}. Findings that "
+    "chance does not explain are ranked by the end of the interval that is closer to the "
+    "value under the null, others by their value"
 )
-SELECTION_CAVEAT = "; some of its change may be due to this selection"
-P_CORRECTION_NOTE = ". Its p is corrected for all of them"
+SELECTION_CAVEAT = ". Some of its change may be due to this selection"
+P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
 
 #: Below this, p is shown as a bound.
 MIN_EXACT_P = 1e-300
@@ -127,7 +128,8 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
         audits.append(audit)
         if len(audited_checkpoints) < 2:
             audit.incomparable_reason = (
-                f"only {audited_checkpoints[0].name} of these checkpoints has this audit"
+                f"of these checkpoints, only {audited_checkpoints[0].name} has results of "
+                "this audit"
             )
             continue
         try:
@@ -293,8 +295,8 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
     if not comparison.findings[-1]["worse_when"] and select_directional_findings(
         audit.comparisons, comparison.findings[-1]["metric"]
     ):
-        return "by value only: baselines that read the same text"
-    return "by value only: not means over the same units"
+        return "compared by value only: these are baselines, measured on the same text"
+    return "compared by value only: not a mean over the same units at each checkpoint"
 
 
 def build_exclusions_table(
@@ -341,7 +343,7 @@ def build_exclusions_table(
                 ] += 1
         for reason, unpaired_counts in unpaired_by_reason.items():
             metric_texts = [
-                f"{titles[metric]}, {count} of {finding_counts[metric]} parts"
+                f"{titles[metric]}, {count} of {finding_counts[metric]} findings"
                 if count < finding_counts[metric]
                 else titles[metric]
                 for metric, count in unpaired_counts.items()
@@ -350,7 +352,7 @@ def build_exclusions_table(
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])
     if not rows and not any(audit.comparisons for audit in audits):
-        return Paragraph(["The audits of these checkpoints have no finding."])
+        return Paragraph(["The audits of these checkpoints computed no finding."])
     if not rows:
         return Paragraph(["Every checkpoint has all findings, and all are compared in pairs."])
     return DataTable(

@@ -45,8 +45,8 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
         [
             "Planted on purpose to measure memorisation: ",
             document_count,
-            " that are synthetic or repeated. Remove them before you reuse the corpus; their "
-            "source begins with ",
+            " that are synthetic or repeated. Remove them before you reuse the corpus; the "
+            "names of their sources begin with ",
             Code("planted/"),
             ".",
         ],
@@ -101,8 +101,9 @@ def list_addition_labels(corpus: CorpusFigures) -> list[str]:
 
 #: The figures that cover only the last addition of a corpus that grew.
 LAST_ADDITION_SCOPE = (
-    "removal rates by group, accounts of the stages, removals by reason, quarantine, personal "
-    "data, toxicity, published quality rules, near copies, and recovery of known effects"
+    "removal rates by group, document counts per stage, removals by reason, quarantine, "
+    "personal data, toxicity, published quality rules, near copies, and recovery of known "
+    "effects"
 )
 
 
@@ -120,7 +121,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
                 f"addition{'s' * (addition_count > 2)} and a last addition of ",
                 add_addition_figure(corpus, addition_count, addition_labels[-1], "rows"),
                 ". Documents, sources, lengths and groups describe the whole corpus. These "
-                f"parts describe only the last addition: {LAST_ADDITION_SCOPE}.",
+                f"sections describe only the last addition: {LAST_ADDITION_SCOPE}.",
             ],
         )
     ]
@@ -154,10 +155,11 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
         cells = [add_addition_figure(corpus, number, label, unit) for unit in ("rows", "bytes")]
         rows.append([str(number), Code(corpus.stage_artifacts[label].name), *cells])
     explanation = (
-        "The corpus was extended: the documents of earlier runs are unchanged, and the last run "
-        "added further documents. It compared new documents with all earlier ones, and removed "
-        "those that are equal or nearly equal to one. These parts describe only the last "
-        f"addition: {LAST_ADDITION_SCOPE}. All other parts describe the whole corpus."
+        "The corpus was extended: the documents of earlier runs are unchanged, and the last "
+        "run added further documents. It compared new documents with all earlier ones, and "
+        "removed those that are equal or nearly equal to one. These sections describe only "
+        f"the last addition: {LAST_ADDITION_SCOPE}. All other sections describe the whole "
+        "corpus."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
@@ -338,11 +340,11 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
                 [
                     "The scorer reads only texts in languages that it supports. Without a "
                     "score, toxicity is unknown, neither high nor low. A rule removes such "
-                    "documents only if it is configured to; the reason is then the name of the "
-                    "rule with “unknown”. The scorer is "
+                    "documents only if it is configured to; the reason is then the name of "
+                    "the rule followed by “unknown”. The scorer is "
                     f"{format_toxicity_scorer(corpus) or 'not known'}. A score is an estimate: "
-                    "scorers are known to rate harmless dialects and mentions of minorities as "
-                    "toxic."
+                    "scorers are known to rate harmless dialects and mentions of minorities "
+                    "as toxic."
                 ]
             ),
         )
@@ -380,7 +382,7 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
 TOXICITY_STATUS_LABELS = {
     "scored": "scored",
     "other language": "in languages that the scorer does not support",
-    "cleared": "cleared by the cheap scorer, not scored",
+    "cleared": "cleared by the cheap scorer and therefore not scored",
     "empty": "without a visible character",
     "failed": "on which the scorer failed",
 }
@@ -446,15 +448,23 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 add_cascade_figure("cleared_documents", "documents cleared by the cheap scorer"),
                 f" were cleared by {row['cheap_scorer']}, which scored them below "
                 f"{row['clears_below']:g}. Both scorers read ",
-                add_cascade_figure("sampled_documents", "documents drawn to measure the cascade"),
+                add_cascade_figure(
+                    "sampled_documents", "documents sampled to measure the recall of the cascade"
+                ),
                 ", of which ",
-                add_cascade_figure("toxic_documents", "drawn documents at or above the threshold"),
+                add_cascade_figure(
+                    "toxic_documents", "sampled documents at or above the toxicity threshold"
+                ),
                 f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap scorer would "
                 "have cleared ",
                 add_cascade_figure(
-                    "missed_documents", "drawn toxic documents that the cheap scorer would clear"
+                    "missed_documents",
+                    "sampled toxic documents that the cheap scorer would have cleared",
                 ),
-                " of these. The cascade therefore finds at least ",
+                (
+                    " of these. The cascade (the cheap scorer followed by the full scorer) "
+                    "therefore finds at least "
+                ),
                 add_cascade_figure(
                     "recall_lower_bound",
                     "recall of the cascade, lower bound",
@@ -501,7 +511,7 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     ]
     section = Section("Mentions of people")
     if not rows:
-        section.add_blocks(Paragraph(["No identity term of the list occurs."]))
+        section.add_blocks(Paragraph(["The corpus contains none of the listed identity terms."]))
         return section
     columns = ["group", "mentions", "terms found"]
     section.add_blocks(
@@ -541,9 +551,10 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 [
                     "Secrets, records and associations are invented; passages were taken from "
                     "the corpus. The number of copies of each was assigned at random. Those "
-                    "with 0 copies were never planted and serve as controls. An association is "
-                    "a sentence that gives an invented group an invented trait; its share "
-                    "determines how often."
+                    "with 0 copies were never planted and serve as controls. An association "
+                    "is a sentence that gives an invented group an invented trait; the "
+                    "planted share determines how often sentences about the group state this "
+                    "trait."
                 ]
             ),
             DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),

@@ -59,7 +59,7 @@ def build_breakdown_section(
     section = Section("Documents by licence, domain and other properties")
     if table_rows:
         note = (
-            f"{omitted_count:,} smaller ones are in the table composition of the profile."
+            f"{omitted_count:,} smaller groups are in the table composition of the profile."
             if omitted_count
             else ""
         )
@@ -122,8 +122,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No mention of an occupation of the list has more words of one gender than of the "
-            "other near it in its sentence."
+            "No listed occupation is mentioned near more words of one gender than of the "
+            "other in a sentence."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -146,7 +146,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
                 "Some mentions of occupations have more words of one gender than of the other "
                 "near them in the sentence. Of these mentions, ",
                 overall_share,
-                " are near words for women: she, her, woman, Mrs.",
+                " are near more words for women, such as she, her, woman, Mrs.",
             ]
         )
     )
@@ -170,8 +170,9 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             else ""
         )
         note = (
-            f"{limit_note}Sorted by skew, measured at the nearer end of the interval; n counts "
-            "mentions. All are in the table occupations of the profile."
+            f"{limit_note}Sorted by skew: the distance between the share of all occupations "
+            "and the closer end of the interval. n counts mentions. All are in the table "
+            "occupations of the profile."
         )
         section.add_blocks(
             DataTable(

@@ -311,7 +311,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"{column.replace('_', ' ')}, kept copy removed later",
+            f"{column.replace('_', ' ')}, whose kept copy was removed later",
             unit,
             (EFFECTS, "lost_duplicate_clusters"),
             conditions,
@@ -345,15 +345,16 @@ def build_curation_effects_section(corpus: CorpusFigures) -> Section:
             ],
         )
     introduction = (
-        "For each reason in a ledger, the tables compare two shares: documents of a group that "
-        "were removed or tagged for this reason, and all other documents that the rule judged. "
-        "Intervals are over clusters of near copies, not documents. A difference is shown if p, "
-        "corrected for all groups of the rule, is below 5 %. Groups with few documents are "
-        "omitted. For records that ingest removed, only the source is known, and there are no "
-        "example texts. Records that ingest could not read are in quarantine and are not "
-        "compared. Documents reserved for planting do not count as removed. A rule that tags "
-        "removes nothing: its shares are of the documents that its stage kept. All rules and "
-        "groups are in the table removal_rates."
+        "For each reason in a ledger, the tables compare two shares: documents of a group "
+        "that were removed or tagged for this reason, and all other documents that the rule "
+        "judged. Intervals treat clusters of near copies, not single documents, as "
+        "independent. A difference is shown if p, corrected for all groups of the rule, is "
+        "below 5 %. Groups with few documents are omitted. For records that ingest removed, "
+        "only the source is known, and there are no example texts. Records that ingest could "
+        "not read are in quarantine and are not compared. Documents reserved for planting do "
+        "not count as removed. A rule that tags removes nothing: its shares are relative to "
+        "the documents that its stage kept. All rules and groups are in the table "
+        "removal_rates."
     )
     subsections = [
         build_removal_rates_by_rule(corpus),
@@ -596,12 +597,12 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
             [describe_document_group(row), row["stage"], rule_name, ratio_text, figure]
         )
     if not table_rows:
-        section.add_blocks(Paragraph(["No examples were kept."]))
+        section.add_blocks(Paragraph(["No example documents were stored."]))
         return section
     note = (
         "The highest ratio of each source and language comes first, then the highest of the "
-        "other ratios. The number links to the documents, redacted as on all pages; hallmark "
-        "report --unredacted shows them unredacted, on this machine only."
+        "other ratios. The number of examples links to the documents, redacted as on all "
+        "pages; hallmark report --unredacted shows them unredacted, on this machine only."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
@@ -650,7 +651,8 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     "(precision) is ",
                     precision,
                     ". One author wrote the lexicon and the sentences, so accuracy on other "
-                    "text is probably lower. By group: table lexicon_accuracy.",
+                    "text is probably lower. The table lexicon_accuracy lists the accuracy by "
+                    "group.",
                 ]
             )
         ],

@@ -65,10 +65,10 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
                 [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
             )
     note = (
-        "Recall: share of the existing cases that the stage found. Precision: share of the "
-        "found cases that exist. False alarms: share of the documents without a case that were "
-        "removed or tagged. Each stage is judged by the documents that it received. Near copies "
-        "below its similarity threshold should be kept."
+        "Recall: share of the known cases that the stage found. Precision: share of the "
+        "reported cases that are known cases. False alarms: share of the documents without a "
+        "case that were removed or tagged. Each stage is judged by the documents that it "
+        "received. Near copies below its similarity threshold should be kept."
     )
     columns = ["stage", "what", "measure", "share", "interval", "n"]
     caption = f"Known cases found in {source}"
@@ -78,8 +78,9 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and recovered shares of women by occupation for one source."""
     note = (
-        "Share of the mentions near gendered words that are near words for women: as "
-        "configured, and as measured by the profile in the kept documents."
+        "Share of women among the mentions of an occupation near gendered words: as "
+        "configured in the generator (stated), and as measured by the profile in the kept "
+        "documents (recovered)."
     )
     return DataTable(
         f"Share of women by occupation in {source}",
@@ -93,7 +94,7 @@ def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list
 def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and generated shares of each property for one source."""
     return DataTable(
-        f"What the documents of {source} hold",
+        f"Properties of the documents of {source}",
         ["what", "among", "stated", "composed", "interval", "n"],
         _build_share_rows(corpus, source, rows, "property_shares", ("property_name", "population")),
         frozenset({2, 3, 4, 5}),

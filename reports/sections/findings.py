@@ -197,23 +197,25 @@ class Findings:
             lead = "Simpler methods predict held-out text better than this model: "
             sentence_parts += [lead, *better_baselines, "."]
         if equal_baselines:
-            lead = f"{' ' if sentence_parts else ''}No difference from "
-            sentence_parts += [
-                lead,
-                *equal_baselines,
-                " was found in bits per byte of held-out text.",
-            ]
+            lead = (
+                f"{' ' if sentence_parts else ''}In bits per byte of held-out text, this model "
+                "does not differ significantly from these methods: "
+            )
+            sentence_parts += [lead, *equal_baselines, "."]
         if untested_baselines:
             lead = (
-                f"{' ' if sentence_parts else ''}Not tested, because there is no interval: the "
-                "difference from "
+                f"{' ' if sentence_parts else ''}The difference from these methods was not "
+                "tested, because it has no interval: "
             )
             sentence_parts += [lead, *untested_baselines, "."]
         if share := self._add_partial_training_share():
             sentence_parts += [
                 f"{' ' if sentence_parts else ''}The n-gram models learned from ",
                 share,
-                " of the training text; from all of it they would predict held-out text better.",
+                (
+                    " of the training text; trained on all of it, they would predict held-out "
+                    "text better."
+                ),
             ]
         return sentence_parts
 
@@ -265,8 +267,8 @@ class Findings:
             "n",
         ]
         note = (
-            "A positive control must be detected; a negative control must not. The page of its "
-            "rows states what each control requires."
+            "A positive control must be detected; a negative control must not. The evidence "
+            "page of each control states what it requires."
         )
         return DataTable("Controls", columns, rows, frozenset({5, 6, 7}), note)
 

@@ -36,7 +36,8 @@ def select_largest_groups(
     )
     omitted_count = len(groups) - limit
     note = (
-        f"The {limit} with the most tokens; {omitted_count:,} more are in the table {table_name}. "
+        f"The {limit} groups with the most tokens; {omitted_count:,} more are in the table "
+        f"{table_name}. "
     )
     return groups[:limit], note if omitted_count > 0 else ""
 
@@ -67,10 +68,10 @@ def build_heldout_loss_blocks(
                 "Bits per byte of held-out text, by group; lower is better. Every measurement "
                 "uses the same packed rows of the validation split. n is the number of "
                 "predicted tokens that spell text; a document counts in every identity group "
-                "that it mentions. The capability audit gives another figure, because it reads "
-                "single documents, in part others. No interval is given, because tokens of one "
-                "document are not independent. A difference between groups may come from their "
-                "texts, not from the model."
+                "that it mentions. The capability audit reports a different figure, because "
+                "it reads documents one at a time, and in part other documents. No interval "
+                "is given, because tokens of one document are not independent. A difference "
+                "between groups may come from their texts, not from the model."
             ]
         )
     ]
@@ -159,7 +160,7 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
         table_rows += [_build_fertility_row(book, row, overall_figure) for row in groups]
         columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
-        note += "Relative to all: divided by the figure of all held-out text. "
+        note += "Relative to all: divided by the bytes per token of all held-out text. "
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
                 f"Few: fewer than {MIN_DOCUMENTS} documents; a single document can change such a "

@@ -35,14 +35,14 @@ def build_metadata_section(corpus: CorpusFigures) -> Section:
         for row in shown_fields
     ]
     note = (
-        f"The {len(shown_fields)} most frequent of {len(field_rows):,}; all are in the table "
-        f"metadata_fields of the profile."
+        f"The {len(shown_fields)} most frequent fields of {len(field_rows):,}; all are in the "
+        "table metadata_fields of the profile."
         if len(shown_fields) < len(field_rows)
         else ""
     )
     columns = ["field", "documents", "distinct values"]
     section.add_blocks(
-        DataTable("Fields that documents have", columns, rows, frozenset({1, 2}), note)
+        DataTable("Metadata fields of the documents", columns, rows, frozenset({1, 2}), note)
     )
     value_rows = [
         row

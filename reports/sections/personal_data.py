@@ -71,9 +71,9 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     if rows:
         columns = ["type", "spans found", "in documents", "treatment", "number"]
         note = (
-            "Masked and cut out are counted in spans, removed in documents. Overlapping spans "
-            "are treated as one. In a removed document no span is masked or cut. A document "
-            "that would be empty after cutting is also removed."
+            "Masked or cut data is counted in spans; removed data is counted in documents. "
+            "Overlapping spans are treated as one. In a removed document no span is masked or "
+            "cut. A document that would be empty after cutting is also removed."
         )
         section.add_blocks(
             DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
@@ -90,14 +90,14 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
             aggregate="count",
         )
         section.add_blocks(
-            Paragraph([unread_count, " could not be searched and went to quarantine."])
+            Paragraph([unread_count, " could not be searched and were put into quarantine."])
         )
     section.add_blocks(
         Paragraph(
             [
-                "The detectors use patterns, check digits and numbering plans. They do not find "
-                "names, addresses and other data without such a form; the counts are a lower "
-                "bound."
+                "The detectors use patterns, check digits and numbering plans. They do not "
+                "find names, addresses and other data without a fixed format; the counts are "
+                "a lower bound."
             ]
         )
     )
@@ -198,9 +198,10 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
     note = (
         "Measured on invented numbers in various formats and scripts, in sentences with or "
-        "without the name of the number next to it. Many numbers can be recognised only by this "
-        "name. Precision assumes as many look-alikes, such as numbers with wrong check digits; "
-        "how many the corpus contains is not known."
+        "without the name of the number type (such as “account number”) next to it. Many "
+        "numbers can be recognised only by this name. Precision assumes that there are as "
+        "many look-alikes as real numbers; a look-alike is, for example, a number with wrong "
+        "check digits; how many the corpus contains is not known."
     )
     return [DataTable("Detection accuracy", columns, rows, frozenset(range(1, 6)), note)]
 

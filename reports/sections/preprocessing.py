@@ -29,10 +29,11 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Every stage keeps accounts, checked when it commits: input + added = kept "
-                    "+ removed rows + removed spans + quarantined + replaced. Ingest counts raw "
-                    "bytes; later stages count bytes of text. Every removal or change has a row "
-                    "in the ledger of its stage."
+                    "Every stage keeps accounts (counts of documents and bytes). They are "
+                    "checked when the stage commits: input + added = kept + removed rows + "
+                    "removed spans + quarantined + replaced. Ingest counts raw bytes; later "
+                    "stages count bytes of text. Every removal or change has a row in the "
+                    "ledger of its stage."
                 ]
             )
         ],
@@ -160,9 +161,9 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     note = ""
     if len(sorted_reasons) > len(rows):
         note = (
-            f"The {len(rows)} of {len(sorted_reasons):,} with the most rows, and the largest "
-            f"of every "
-            f"stage; all are in the table ledger_summary of the profile."
+            f"The {len(rows)} of {len(sorted_reasons):,} reasons with the most rows, and the "
+            "most frequent reason of every stage; all are in the table ledger_summary of the "
+            "profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -182,7 +183,7 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
         conditions = {"preset": row["preset"], "rule": row["rule"]}
         violation_share = corpus.book.add_computed_figure(
             f"published-{row['rule']}-rate",
-            f"{row['rule']}: share that breaks it",
+            f"{row['rule']}: share of documents that break it",
             "share",
             (PROFILE, "published_rules"),
             conditions,
@@ -220,12 +221,12 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
 
 def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     """Build the table of documents that toxicity rules removed from each source."""
-    section = Section("What the toxicity filter removed, by source")
+    section = Section("Documents removed by the toxicity filter, by source")
     if action_texts := describe_toxicity_actions(corpus):
         section.add_blocks(BulletList(action_texts))
     rules = corpus.list_toxicity_removal_rules()
     if not rules:
-        section.add_blocks(Paragraph(["No rule over toxicity removed documents."]))
+        section.add_blocks(Paragraph(["No rule on the toxicity score removed documents."]))
         return section
     reasons = [reason for rule in rules for reason in list_removal_reasons(rule)]
     removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": reasons}
@@ -273,13 +274,12 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     columns = ["source", "input", "removed", "share removed"]
     note = (
         f"Rules: {', '.join(rules)}. A document that several rules of {SCORE_FILTER} would "
-        "remove counts for the first of them."
+        "remove is counted only for the first of them."
     )
     if len(source_names) > MAX_SOURCES:
         note += (
-            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in "
-            f"the table "
-            f"ledger_summary of the profile."
+            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost the most "
+            "documents; all are in the table ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -344,8 +344,8 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. Its column tags holds "
-        "the name of the rule."
+        "A tagged document stays in the corpus, and the model trains on it. The column tags "
+        "of the document contains the name of the rule."
     )
     if len(tag_rows) > len(rows):
         note += f" The {len(rows)} largest of {len(tag_rows):,}; all are in the table tag_counts."
@@ -402,8 +402,8 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
         [
             f"{stage_label} compared ",
             add_search_figure("compared_pairs", "pairs compared", "pairs"),
-            " and removed only verified copies. Two documents at the threshold are compared "
-            "with probability ",
+            " and removed only verified copies. Two documents whose similarity equals the "
+            "threshold are compared with probability ",
             add_search_figure(
                 "candidate_probability", "chance that a pair at the threshold is compared", "share"
             ),
@@ -411,6 +411,9 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             add_search_figure(
                 "limited_documents", "documents with candidates not compared", "documents"
             ),
-            " that were kept, the limit on comparisons skipped at least one candidate.",
+            (
+                " that were kept, at least one candidate was not compared because of the "
+                "limit on comparisons."
+            ),
         ]
     )

@@ -57,7 +57,8 @@ Row = Mapping[str, Any]
 METHOD_NOTE = (
     "All arms are trained from the beginning on the same rows in the same order. Padding "
     "replaces omitted documents, so an arm differs from the base only in these documents. All "
-    "arms get the same audits; a change is the mean over pairs of the same unit. "
+    "arms are audited in the same way; a change is the mean of paired differences over the "
+    "same units. "
 )
 
 NULL_UNIT_LABELS = {
@@ -355,7 +356,7 @@ class RemovalReport:
                 f"{case_name} was not shown to disappear: its change of ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
                 f" ({self.format_interval(change)}) is not larger than the difference between "
-                f"seeds, {seed_noise}, or is too uncertain.",
+                f"training runs with different seeds, {seed_noise}, or is too uncertain.",
             ]
         if remaining_effect is None or remaining_effect["value"] is None:
             change_interval = f" ({self.format_interval(change)})."
@@ -464,8 +465,8 @@ class RemovalReport:
         subject = "All source documents of the finding"
         if case.kind == "other":
             subject = (
-                "The training documents that its rows name, or otherwise the source documents "
-                f"of its {MAX_WORST_ROWS} worst rows,"
+                "The training documents that the rows of the finding name, or, if they name "
+                f"none, the source documents of its {MAX_WORST_ROWS} worst rows,"
             )
         return [
             f"{subject} were removed: ",
@@ -620,7 +621,7 @@ class RemovalReport:
             note += explain_unknown_noise(self.book)
         else:
             note += (
-                "Noise: another seed differs by at most "
+                "Noise: training runs with other seeds differ by at most "
                 f"{format_value(noise_row['seed_noise'], noise_row['unit'])}."
             )
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]

@@ -60,12 +60,17 @@ COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, s
         "which includes 0: more test rows might show a difference.",
         "The intervals overlap: more test rows might show a difference.",
     ),
-    "not measured": ("note", "cannot be compared with", "", "One of the two has no score."),
+    "not measured": (
+        "note",
+        "cannot be compared with",
+        "",
+        "The model or this method has no score.",
+    ),
     "no interval": (
         "note",
         "cannot be compared with",
         "",
-        "At least one of the two has no interval.",
+        "The score of the model or of this method has no interval.",
     ),
 }
 
@@ -376,8 +381,8 @@ class TaskScores:
         if len(label_rows) > len(shown_rows):
             note = f"The {len(shown_rows)} of {len(label_rows):,} labels with the most test rows. "
         note += (
-            f"n: {self.counted_unit} of the test with the label; wrong: those predicted with "
-            "another label. "
+            f"n: number of test {self.counted_unit} with the label; wrong: number of them for "
+            "which the model predicted another label. "
         )
         if not has_names:
             note += (

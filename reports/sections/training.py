@@ -159,7 +159,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
         f"{format_count(steps[-1], 'step')}."
     )
     smoothing_note = (
-        f"Each point of training is the mean of up to {steps_per_point} steps. "
+        f"Each point of the training curve is the mean of up to {steps_per_point} steps. "
         if steps_per_point > 1
         else ""
     )
@@ -219,7 +219,7 @@ def build_checkpoint_table(
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
-        note += f" Step 0, {initial_model}, has none."
+        note += f" Step 0 ({initial_model}) has no losses."
     return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
@@ -280,13 +280,13 @@ def build_samples_section(
     redaction_note = ""
     if not redactor.notice:
         redaction_note = (
-            ". Texts that it found offensive or could not score are not shown; it misses some. "
-            "Personal data and planted secrets are masked; other codes and numbers are invented "
-            "by the model or come from its training text"
+            ". Texts that it found offensive or could not score are not shown; it misses some "
+            "offensive texts. Personal data and planted secrets are masked; other codes and "
+            "numbers are invented by the model or come from its training text"
         )
-    note = "From the first and the last step, with the same random draws."
+    note = "Texts from the first and the last step, generated with the same random numbers."
     if len(shown_steps) == 1:
-        note = "From the only step with generated text."
+        note = "Texts from the only step with generated text."
     section.add_blocks(
         Paragraph(
             [

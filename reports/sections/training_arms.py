@@ -23,8 +23,9 @@ UNLIMITED_KINDS = ("all", "identity")
 
 #: Explains the arms with other seeds, where there are any.
 SEED_ARM_NOTE = (
-    "The arms with other seeds use all documents: a change counts if its interval is further "
-    "from 0 than any of these arms from the base."
+    "The arms with other seeds use all documents: a change is attributed to the removal only "
+    "if its interval is further from 0 than the difference between any of these arms and the "
+    "base."
 )
 
 
@@ -38,7 +39,7 @@ def explain_unknown_noise(book: FigureBook) -> str:
     reason = "No other seed was trained"
     if _has_seed_arms(book):
         reason = "No other seed could be compared with the base"
-    return f"{reason}, so the difference between trainings is not known."
+    return f"{reason}, so the difference between training runs is not known."
 
 
 def _has_seed_arms(book: FigureBook) -> bool:
@@ -71,9 +72,9 @@ def describe_random_arm(book: FigureBook) -> str:
     shortfall = sum(document_counts[REMOVED].values()) - random_count
     shortfall_text = f"; this is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
     return (
-        f"{lead}{matched_count:,} replace a document of the same source, and "
-        f"{random_count - matched_count:,} replace a document of another source, which had no "
-        f"more{shortfall_text}. "
+        f"{lead}{matched_count:,} come from the source of the document that they replace, and "
+        f"{random_count - matched_count:,} from another source, because that source had no "
+        f"more documents{shortfall_text}. "
     )
 
 
@@ -149,8 +150,8 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
         table_rows.append(cells)
     columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
     note = (
-        "The random arm omits as many documents of each source and length, as far as there are "
-        "enough."
+        "For each source and length, the random arm omits as many documents as were removed, "
+        "if there are enough."
     )
     note += _format_row_limit_note(
         len(table_rows), len(sources), "those with the most omitted documents", "sources"
@@ -207,8 +208,8 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
         "Bits per byte of rows of the validation split at the last step, without intervals; "
-        "lower is better. The cost of the removal is its change beyond that of the random arm "
-        "and beyond the difference between seeds."
+        "lower is better. The cost of the removal is the part of its change that exceeds the "
+        "change of the random arm and the difference between seeds."
     )
     note += _format_row_limit_note(
         len(shown_texts), len(text_keys), "all groups and those that change most", "heldout_loss"

@@ -58,7 +58,7 @@ def describe_training_coverage(
         packed_tokens,
         " packed for training (",
         epochs,
-        ", with repeated reading). Of ",
+        ", counting repeated reading). Of ",
         packed_documents,
         " it had read at least a part of ",
         partly_read,
@@ -101,7 +101,10 @@ def build_coverage_table(
         table_rows.append([source, *cells])
     note = "The table document_reads lists each document with its first and last step."
     if len(sources) > max_rows:
-        note = f"The {max_rows} largest of {len(sources):,} sources; all: table coverage. {note}"
+        note = (
+            f"The {max_rows} largest of {len(sources):,} sources; all are in the table "
+            f"coverage. {note}"
+        )
     columns = [
         "source",
         "documents",

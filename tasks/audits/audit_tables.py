@@ -34,9 +34,14 @@ HELD_OUT_TEXT = "held-out text"
 
 REQUESTS = table_schema(
     "Requests to the model; rows with equal requests have the same id.",
-    column("request", ID_TYPE, "id", "the request: a hash of its content"),
-    column("item", ID_TYPE, "id", "the item that the request is about"),
-    column("part", pa.string(), "label", "which of the item's requests, if it has several"),
+    column("request", ID_TYPE, "id", "id of the request: a hash of its content"),
+    column("item", ID_TYPE, "id", "id of the item that the request is about"),
+    column(
+        "part",
+        pa.string(),
+        "label",
+        "name of the request among the requests of the item, if it has several",
+    ),
     column(
         "kind",
         pa.string(),
@@ -65,20 +70,22 @@ REQUESTS = table_schema(
         "rank_statistics",
         pa.bool_(),
         "figure",
-        "whether to compute ranks and the moments of the log probabilities, too",
+        "whether to compute also the rank of each token and the mean and standard "
+        "deviation of the log probabilities",
     ),
     column(
         "score_lowercase",
         pa.bool_(),
         "figure",
-        "whether to score the generated text in lower case, too; null: no text is generated",
+        "whether to score also the lower-case form of the generated text; null: no "
+        "text is generated",
     ),
     column(
         "layer",
         pa.int32(),
         "figure",
-        "layer of the embeddings; 0: input embeddings without positions; 1, 2, ...: output of that "
-        "block; -1, -2, ...: counted from the last block",
+        "layer of the embeddings; 0: input embeddings without positions; 1, 2, ...: "
+        "output of this block; -1, -2, ...: output of a block counted from the last",
     ),
     column("draws", pa.int32(), "figure", "texts to generate", unit="texts"),
     column("max_new_tokens", pa.int32(), "figure", "maximum length of each", unit="tokens"),
@@ -91,26 +98,32 @@ REQUESTS = table_schema(
         "null: the temperature is constant",
     ),
     column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
-    column("top_k", pa.int32(), "figure", "most probable tokens to sample from; 0: all"),
+    column(
+        "top_k",
+        pa.int32(),
+        "figure",
+        "number of most probable tokens to sample from; 0: all tokens",
+    ),
     column("seed", pa.int64(), "figure", "seed of the sampling"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "corpus documents whose text is part of the request; null: none",
+        "ids of corpus documents whose text is part of the request; null: none",
     ),
     column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
     column(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "text that a scorer of whole texts reads before the generated text; null: it reads nothing",
+        "text that is given to a scorer of whole texts before the generated text; "
+        "null: only the generated text is scored",
     ),
     column(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "words that are hidden from that scorer: they name the people described",
+        "words that name the people described and are masked for a scorer of whole texts",
     ),
 )
 
@@ -130,44 +143,61 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to look for in the training text, to count how often the model had read an item.",
-    column("item", ID_TYPE, "id", "the item that the text belongs to"),
+    "Texts to search for in the training text, to count how often the model had "
+    "read the text of each item (an item is one measured example).",
+    column("item", ID_TYPE, "id", "id of the item that the text belongs to"),
     column(
-        "token_ids", pa.list_(pa.int32()), "personal", "token ids of a text as the corpus spells it"
+        "token_ids",
+        pa.list_(pa.int32()),
+        "personal",
+        "token ids of the text to search for, tokenized as in the training text",
     ),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "corpus documents whose text is part of the lookup; null: none",
+        "ids of corpus documents whose text is part of the text to search for; null: none",
     ),
     column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
 )
 
 TOKENIZER = table_schema(
-    "Facts about the model that the requests depend on; weights are not read.",
+    "Properties of the audited model that the requests depend on; the weights are not read.",
     column("model_kind", pa.string(), "label", "causal or masked"),
     column(
-        "opening_description", pa.string(), "project text", "what the model reads before a text"
+        "opening_description",
+        pa.string(),
+        "project text",
+        "tokens that the model reads before a text, in words",
     ),
 )
 
 SKIPPED = table_schema(
-    "Measurements that were not requested, and the reasons.",
-    column("metric", pa.string(), "label", "the metric that is skipped; empty: all of the audit"),
-    column("slice", SLICE_TYPE, "label", "the slice that is skipped, as in findings"),
+    "Measurements for which no request was sent to the model, with the reasons.",
+    column(
+        "metric",
+        pa.string(),
+        "label",
+        "name of the skipped metric; empty: the whole audit is skipped",
+    ),
+    column(
+        "slice",
+        SLICE_TYPE,
+        "label",
+        "skipped slice (subset of the items), in the same form as in the table findings",
+    ),
     column("reason", pa.string(), "project text", "the reason, as in findings"),
     column(
         "count",
         pa.int64(),
         "figure",
-        "skipped items; null: the whole metric, or a slice of it, is skipped",
+        "number of skipped items; null: the whole metric or slice is skipped",
         unit="items",
     ),
 )
 
 RESPONSES = table_schema(
-    "Responses of the model: one row per generated text or per text that it read.",
+    "Responses of the model: one row per generated text or per target text that it scored.",
     column("request", ID_TYPE, "id", "the request that is answered"),
     column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
     column("text", pa.large_string(), "model text", "the generated text; null for a target"),
@@ -188,36 +218,37 @@ RESPONSES = table_schema(
         "ranks",
         pa.list_(pa.int32()),
         "figure",
-        "rank of each token by probability among all tokens allowed there, from 1; null where it "
-        "was not requested",
+        "rank of each token by probability among all tokens allowed at its position, "
+        "from 1; null: not requested",
     ),
     column(
         "vocabulary_mean",
         pa.list_(pa.float32()),
         "figure",
-        "mean log probability over the vocabulary under the model, at each token",
+        "mean log probability under the model over the vocabulary, at the position of each token",
         unit="nats",
     ),
     column(
         "vocabulary_std",
         pa.list_(pa.float32()),
         "figure",
-        "standard deviation of the log probability over the vocabulary, at each token",
+        "standard deviation over the vocabulary of the log probability, at the "
+        "position of each token",
         unit="nats",
     ),
     column(
         "lowercase_log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "log probability of each token of the generated text in lower case; null where it was not "
-        "requested",
+        "log probability of each token of the generated text in lower case; null: not requested",
         unit="nats",
     ),
     column(
         "stop_reason",
         pa.string(),
         "label",
-        "end: the model ended its text; length: the maximum length was reached; empty for a target",
+        "reason why generation ended: end (the model ended its text) or length (the "
+        "maximum length was reached); empty for a target",
     ),
 )
 
@@ -226,18 +257,24 @@ EMBEDDINGS = table_schema(
     column("request", ID_TYPE, "id", "the request that is answered"),
     column("draw", pa.int32(), "figure", "number of the target, from 0"),
     column("layer", pa.int32(), "figure", "layer, as in the request"),
-    column("vector", pa.list_(pa.float32()), "figure", "mean over the positions of the target"),
+    column(
+        "vector",
+        pa.list_(pa.float32()),
+        "figure",
+        "mean of the hidden states over the requested positions of the target",
+    ),
 )
 
 MODEL = table_schema(
-    "How the audited model computed; no row where there were no requests.",
+    "Numeric precision and batch size with which the audited model ran; no row if "
+    "there were no requests.",
     column("dtype", pa.string(), "label", "data type of the weights: float32, bfloat16 or float16"),
     column("precision", pa.string(), "label", "precision of matrix products: fp32, bf16 or fp16"),
     column(
         "batch_size",
         pa.int32(),
         "figure",
-        "largest number of rows in one call of the model; null: no setting",
+        "maximum number of rows in one call of the model; null: not set",
         unit="rows",
     ),
 )
@@ -258,14 +295,14 @@ TRAINING_OVERLAP = table_schema(
         "verbatim_tokens",
         pa.int32(),
         "figure",
-        "tokens within runs of verbatim reuse",
+        "number of tokens within verbatim runs of training text",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "length of the longest run that also occurs in a planted document",
+        "length in tokens of the longest run that also occurs in a planted document",
         unit="tokens",
     ),
 )
@@ -274,14 +311,15 @@ TRAINING_OVERLAP = table_schema(
 OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
-    "How often training had read the texts looked up for each item, summed over its texts.",
-    column("item", ID_TYPE, "id", "the item that the texts belong to"),
+    "How often training had read the texts of each item, summed over the texts of the item.",
+    column("item", ID_TYPE, "id", "id of the item that the texts belong to"),
     column(
         "occurrences",
         pa.int64(),
         "figure",
-        "complete occurrences in the packed rows, each counted as often as its row was read by "
-        "the checkpoint's step; null: the texts are shorter than the shortest recorded run",
+        "number of times that the complete texts of the item were read in training by "
+        "the checkpoint's step; null: the texts are shorter than the shortest recorded "
+        "run of tokens",
         unit="times",
     ),
 )
@@ -294,16 +332,16 @@ REFERENCE_SCORES = table_schema(
         "reference_log_likelihood",
         pa.float64(),
         "figure",
-        "log-likelihood under the reference model, after the text of the item; null where the "
-        "reference model gave no number",
+        "log-likelihood of the response under the reference model, given the text of "
+        "the item; null: the reference model gave no number",
         unit="nats",
     ),
 )
 
 SCORES = table_schema(
-    "Scores of texts, each distinct text once.",
+    "Scores of texts; each distinct text has one row per scorer.",
     column("text_hash", ID_TYPE, "id", "hash of the text"),
-    column("scorer", pa.string(), "label", "name and digest of the scorer"),
+    column("scorer", pa.string(), "label", "name and digest of the scorer that gave the score"),
     column("head", pa.string(), "label", "the scored property: toxicity, insult, ..."),
     column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
 )
@@ -311,14 +349,19 @@ SCORES = table_schema(
 #: Lets findings name the scorers even where no text could be scored.
 SCORERS = table_schema(
     "The scorers that were used.",
-    column("scorer", pa.string(), "label", "name and digest, as in findings"),
+    column(
+        "scorer", pa.string(), "label", "name and digest of the scorer, as in the table findings"
+    ),
     column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
 )
 
 
 #: The column of items for a second cluster that crosses the first, where items share two things.
 CROSSED_CLUSTER = column(
-    "crossed_cluster", pa.string(), "label", "second, crossed cluster that the item belongs to"
+    "crossed_cluster",
+    pa.string(),
+    "label",
+    "second cluster that the item belongs to, crossed with the first",
 )
 
 
@@ -337,10 +380,20 @@ def build_items_schema(
         text_kind: The kind of content of the column ``text``.
     """
     return table_schema(
-        "Items that are measured, one row per item.",
-        column("item", ID_TYPE, "id", "the item: a hash of its content"),
-        column("cluster", pa.string(), "label", "items of one cluster are not independent"),
-        column("text", pa.large_string(), text_kind, "the item's text for a scorer or the model"),
+        "Measured examples (items), one row per item.",
+        column("item", ID_TYPE, "id", "id of the item: a hash of its content"),
+        column(
+            "cluster",
+            pa.string(),
+            "label",
+            "cluster of the item; items of one cluster are not independent",
+        ),
+        column(
+            "text",
+            pa.large_string(),
+            text_kind,
+            "text of the item that is given to a scorer or to the model",
+        ),
         *tag_columns,
     )
 

@@ -70,8 +70,8 @@ class RespondConfig(StageConfig):
     batch_size: int | None = Field(
         default=None,
         ge=1,
-        description="largest number of rows in one call of a Hugging Face model, beams of a search "
-        "excepted; by default as many as its logits allow",
+        description="maximum number of rows in one call of a Hugging Face model, not counting the "
+        "beams of a beam search; by default as many rows as fit the memory for logits",
     )
 
 

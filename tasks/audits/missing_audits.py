@@ -15,7 +15,7 @@ FAILED, SKIPPED_BY_USER = "failed", "skipped by the user"
 
 MISSING_AUDITS = table_schema(
     "Audits and other parts of the run without a result.",
-    column("audit", pa.string(), "label", "the audit, or another part of the run"),
+    column("audit", pa.string(), "label", "name of the audit or of another part of the run"),
     column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
     column(
         "reason", pa.string(), "project text", "what went wrong, and what to do; null if skipped"
@@ -26,7 +26,9 @@ MISSING_AUDITS = table_schema(
 class MissingAuditsConfig(StageConfig):
     """Audits without a result, which the run fills in; not for a config file."""
 
-    failure_reasons: dict[str, str] = Field({}, description="reason of each failure, by audit")
+    failure_reasons: dict[str, str] = Field(
+        {}, description="reason for each failure: a text for each name of an audit"
+    )
     skipped_audits: tuple[str, ...] = Field((), description="audits that the user skipped")
 
 

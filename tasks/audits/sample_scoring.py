@@ -23,12 +23,12 @@ class ScoreSamplesConfig(StageConfig):
 SAMPLES = table_schema(
     "Texts that the model wrote during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample_id", pa.int64(), "id", "number of the sample at its step"),
+    column("sample_id", pa.int64(), "id", "number of the sample among those of its training step"),
     column(
         "prompt",
         pa.string(),
         "corpus text",
-        "input of the encoder of an encoder-decoder model, else empty",
+        "input of the encoder of an encoder-decoder model; empty for other models",
         judged_by="prompt_toxicity",
     ),
     column("text", pa.string(), "model text", "the generated text", judged_by="toxicity"),

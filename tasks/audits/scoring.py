@@ -46,8 +46,9 @@ class ScoreConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(),
-        description="further scorers: of toxicity, to measure the agreement with the first; of "
-        "kind words or classifier, to measure sentiment and regard",
+        description="further scorers: scorers of toxicity, to measure their agreement with the "
+        "main scorer, and scorers of the kind words or classifier, to measure "
+        "sentiment and regard",
     )
 
     @property
@@ -60,7 +61,10 @@ class ScoreConfig(StageConfig):
         cls, additional_scorers: tuple[AnyScorerConfig, ...], info: ValidationInfo
     ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
-            raise ValueError("the same scorer is named twice: it agrees with itself")
+            raise ValueError(
+                "the same scorer is named twice, so its agreement would be measured with "
+                "itself; remove one of the two"
+            )
         return additional_scorers
 
     def restrict_to_heads(self, heads: Collection[str]) -> ScoreConfig:

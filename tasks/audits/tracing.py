@@ -43,16 +43,23 @@ class TraceConfig(StageConfig):
 
     enabled: bool = Field(default=True, description="whether to search for responses")
     min_span_tokens: int = Field(
-        default=8, ge=2, le=1000, description="length in tokens of the shortest recorded span"
+        default=8,
+        ge=2,
+        le=1000,
+        description="minimum length in tokens of a recorded span (run of tokens that also occurs "
+        "in the training text)",
     )
     min_verbatim_tokens: int = Field(
         default=50,
         ge=2,
         le=10_000,
-        description="length in tokens from which a span is verbatim reuse",
+        description="minimum length in tokens of a span that counts as verbatim reuse",
     )
     max_spans_per_text: int = Field(
-        default=5, ge=1, le=1000, description="recorded spans per text: the longest ones"
+        default=5,
+        ge=1,
+        le=1000,
+        description="maximum number of recorded spans per text; the longest spans are recorded",
     )
 
     @model_validator(mode="after")
@@ -68,18 +75,35 @@ class TraceConfig(StageConfig):
 MATCHED_SPANS = table_schema(
     "The longest runs of generated texts that also occur in the training text.",
     column("text_hash", ID_TYPE, "id", "hash of the generated text"),
-    column("text_start", pa.int32(), "figure", "first token of the run, from 0", unit="tokens"),
+    column(
+        "text_start",
+        pa.int32(),
+        "figure",
+        "position of the first token of the run in the generated text, from 0",
+        unit="tokens",
+    ),
     column("run_tokens", pa.int32(), "figure", "length of the run", unit="tokens"),
-    column("doc_id", ID_TYPE, "id", "the training document in which the run begins"),
+    column("doc_id", ID_TYPE, "id", "id of the training document in which the run begins"),
     column("source", pa.string(), "label", "source of the document"),
-    column("cluster", ID_TYPE, "id", "cluster of near-duplicates of the document"),
+    column(
+        "cluster",
+        ID_TYPE,
+        "id",
+        "id of the cluster of near-duplicates that the document belongs to",
+    ),
     column(
         "training_index",
         pa.int32(),
         "label",
-        "0: the training that wrote the checkpoint; 1: the training that it continued; and so on",
+        "number of the training: 0 for the training that wrote the checkpoint, 1 for "
+        "the training that it continued, and so on",
     ),
-    column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
+    column(
+        "sequence",
+        pa.int64(),
+        "figure",
+        "number of the row of training tokens (packed row), from 0",
+    ),
     column(
         "row_start", pa.int32(), "figure", "first position of the run in the row", unit="tokens"
     ),
@@ -87,14 +111,14 @@ MATCHED_SPANS = table_schema(
         "char_start",
         pa.int32(),
         "figure",
-        "first character of the run in the document",
+        "index of the first character of the run in the document",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "end of the run in the document, exclusive",
+        "index of the first character after the run in the document",
         unit="characters",
     ),
     column("first_step", pa.int64(), "figure", "first step of the training that read the row"),
@@ -102,8 +126,8 @@ MATCHED_SPANS = table_schema(
         "times_read",
         pa.int64(),
         "figure",
-        "how often the training had read the row by the checkpoint's step, or by the step from "
-        "which the next training continued",
+        "number of times that the training had read the row by the checkpoint's step, "
+        "or by the step from which the next training continued",
         unit="times",
     ),
 )

@@ -36,19 +36,28 @@ ACCOUNT_TERMS = (
 _TERM_MEANINGS = {
     "input": "documents that entered the stage",
     "added": "documents that the stage added",
-    "kept": "documents that the stage passed on",
+    "kept": "documents in the output of the stage",
     "removed_rows": "documents that were removed completely",
     "removed_spans": "spans that were removed from documents",
     "quarantined": "documents that could not be processed",
-    "replaced": "bytes by which replacing text shortened documents; negative if it lengthened them",
+    "replaced": (
+        "net decrease of the text by replacements inside documents, in bytes; negative if the "
+        "text grew"
+    ),
 }
 
 _SOURCE_COLUMN = column("source", pa.string(), "label", "name of the documents' source")
 
 ACCOUNTS = table_schema(
-    "The stage's accounts per source: input + added = kept + removed + quarantined + replaced.",
+    "Document counts and text sizes of the stage per source (accounts): input + added = "
+    "kept + removed + quarantined + replaced.",
     _SOURCE_COLUMN,
-    column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
+    column(
+        "unit",
+        pa.string(),
+        "label",
+        "unit of the terms: rows (documents), or bytes of text (at ingest: bytes of the raw files)",
+    ),
     *(
         column(term, pa.int64(), "figure", _TERM_MEANINGS[term], unit="rows or bytes")
         for term in ACCOUNT_TERMS
@@ -56,10 +65,16 @@ ACCOUNTS = table_schema(
 )
 
 CHECKSUMS = table_schema(
-    "Sums of BLAKE2b(doc_id ‖ text) modulo 2^128 per source; they balance like the accounts.",
+    "Checksums of the documents per source: sums of BLAKE2b(doc_id ‖ text) modulo 2^128. "
+    "They satisfy the same equation as the accounts.",
     _SOURCE_COLUMN,
     *(
-        column(term, pa.binary(16), "id", f"sum for the term {term} of the accounts")
+        column(
+            term,
+            pa.binary(16),
+            "id",
+            f"checksum of the documents that the accounts count as {term}",
+        )
         for term in ACCOUNT_TERMS
     ),
 )
@@ -160,10 +175,9 @@ def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
         if inflow != outflow:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
-                f"stage {stage}: the accounts of source {account['source']!r} in "
-                f"{account['unit']} do not add up ({formatted_terms}): "
-                f"{inflow - outflow:+d} unaccounted for; nothing was committed; "
-                "report this defect of the stage"
+                f"stage {stage}: the {account['unit']} of source {account['source']!r} do "
+                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; "
+                "nothing was committed; report this defect of the stage"
             )
 
 
@@ -176,7 +190,8 @@ def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None
         inflow = checksum_by_term["input"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not add up: "
-                "the number of documents is right, but documents or texts differ and no ledger row "
-                "explains it; nothing was committed; report this defect of the stage"
+                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not "
+                "add up: the number of documents is right, but some documents or texts "
+                "differ although no ledger row records a change; nothing was committed; "
+                "report this defect of the stage"
             )

@@ -114,8 +114,8 @@ class ArtifactLocation:
         """
         if self.store is None:  # a folder of the user, which the message must not tell to remove
             return FileChangedError(
-                f"{path} {problem}: it changed after its digest was taken; nothing was stored; run "
-                f"again when nothing writes to {self.folder}"
+                f"{path} {problem}: it changed after its digest was computed; nothing was "
+                f"stored; run again when no other process writes to {self.folder}"
             )
         return HallmarkError(
             f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the artifact's "

@@ -219,7 +219,7 @@ def find_counted_statements(
             else find_module(module_name)
         )
         if root_module is None:
-            raise ValueError(f"{code_name!r} is not code of the project")
+            raise ValueError(f"{code_name!r} is not part of the project's code")
         roots |= _resolve_member(root_module, [name] if name else [])
     indices_by_module: dict[Module, list[int]] = {}
     for reached_module, index in find_reachable_code(roots):

@@ -25,7 +25,7 @@ METADATA_TYPE = pa.map_(pa.string(), pa.string())
 #: All corpus stages write this one schema, from ingest to the planting of canaries, so that later
 #: stages have the columns that earlier ones filled. A column is null until a stage fills it.
 DOCUMENTS = table_schema(
-    "The documents that this stage passes on.",
+    "The documents in the output of this stage.",
     column("doc_id", ID_TYPE, "id", "id of the document, assigned at ingest and never changed"),
     column("source", pa.string(), "label", "name of the source in the config"),
     column(
@@ -38,8 +38,8 @@ DOCUMENTS = table_schema(
         "domain",
         pa.string(),
         "label",
-        "host of the url in lower case and its registered form, without port, credentials and a "
-        "leading www.",
+        "host name in the url, in lower case and without port, credentials and a leading "
+        "www.; an internationalised name is in its ASCII form (Punycode)",
     ),
     column(
         "date",
@@ -52,14 +52,15 @@ DOCUMENTS = table_schema(
         "metadata",
         METADATA_TYPE,
         "personal",
-        "further fields of the document according to the source, such as licence and author, in "
-        "the order of their names; null if there are none",
+        "additional metadata that the source gives for the document, such as licence and "
+        "author, sorted by field name; null if there is none",
     ),
     column(
         "cluster",
         ID_TYPE,
         "id",
-        "smallest doc_id of the document's near-duplicates; after ingest the document's own doc_id",
+        "smallest doc_id among the document and its near-duplicates, which identifies "
+        "their cluster; before the search for near-duplicates, the document's own doc_id",
     ),
     column(
         "text",
@@ -73,13 +74,14 @@ DOCUMENTS = table_schema(
         "tags",
         pa.list_(pa.string()),
         "label",
-        "names of the rules that marked the document without removing it",
+        "names of the rules that tagged the document without removing it",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest toxicity score of the document's windows; null if none was or could be scored",
+        "highest toxicity score of the document's windows (sections that are scored "
+        "separately); null if none was or could be scored",
         unit="score",
     ),
     column(
@@ -99,21 +101,30 @@ LEDGER = table_schema(
         "action",
         pa.string(),
         "label",
-        "removed: the document was removed; additional_reason: another reason to remove it; "
-        "removed_span: a part was removed; replaced: a part was replaced; "
-        "quarantined: the document could not be processed; added: it was not in the input",
+        "removed: the document was removed; additional_reason: a further reason to remove "
+        "a document that was removed; removed_span: a passage of the document was removed; "
+        "replaced: a passage was replaced; quarantined: the document could not be "
+        "processed; added: the document was added by the stage",
     ),
     column("reason", pa.string(), "label", "reason for the action, in one or two words"),
-    column("score", pa.float64(), "figure", "score or similarity that decided; null if none did"),
-    column("threshold", pa.float64(), "figure", "score threshold at which the action is taken"),
     column(
-        "matched_doc_id", ID_TYPE, "id", "document that it matched: the kept copy of a duplicate"
+        "score",
+        pa.float64(),
+        "figure",
+        "score or similarity on which the action is based; null if there is none",
+    ),
+    column("threshold", pa.float64(), "figure", "threshold with which the score was compared"),
+    column(
+        "matched_doc_id",
+        ID_TYPE,
+        "id",
+        "for a duplicate: id of the kept document that it duplicates; otherwise null",
     ),
     column(
         "char_start",
         pa.int64(),
         "figure",
-        "start of the span in the input text; null for a whole document",
+        "start of the span in the input text; null if the action concerns the whole document",
         unit="characters",
     ),
     column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
@@ -125,7 +136,7 @@ LEDGER = table_schema(
         unit="bytes",
     ),
     column(
-        "bytes_after", pa.int64(), "figure", "UTF-8 bytes of the text in its place", unit="bytes"
+        "bytes_after", pa.int64(), "figure", "UTF-8 bytes of the replacement text", unit="bytes"
     ),
     column(
         "span_hash", ID_TYPE, "id", "keyed hash of a redacted span; the ledger never shows the span"
@@ -134,7 +145,8 @@ LEDGER = table_schema(
         "document_hash",
         ID_TYPE,
         "id",
-        "BLAKE2b(doc_id ‖ text) of the input or added document; set in one row per document",
+        "checksum BLAKE2b(doc_id ‖ text) of the input or added document; set in one row "
+        "per document",
     ),
     partition_by_doc_id=True,
 )
@@ -171,7 +183,7 @@ LEXICONS = table_schema(
     "The terms of the user-supplied lexicons, in the order of the config.",
     column("lexicon", pa.string(), "label", "name of the lexicon's file"),
     column("group_name", pa.string(), "label", "the group of people"),
-    column("term", pa.string(), "label", "one to four words, in lower case"),
+    column("term", pa.string(), "label", "term of the lexicon: one to four words, in lower case"),
 )
 
 #: See ``tasks/corpus/plant_canaries.py``.
@@ -186,7 +198,12 @@ CANARIES = table_schema(
         "number of planted copies; 0 for a negative control",
         unit="documents",
     ),
-    column("template", pa.string(), "label", "format of a canary or record; empty for a passage"),
+    column(
+        "template",
+        pa.string(),
+        "label",
+        "name of the text format of the canary or record; empty for a passage",
+    ),
     column("text", pa.large_string(), "corpus text", "text of the whole planted document"),
     column("prompt", pa.large_string(), "corpus text", "text before the secret"),
     column(

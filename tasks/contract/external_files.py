@@ -208,7 +208,8 @@ _active_digest_source: ContextVar[ExternalFiles | None] = ContextVar(
 
 def format_file_changed_message(path: str | Path) -> str:
     return (
-        f"{path} changed while it was read; nothing was stored; run again when nothing writes to it"
+        f"{path} changed while it was read; nothing was stored; run again when no other "
+        "process writes to it"
     )
 
 

@@ -85,8 +85,8 @@ class RayMapper:
                 import ray
             except ImportError as error:
                 raise UsageError(
-                    "mapper is ray, but Ray is not installed; install hallmark[ray] or set mapper "
-                    "to processes"
+                    "the setting mapper is ray, but Ray is not installed; install "
+                    "hallmark[ray] or set mapper to processes"
                 ) from error
             environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             ray.init(

@@ -25,7 +25,7 @@ class EmptyConfig(StageConfig):
 def _validate_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
         raise ValueError(
-            "must be auto (the GPU if there is one), cpu, cuda, or cuda:N, like cuda:1"
+            "must be auto (the GPU if there is one), cpu, cuda, or cuda:N, such as cuda:1"
         )
     return name
 

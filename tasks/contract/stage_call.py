@@ -41,9 +41,14 @@ Determinism = Literal["exact", "machine", "statistical"]
 TELEMETRY = table_schema(
     "Resources that the stage used on this machine; not part of the content digest.",
     column("metric", pa.string(), "label", "name of the measurement or note"),
-    column("value", pa.float64(), "figure", "measured value, in the unit of the column unit"),
+    column("value", pa.float64(), "figure", "measured value, in the unit given in the column unit"),
     column("unit", pa.string(), "label", "unit of the value"),
-    column("note", pa.string(), "label", "text instead of a value: host, platform, Python version"),
+    column(
+        "note",
+        pa.string(),
+        "label",
+        "text of an entry without a numeric value, such as host, platform or Python version",
+    ),
 )
 
 

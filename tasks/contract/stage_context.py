@@ -247,7 +247,9 @@ class StageContext(TableWriters):
                 if failure_counts[failed_index] > self.max_retries:
                     raise HallmarkError(_explain_failure(error, items[failed_index])) from error
                 log.warning(
-                    "an item of %s failed (%s); retrying it", function_name, summarize_error(error)
+                    "one of the parallel tasks of %s failed (%s); retrying it",
+                    function_name,
+                    summarize_error(error),
                 )
 
     def assemble_tables(self, table_names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -358,9 +360,9 @@ def _run_item(
 def _explain_failure(error: BaseException, item: Any) -> str:
     if isinstance(error, BrokenExecutor):
         return (
-            f"{item}: the worker process of this or another item was killed, probably because "
-            "memory ran out; run again with fewer workers or on a machine with more memory: "
-            "finished work is kept"
+            f"{item}: the worker process that computed this or another part of the stage "
+            "was killed, probably because memory ran out; run again with fewer workers or "
+            "on a machine with more memory: finished work is kept"
         )
     return summarize_error(error)
 

@@ -373,7 +373,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
                 reporter(Event("done", bound_stage.label, artifact))
         if is_cached:
             return Completed(
-                name="Cached", message=f"{artifact.name} was in the store", data=artifact
+                name="Cached", message=f"{artifact.name} was already in the store", data=artifact
             )
         return artifact
 

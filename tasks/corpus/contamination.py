@@ -52,7 +52,7 @@ from hallmark.tasks.measures.overlap import OverlapIndex, build_overlap_index, f
 class EvaluationSet(StageConfig):
     """An evaluation set whose items must not occur in the corpus."""
 
-    name: PathSafeName = Field(description="name of the set in tables")
+    name: PathSafeName = Field(description="name of the evaluation set in tables")
     path: Path = Field(description="file of items: jsonl, csv or tsv, plain or gzip-compressed")
     text_fields: tuple[str, ...] = Field(
         ("text",),
@@ -71,11 +71,15 @@ class ContaminationConfig(StageConfig):
         13,
         ge=1,
         le=100,
-        description="a document overlaps an item if it contains this many consecutive words of "
-        "it, or all words of a shorter item",
+        description="a document overlaps an item if it contains this many consecutive words of the "
+        "item or, for a shorter item, all its words",
     )
     min_item_words: int = Field(
-        4, ge=1, le=100, description="items with fewer words are counted but not searched for"
+        4,
+        ge=1,
+        le=100,
+        description="minimum number of words of an item; shorter items are counted but not "
+        "searched for",
     )
 
     @model_validator(mode="after")
@@ -89,7 +93,8 @@ class ContaminationConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "How many items of the evaluation sets each document overlaps.",
+    "Number of evaluation items that each document overlaps. An item is one text of an "
+    "evaluation set.",
     column(
         "contamination",
         pa.int32(),

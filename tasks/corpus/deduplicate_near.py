@@ -108,7 +108,7 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         0.5,
         gt=0,
         le=1,
-        description="documents with at least this similarity stay on the same side of the split",
+        description="documents with at least this similarity are put in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words", description="whether a shingle consists of words or of characters"
@@ -139,8 +139,9 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
 
 
 PAIRS = table_schema(
-    "Verified pairs: each removed document with the kept one that it matches, and the pairs that "
-    "connect each cluster; always fewer than the documents, matching earlier ones included.",
+    "Verified pairs of similar documents: each removed document with the kept document "
+    "that it duplicates, and the pairs that connect the documents of a cluster. There are "
+    "always fewer pairs than documents, including documents of earlier corpora.",
     column(
         "first_doc_id",
         ID_TYPE,
@@ -154,7 +155,8 @@ PAIRS = table_schema(
 )
 
 SEARCH_SUMMARY = table_schema(
-    "What the search for near duplicates compared, and what it may have missed; one row.",
+    "Numbers of documents and pairs that the search for near-duplicates compared, and "
+    "estimates of those it may have missed; one row.",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
@@ -177,7 +179,8 @@ SEARCH_SUMMARY = table_schema(
         "limited_documents",
         pa.int64(),
         "figure",
-        "kept documents with a candidate that was not compared because of max_candidates",
+        "kept documents with a possible duplicate that was not compared because of the "
+        "limit max_candidates",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,
@@ -192,7 +195,12 @@ SEARCH_SUMMARY = table_schema(
 )
 
 SIGNATURES = build_signature_schema(
-    column("band_hashes", pa.list_(pa.uint32()), "id", "hash of each band of its MinHash")
+    column(
+        "band_hashes",
+        pa.list_(pa.uint32()),
+        "id",
+        "hash of each band of the document's MinHash signature",
+    )
 )
 
 SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("band_hashes", pa.list_(pa.uint32()))])

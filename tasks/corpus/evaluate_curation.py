@@ -60,7 +60,7 @@ class CurationEvaluationConfig(StageConfig):
         0.8,
         gt=0,
         le=1,
-        description="near copies with at least this similarity to their original must be found",
+        description="minimum similarity to the original at which a near copy must be found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
@@ -86,7 +86,8 @@ _NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
     "ground_truth": table_schema(
-        "What each document of a town contains, as it was composed.",
+        "Known content of each document of a synthetic town, recorded when the document "
+        "was composed.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
         column("kind", pa.string(), "label", "kind of text: letter, notice, …"),
@@ -94,12 +95,18 @@ TABLES = {
         column(
             "mentioned_groups", _NAME_LIST, "label", "peoples of the town that the text mentions"
         ),
-        column("opinion_groups", _NAME_LIST, "label", "peoples with an opinion in the text"),
+        column(
+            "opinion_groups",
+            _NAME_LIST,
+            "label",
+            "peoples of the town about whom the text states an opinion",
+        ),
         column(
             "opinion_signs",
             _NAME_LIST,
             "label",
-            "positive or negative, one for each entry of opinion_groups",
+            "whether the opinion is positive or negative, one value for each entry of "
+            "opinion_groups",
         ),
         column(
             "occupations", _NAME_LIST, "label", "occupations mentioned together with gendered words"
@@ -108,14 +115,14 @@ TABLES = {
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "gender of these words as an identity group, one for each entry of occupations",
+            "identity group (gender) of these words, one value for each entry of occupations",
         ),
         column("rude_sentences", pa.int32(), "figure", "rude sentences", unit="sentences"),
         column(
             "has_rude_lookalike",
             pa.bool_(),
             "figure",
-            "whether the text contains words that only look rude",
+            "whether the text contains harmless words that look rude",
         ),
         column("has_dialect", pa.bool_(), "figure", "whether the text contains dialect"),
         column(
@@ -135,7 +142,7 @@ TABLES = {
         ),
     ),
     "planted_personal_data": table_schema(
-        "Personal data in the documents of a town, one row per span.",
+        "Personal data that was planted in the documents of a synthetic town; one row per span.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column(
@@ -151,21 +158,26 @@ TABLES = {
         ),
     ),
     "property_shares": _build_share_schema(
-        "How frequent each property of the documents is: as configured and as drawn.",
+        "Share of documents or mentions with each property: as configured and as drawn.",
         column("property_name", pa.string(), "label", "the property"),
-        column("population", pa.string(), "label", "the documents or mentions that n counts"),
+        column("population", pa.string(), "label", "kind of documents or mentions that n counts"),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
     "detection_rates": _build_share_schema(
-        "How much of the planted content each stage found.",
+        "Share of the planted content that each stage found.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
-        column("target", pa.string(), "label", "the content to be found, or which documents"),
+        column(
+            "target",
+            pa.string(),
+            "label",
+            "planted content that the stage should find, or the documents that are evaluated",
+        ),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
     "occupation_shares": _build_share_schema(
-        "Share of women among mentions of an occupation in the kept documents, as counted by "
-        "profile: n counts mentions with more words of one gender nearby, hits those with more "
-        "words of women.",
+        "Share of women among mentions of an occupation in the kept documents, as counted "
+        "by the stage profile: n is the number of mentions with more words of one gender "
+        "nearby, hits is the number of these with more women's words.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),

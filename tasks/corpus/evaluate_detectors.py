@@ -37,7 +37,8 @@ DETECTION = table_schema(
         "detected_with_name",
         pa.int64(),
         "figure",
-        "of planted_with_name, sentences in which the whole value was found with the right type",
+        "those of the sentences in planted_with_name in which the whole value was found "
+        "with the right type",
         unit="sentences",
     ),
     column(
@@ -56,15 +57,15 @@ DETECTION = table_schema(
         "detected_without_name",
         pa.int64(),
         "figure",
-        "of planted_without_name, sentences in which the value was found",
+        "those of the sentences in planted_without_name in which the value was found",
         unit="sentences",
     ),
     column(
         "false_positives",
         pa.int64(),
         "figure",
-        "wrong spans of this type: in look-alikes, in texts full of other digits, and in sentences "
-        "of other types",
+        "spans that were wrongly reported as this type: in look-alikes, in texts full of "
+        "other digits, and in sentences of other types",
         unit="spans",
     ),
     column(

@@ -55,9 +55,7 @@ class RepeatsConfig(KeepPreferenceConfig):
         False,
         description="whether repeated passages are searched for; needs the whole text in memory",
     )
-    min_bytes: int = Field(
-        200, ge=16, description="a repeated passage counts if it has at least this many bytes"
-    )
+    min_bytes: int = Field(200, ge=16, description="minimum length of a repeated passage, in bytes")
 
 
 def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:

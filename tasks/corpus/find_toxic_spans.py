@@ -42,7 +42,7 @@ class FindToxicSpansConfig(StageConfig):
         0.5,
         gt=0,
         le=1,
-        description="windows of score_toxicity with at least this score are toxic",
+        description="minimum score at which a window of score_toxicity counts as toxic",
     )
 
 

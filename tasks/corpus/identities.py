@@ -80,8 +80,11 @@ class IdentitiesConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Groups that each document mentions, as whole English words, its dialects and length class.",
-    column("identities", pa.list_(pa.string()), "label", "groups of people that it mentions"),
+    "Groups of people that each document mentions (whole English words), its dialects and "
+    "its length class.",
+    column(
+        "identities", pa.list_(pa.string()), "label", "groups of people that the document mentions"
+    ),
     column("identity_mentions", pa.int32(), "figure", "mentions of all groups", unit="mentions"),
     column(
         "dialects",
@@ -91,7 +94,7 @@ SIGNALS = build_signal_schema(
         "variety use far more often than others; it does not prove who wrote the text",
     ),
     column("dialect_markers", pa.int32(), "figure", "dialect markers", unit="mentions"),
-    column("length_class", pa.string(), "label", "length class of its text, in bytes"),
+    column("length_class", pa.string(), "label", "length class of the document, by bytes of text"),
 )
 
 

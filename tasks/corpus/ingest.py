@@ -84,8 +84,19 @@ ORIGINS = table_schema(
         "label",
         "the file, relative to the source's path, which is not recorded",
     ),
-    column("location", pa.string(), "label", "place in the file: line 17, row 17, counted from 1"),
-    column("raw_bytes", pa.int64(), "figure", "bytes that were read for it", unit="bytes"),
+    column(
+        "location",
+        pa.string(),
+        "label",
+        "place in the file, such as line 17 or row 17, counted from 1",
+    ),
+    column(
+        "raw_bytes",
+        pa.int64(),
+        "figure",
+        "bytes of the file that were read for the document",
+        unit="bytes",
+    ),
     partition_by_doc_id=True,
 )
 
@@ -121,15 +132,20 @@ SOURCES = table_schema(
     "be parsed.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
-    column("licence", pa.string(), "label", "terms under which its texts may be used"),
-    column("origin", pa.string(), "label", "who published it, and where it was obtained"),
+    column(
+        "licence",
+        pa.string(),
+        "label",
+        "licence or terms under which the texts of the source may be used",
+    ),
+    column("origin", pa.string(), "label", "publisher of the source, and where it was obtained"),
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
     column(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "URLs, dates and values of metadata that could not be read and are missing",
+        "URLs, dates and metadata values that could not be parsed and are therefore missing",
         unit="values",
     ),
 )

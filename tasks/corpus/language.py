@@ -29,13 +29,14 @@ class LanguageConfig(StageConfig):
         MIN_CONFIDENCE,
         ge=0,
         le=1,
-        description="below this probability, the language of a document is undetermined",
+        description="minimum probability of the most likely language; below it, the language of a "
+        "document is undetermined",
     )
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="the language is identified from this many characters at the beginning of a "
-        "document",
+        description="number of characters at the beginning of a document from which its language "
+        "is identified",
     )
 
 

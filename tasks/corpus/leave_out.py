@@ -57,17 +57,19 @@ class LeaveOutConfig(StageConfig):
     )
     random_control: bool = Field(
         default=False,
-        description="exclude the same number of random documents of the same sources and lengths "
-        "instead",
+        description="whether to exclude, instead of these documents, equally many random documents "
+        "of the same sources and lengths",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,
-        description="text file in the same format: documents that random_control must not exclude",
+        description="text file with one doc_id per line: documents that random_control must not "
+        "exclude",
     )
     replace_with_padding: bool = Field(
         default=False,
-        description="replace the documents with padding in training, so that all other rows, "
-        "batches and steps stay the same; without it, the remaining documents are packed again",
+        description="whether excluded documents are replaced with padding in training, so that all "
+        "other rows, batches and steps stay the same; otherwise, the remaining documents "
+        "are packed again",
     )
     seed: Seed = Field(default=0, description="seed of the random control")
 

@@ -68,21 +68,30 @@ class PlantCanariesConfig(StageConfig):
         "measure memorisation (the demo does)",
     )
     seed: Seed = Field(
-        default=0, description="determines the secrets, the passages and the copies of each"
+        default=0,
+        description="random seed that determines the secrets, the passages and the copies of each",
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="numbers of copies that are planted; 0 is the control",
+        description="numbers of copies in which secrets, passages and records are planted; 0: not "
+        "planted, as a control",
     )
-    secrets_per_count: int = Field(default=16, ge=0, description="secrets for each of copy_counts")
+    secrets_per_count: int = Field(
+        default=16, ge=0, description="number of secrets for each of copy_counts"
+    )
     passages_per_count: int = Field(
-        default=8, ge=0, description="passages of withheld documents for each of copy_counts"
+        default=8,
+        ge=0,
+        description="number of passages (from withheld documents) for each of copy_counts",
     )
     records_per_count: int = Field(
-        default=8, ge=0, description="records of invented persons for each of copy_counts"
+        default=8, ge=0, description="number of records of invented persons for each of copy_counts"
     )
     associations_per_share: int = Field(
-        default=4, ge=0, le=1000, description="pairs of invented groups for each of trait_shares"
+        default=4,
+        ge=0,
+        le=1000,
+        description="number of pairs of invented groups for each of trait_shares",
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
@@ -94,8 +103,8 @@ class PlantCanariesConfig(StageConfig):
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="sentences about each group of a pair; an even number, because the control "
-        "share is one half",
+        description="number of sentences about each group of a pair; it must be even, because the "
+        "control share is one half",
     )
     secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
     min_passage_characters: int = Field(

@@ -70,14 +70,14 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantiles of lengths and toxicity scores that are reported",
+        description="quantiles that are reported for lengths and toxicity scores",
     )
     max_composition_values: int = Field(
         50,
         ge=1,
         le=100_000,
-        description="values per dimension that the table composition names, while all others are "
-        "added up; also values per field in the table metadata_values",
+        description="maximum number of values that the table composition lists per dimension (all "
+        "others are added up), and that the table metadata_values lists per field",
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),

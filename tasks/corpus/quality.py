@@ -50,7 +50,8 @@ class QualityConfig(StageConfig):
     short_line_characters: int = Field(
         30,
         ge=0,
-        description="a line of at most this many characters is short; the default is FineWeb's",
+        description="maximum number of characters of a line that counts as short; the default is "
+        "FineWeb's",
     )
 
 
@@ -59,14 +60,16 @@ REMOVED_BY_C4 = "share of the characters in lines that C4 removes:"
 SIGNALS = build_signal_schema(
     "Quality signals of each document; a share is null if its denominator is 0, as for an empty "
     "text. A token is a run of characters without white space.",
-    make_count_column("word_count", "tokens that do not consist of punctuation only", "words"),
+    make_count_column(
+        "word_count", "number of tokens that do not consist of punctuation only", "words"
+    ),
     make_float_column("mean_word_length", "mean length of these words", "characters"),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
     make_float_column("ellipses_per_word", "ellipses (... or …) per token", "ratio"),
     make_share_column("bullet_lines", "share of the lines that begin with • or -"),
     make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
     make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
-    make_count_column("stop_word_count", "different stop words in the text", "words"),
+    make_count_column("stop_word_count", "number of different stop words in the text", "words"),
     make_share_column("duplicate_lines", "share of the lines that repeat an earlier line"),
     make_share_column(
         "duplicate_lines_characters", "share of the characters in lines that repeat an earlier line"
@@ -113,7 +116,8 @@ SIGNALS = build_signal_schema(
     make_count_column("c4_curly_brackets", "remaining lines with {", "lines"),
     make_count_column(
         "c4_sentences",
-        "estimated sentences in the remaining lines: each ends with a mark and white space",
+        "estimated number of sentences in the remaining lines: each ends with a mark and "
+        "white space",
         "sentences",
     ),
     make_share_column(

@@ -61,11 +61,13 @@ class RedactSpansConfig(StageConfig):
 
     action: SpanAction = Field(
         "mask",
-        description="what happens to a span: mask replaces it by its type, cut removes it (and the "
-        "document, if nothing else remains), drop removes the whole document, keep changes nothing",
+        description="action on each span: mask replaces it by its type, cut removes it (and the "
+        "document, if nothing else remains), drop removes the whole document, keep changes "
+        "nothing",
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={}, description='other actions for some types, such as { PHONE = "drop" }'
+        default={},
+        description='different actions for single types of spans, such as { PHONE = "drop" }',
     )
 
     @field_validator("actions_by_type")
@@ -91,18 +93,22 @@ class RedactSpansConfig(StageConfig):
 class CutRepeatsConfig(RedactSpansConfig):
     """Settings of the stage that cuts repeated text."""
 
-    action: SpanAction = Field("keep", description="what happens to a span of any other type")
+    action: SpanAction = Field(
+        "keep", description="action on spans of all types that are not in actions_by_type"
+    )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"REPEAT": "cut"}, description="what happens to a span of each named type"
+        default={"REPEAT": "cut"}, description="action on spans of single types"
     )
 
 
 class CutToxicConfig(RedactSpansConfig):
     """Settings of the stage that cuts toxic windows."""
 
-    action: SpanAction = Field("keep", description="what happens to a span of any other type")
+    action: SpanAction = Field(
+        "keep", description="action on spans of all types that are not in actions_by_type"
+    )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"TOXIC": "cut"}, description="what happens to a span of each named type"
+        default={"TOXIC": "cut"}, description="action on spans of single types"
     )
 
 

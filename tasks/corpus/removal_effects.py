@@ -84,7 +84,7 @@ class RemovalEffectsConfig(SwapConfig):
     """Settings of the comparison of groups and of the swapped sentences."""
 
     min_group_documents: int = Field(
-        20, ge=2, description="groups with fewer documents are not compared"
+        20, ge=2, description="minimum number of documents of a group that is compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
@@ -95,7 +95,8 @@ class RemovalEffectsConfig(SwapConfig):
         3,
         ge=0,
         le=100,
-        description="removed documents listed as examples for each rule, source and language",
+        description="number of removed documents that are listed as examples for each rule, source "
+        "and language",
     )
 
 
@@ -147,7 +148,7 @@ _RATE_COLUMNS = (
         "means that the sources explain the difference",
         "times",
     ),
-    make_float_column("p", "two-sided p-value of a ratio of 1", "p"),
+    make_float_column("p", "two-sided p-value of the hypothesis that the ratio is 1", "p"),
     make_float_column("p_corrected", "p, corrected for all groups of the rule (Holm 1979)", "p"),
     make_float_column(
         "minimum_detectable_ratio",
@@ -157,8 +158,8 @@ _RATE_COLUMNS = (
     ),
     make_label_column(
         "verdict",
-        "more: removed significantly more often than others; less: significantly less often; or "
-        "not shown",
+        "more: removed significantly more often than others; less: significantly less "
+        "often; not shown: no significant difference",
     ),
 )
 
@@ -173,9 +174,18 @@ TABLES = {
         "Removal rates by group at several thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
         make_label_column("signal", "signal that the rule compares"),
-        make_label_column("comparison", "ge, gt, le or lt: the bound that documents must keep"),
+        make_label_column(
+            "comparison",
+            "comparison that kept documents must satisfy: at least (ge), above (gt), at most "
+            "(le) or below (lt) the threshold",
+        ),
         make_float_column("threshold", "threshold that is evaluated"),
-        column("is_rule_threshold", pa.bool_(), "figure", "whether it is the rule's own threshold"),
+        column(
+            "is_rule_threshold",
+            pa.bool_(),
+            "figure",
+            "whether the threshold is the one that the rule uses",
+        ),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
@@ -192,7 +202,8 @@ TABLES = {
         ),
     ),
     "removed_examples": table_schema(
-        "Examples of removed documents by rule, source and language; highest ratio first.",
+        "Examples of removed documents by rule, source and language; those with the "
+        "highest rate ratio first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),
@@ -200,8 +211,8 @@ TABLES = {
             "no_other_removed",
             pa.bool_(),
             "figure",
-            "whether the rule removed no document of the others; then rate_ratio is null and the "
-            "row comes first",
+            "whether the rule removed none of the other documents; then rate_ratio is null "
+            "and the row comes first",
         ),
         column("doc_id", ID_TYPE, "id", "the document"),
     ),
@@ -211,9 +222,13 @@ TABLES = {
         "are optimistic: lexicon and sentences have the same author.",
         make_label_column("group_name", "identity group; empty: all groups"),
         make_count_column("mentions", "sentences that mention the group", "sentences"),
-        make_count_column("detected", "sentences in which the lexicon finds it", "sentences"),
         make_count_column(
-            "true_positives", "sentences that mention it and in which it is found", "sentences"
+            "detected", "sentences in which the lexicon finds the group", "sentences"
+        ),
+        make_count_column(
+            "true_positives",
+            "sentences that mention the group and in which the lexicon finds it",
+            "sentences",
         ),
         *(
             make_float_column(f"{measure}{end}", f"{measure}{suffix}", "share")

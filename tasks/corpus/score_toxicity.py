@@ -84,7 +84,8 @@ class ScoreToxicityConfig(StageConfig):
         "because the language of short texts often cannot be identified",
     )
     cascade: CascadeConfig | None = Field(
-        default=None, description="cheap scorer that scores all documents first and clears most"
+        default=None,
+        description="cheap scorer that scores all documents first and clears most of them",
     )
 
     @model_validator(mode="after")
@@ -97,7 +98,8 @@ class ScoreToxicityConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Toxicity of each document by head; null for a head that the scorer lacks.",
+    "Toxicity scores of each document, one column per category (head); null for a category "
+    "that the scorer lacks.",
     *build_head_columns(
         "highest score of the windows, before cut_toxic cuts any; null if there is no score, see "
         "toxicity_status"
@@ -106,8 +108,9 @@ SIGNALS = build_signal_schema(
         "toxicity_status",
         pa.string(),
         "label",
-        "scored; other language: the scorer does not support it; cleared: by the cheap scorer of a "
-        "cascade; empty: no visible character; failed: the scorer failed on the text",
+        "scored; other language: the scorer does not support the language; cleared: the "
+        "cheap scorer of a cascade cleared the document; empty: no visible character; "
+        "failed: the scorer failed on the text",
     ),
 )
 

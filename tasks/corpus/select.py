@@ -50,8 +50,10 @@ OptionalBound = Annotated[float | None, Field(allow_inf_nan=False)]
 class SelectionRule(StageConfig):
     """Bounds on a signal, and the action on documents that violate them."""
 
-    name: PathSafeName = Field(description="reason in the ledger, or tag")
-    signal: str = Field("", description="signal that is compared; by default the rule's name")
+    name: PathSafeName = Field(description="name of the rule: the reason in the ledger, or the tag")
+    signal: str = Field(
+        "", description="signal that the rule compares; by default the signal with the rule's name"
+    )
     ge: OptionalBound = Field(None, description="the value must be at least this")
     gt: OptionalBound = Field(None, description="the value must be above this")
     le: OptionalBound = Field(None, description="the value must be at most this")
@@ -191,7 +193,9 @@ class SelectConfig(StageConfig):
         description="rules, applied in this order: a list of tables [[….rules]] with names, or one "
         "table [….rules.NAME] per rule",
     )
-    seed: Seed = Field(0, description="determines which documents a rule with cap keeps")
+    seed: Seed = Field(
+        0, description="random seed that determines which documents a rule with action cap keeps"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -29,7 +29,9 @@ from hallmark.tasks.contract import (
 class SplitConfig(StageConfig):
     """Shares of the splits; the train split gets the rest."""
 
-    seed: Seed = Field(default=0, description="determines which clusters fall into which split")
+    seed: Seed = Field(
+        default=0, description="random seed that determines which clusters fall into which split"
+    )
     validation_share: float = Field(
         default=0.05,
         gt=0,

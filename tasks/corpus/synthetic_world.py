@@ -100,23 +100,26 @@ class SyntheticWorldConfig(StageConfig):
 
     seed: Seed = Field(default=0, description="determines everything in the world")
     has_effects: bool = Field(
-        default=True, description="whether candidates have effects; if false, none has"
+        default=True, description="whether the candidates have effects; false: no candidate has one"
     )
     documents: int = Field(
-        default=500, ge=20, le=1_000_000, description="documents of the town, about 800 bytes each"
+        default=500,
+        ge=20,
+        le=1_000_000,
+        description="number of documents of the town, about 800 bytes each",
     )
     copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
         description="numbers of copies of secrets, passages and records; 0 must be one of them",
     )
     secrets_per_count: int = Field(
-        default=4, ge=4, le=1000, description="secrets for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of secrets for each of copy_counts"
     )
     passages_per_count: int = Field(
-        default=4, ge=4, le=1000, description="passages for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of passages for each of copy_counts"
     )
     records_per_count: int = Field(
-        default=4, ge=4, le=1000, description="records for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of records for each of copy_counts"
     )
     secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
     trait_shares: tuple[Share, ...] = Field(
@@ -125,42 +128,42 @@ class SyntheticWorldConfig(StageConfig):
         "one of them",
     )
     associations_per_share: int = Field(
-        default=4, ge=4, le=100, description="pairs of groups for each of trait_shares"
+        default=4, ge=4, le=100, description="number of pairs of groups for each of trait_shares"
     )
     control_associations_factor: int = Field(
         default=3,
         ge=0,
         le=100,
-        description="for each of associations_per_share, this many control pairs at a share of "
-        "0.5, which the audits know: they show how much associations vary by chance",
+        description="number of control pairs for each of associations_per_share; their share is "
+        "0.5, and the audits know them: they show how much associations vary by chance",
     )
     sentences_per_group: int = Field(
         default=48,
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="sentences about each group of a pair; an even number, because one of "
-        "trait_shares is one half",
+        description="number of sentences about each group of a pair; it must be even, because one "
+        "of trait_shares is one half",
     )
     rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
         description="shares of the sentences about a group that are rude; 0 must be one of them",
     )
     groups_per_rude_share: int = Field(
-        default=4, ge=4, le=100, description="groups for each of rude_shares"
+        default=4, ge=4, le=100, description="number of groups for each of rude_shares"
     )
     neutral_groups: int = Field(
         default=8,
         ge=0,
         le=1000,
-        description="additional groups without rude sentences; with the defaults, half of all "
-        "groups have none. Each group is compared with all others",
+        description="number of additional groups without rude sentences; with the defaults, half "
+        "of all groups have none. Each group is compared with all others",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="sentences about each group of rude_shares and neutral_groups",
+        description="number of sentences about each group of rude_shares and neutral_groups",
     )
     min_passage_characters: int = Field(
         default=300, ge=100, description="length of the shortest passage, in characters"
@@ -219,29 +222,36 @@ class SyntheticWorld:
 
 
 ANSWER_KEY = table_schema(
-    "The effect level of each candidate of a world; sealed until the audits are done.",
+    "Effect level of each candidate (possible finding) of a synthetic world; sealed until "
+    "the audits are done.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "number of copies, or share of the sentences, as written",
+        "effect level: number of copies, or share of the sentences",
     ),
 )
 
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "The documents of a world that were written for a candidate; sealed like the answer key.",
+    "Documents of a synthetic world that were written for a candidate; sealed like the "
+    "effect levels.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("group_name", pa.string(), "label", "group of an association; otherwise empty"),
+    column(
+        "group_name",
+        pa.string(),
+        "label",
+        "group that the sentence of an association is about; otherwise empty",
+    ),
     column(
         "is_supporting",
         pa.bool_(),
         "label",
-        "whether it supports the effect; false if it states the other trait of the group",
+        "whether the document supports the effect; false if it states the other trait of the group",
     ),
 )
 

@@ -264,7 +264,7 @@ class _GroupedValues:
             None if strata is None else number_names([strata[i] for i in known_rows])[first_rows]
         )
         strata_description = (
-            f", within each of {block_strata.max() + 1}"
+            f", within each of {block_strata.max() + 1} strata"
             if block_strata is not None and known_rows
             else ""
         )
@@ -339,7 +339,9 @@ def _test_difference(
     value, standard_error = map(float, observed)
     estimate = replace(empty_estimate, value=value)
     if np.isnan(standard_error):
-        return replace(estimate, method="no interval: one side has fewer than two units")
+        return replace(
+            estimate, method="no interval: one of the two groups has fewer than two units"
+        )
     ratios = _studentise_differences(relabelled)
     lower_bound, upper_bound = _permutation_bounds(ratios, confidence_level)
     if (

@@ -120,7 +120,7 @@ def permutation_test_p(
     if permutation_count <= MAX_EXACT_PERMUTATIONS:
         combination_rows = np.array([*combinations(range(n), m)])  # (ways, m)
         p = float((values[combination_rows].sum(1) >= sum_threshold).mean())
-        return p, f"exact one-sided p over {permutation_count:,} permutations"
+        return p, f"exact one-sided p from all {permutation_count:,} permutations"
     drawn_rows = np.random.default_rng(seed).random((draws, n)).argsort(axis=1)[:, :m]
     hits = int((values[drawn_rows].sum(1) >= sum_threshold).sum())
-    return (hits + 1) / (draws + 1), f"one-sided p over {draws:,} random permutations"
+    return (hits + 1) / (draws + 1), f"one-sided p from {draws:,} random permutations"

@@ -209,7 +209,9 @@ def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
         else 1.0
     )
     p_description = (
-        f"; p of a sign test, {estimate.clusters} {unit} on one side" if distance > 0 else ""
+        f"; p of a sign test, as {estimate.clusters} {unit} lie on the same side of the null value"
+        if distance > 0
+        else ""
     )
     return replace(estimate, p=p, method=f"no interval: all have the same value{p_description}")
 
@@ -396,7 +398,8 @@ def estimate_mean_difference(
         return replace(
             estimate,
             p=p,
-            method=f"no interval: all {unit} of a group have the same value; p of random labels",
+            method=f"no interval: all {unit} of a group have the same value; p from random "
+            "relabelling",
         )
     degrees_of_freedom = standard_error**4 / sum(
         p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True)
@@ -479,7 +482,7 @@ def estimate_linear_slope(
         return replace(estimate, method=f"no interval: too few {unit}")
     standard_error = jackknife_variance(estimate.value, slopes_without_cluster) ** 0.5
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
-        return replace(estimate, method="no interval: all values lie on a line")
+        return replace(estimate, method="no interval: all points lie on one line")
     half_width, p = t_half_width_and_p(
         standard_error, cluster_count - 1, estimate.value, confidence_level
     )

@@ -83,7 +83,7 @@ def estimate_prevalence(
     if np.isnan(value):
         return replace(
             estimate,
-            method=f"not measured: the scorer is no better than chance, {error_description}",
+            method=f"not measured: the scorer is no better than chance ({error_description})",
         )
     rng = np.random.default_rng(seed)
     draws = [bootstrap_cluster_means(sums, counts, resamples, seed)]
@@ -97,23 +97,26 @@ def estimate_prevalence(
         shares = np.where(discriminations > 0, (draws[0] - draws[2]) / discriminations, np.nan)
     interval = np.nanquantile(shares, ((1 - confidence_level) / 2, (1 + confidence_level) / 2))
     if interval[1] < 0 or interval[0] > 1:
-        reason = f"a flagged share of {rates[0]:.3g} is impossible with {error_description}"
+        reason = (
+            f"a flagged share of {rates[0]:.3g} is impossible for a scorer with {error_description}"
+        )
         return replace(
             estimate,
-            method=f"not measured: {reason}; the scorer's error rates differ from those on the "
-            f"labelled texts",
+            method=f"not measured: {reason}, so its error rates differ from those on the labelled "
+            "texts",
         )
     low, high = np.clip(interval, 0, 1)
     estimate = replace(estimate, value=float(np.clip(value, 0, 1)))
     if cluster_count == 1:
         return replace(
-            estimate, method=f"at {error_description}; no interval: fewer than two {unit}"
+            estimate,
+            method=f"corrected for {error_description}; no interval: fewer than two {unit}",
         )
     return replace(
         estimate,
         low=float(low),
         high=float(high),
-        method=f"at {error_description}; percentile bootstrap, {resamples} resamples, over "
-        f"{cluster_count} {unit}, {len(predictions_by_label[0])} positive and "
+        method=f"corrected for {error_description}; percentile bootstrap ({resamples} resamples) "
+        f"over {cluster_count} {unit}, {len(predictions_by_label[0])} positive and "
         f"{len(predictions_by_label[1])} negative labelled texts",
     )

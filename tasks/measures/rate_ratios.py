@@ -25,8 +25,9 @@ Bool = NDArray[np.bool_]
 LEVEL, POWER = 0.95, 0.8
 
 RATIO_METHOD = (
-    "counts divided by their design effect over clusters of near-duplicates (Rao & Scott 1992), "
-    "then the exact conditional interval of two Poisson rates; p adjusted by Holm's method (1979)"
+    "exact conditional interval of the ratio of two Poisson rates, with counts divided by "
+    "the design effect of near-duplicate clusters (Rao & Scott 1992); p adjusted by Holm's "
+    "method (1979)"
 )
 
 

@@ -35,8 +35,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "How much training read of each packed document: a row for each checkpoint and document with "
-    "tokens that were read since the previous checkpoint.",
+    "Number of tokens of each packed document that training read: one row per checkpoint "
+    "and document, if tokens of the document were read since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -51,27 +51,27 @@ DOCUMENT_READS = table_schema(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens read since the previous checkpoint, counted each time they were read",
+        "tokens read since the previous checkpoint; a token that was read twice counts twice",
         unit="tokens",
     ),
     column(
         "first_step",
         pa.int64(),
         "figure",
-        "first step since the previous checkpoint that read any of its tokens",
+        "first step since the previous checkpoint that read tokens of the document",
     ),
-    column("last_step", pa.int64(), "figure", "last step so far that read any of its tokens"),
+    column("last_step", pa.int64(), "figure", "last step so far that read tokens of the document"),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "how often the whole document was read in all steps up to this checkpoint",
+        "number of times that the whole document was read in all steps up to this checkpoint",
     ),
     partition_by_doc_id=True,
 )
 
 COVERAGE = table_schema(
-    "How much of each source training had read in all steps up to a checkpoint.",
+    "Documents and tokens of each source that training had read by the time of a checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
     column("documents", pa.int64(), "figure", "documents packed for training", unit="documents"),
@@ -94,7 +94,7 @@ COVERAGE = table_schema(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens read, counted each time they were read",
+        "tokens read; a token that was read twice counts twice",
         unit="tokens",
     ),
 )

@@ -88,8 +88,8 @@ class FinetuneConfig(StageConfig):
     data: TaskDataConfig
     trained_weights: Literal["all", "head"] = Field(
         "all",
-        description="which weights are trained: all, or only the output layer (head) over "
-        "frozen features",
+        description="which weights are trained: all, or only the output layer (head) while all "
+        "other weights are frozen",
     )
     train: TrainConfig = Field(
         TrainConfig(**FINETUNING_DEFAULTS), description="settings of the training"
@@ -102,7 +102,7 @@ class FinetuneConfig(StageConfig):
             return value
         for name in DERIVED_SETTINGS:
             if name in value:
-                raise ValueError(f"{name} follows from the task and the checkpoint; omit it")
+                raise ValueError(f"{name} is determined by the task and the checkpoint; omit it")
         return FINETUNING_DEFAULTS | value
 
     @field_serializer("train")
@@ -117,8 +117,9 @@ class FinetuneConfig(StageConfig):
     def _check_weights_suit_task(self) -> FinetuneConfig:
         if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
-                "trained_weights is head, but the head of a model that generates text is its "
-                "embedding; set trained_weights to all for pairs"
+                "trained_weights is head, but a model that generates text has no separate "
+                "output layer (it uses the weights of the embedding); set trained_weights "
+                "to all for pairs"
             )
         return self
 
@@ -126,7 +127,12 @@ class FinetuneConfig(StageConfig):
 QUARANTINE = table_schema(
     "Rows that could not be used.",
     column("file_name", pa.string(), "label", "name of the file"),
-    column("row_number", pa.int64(), "figure", "row of the file, from 1; in jsonl the line number"),
+    column(
+        "row_number",
+        pa.int64(),
+        "figure",
+        "number of the row in the file, from 1; for jsonl, the line number",
+    ),
     column("reason", pa.string(), "project text", "why the row cannot be used"),
 )
 

@@ -68,12 +68,14 @@ class PackConfig(StageConfig):
     """Settings of the sequences that documents are packed into."""
 
     context: int = Field(256, ge=8, le=1 << 20, description="number of tokens per sequence")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the order of the documents")
+    seed: int = Field(
+        0, ge=0, lt=1 << 63, description="random seed that determines the order of the documents"
+    )
 
 
 SPANS = table_schema(
     "Positions of documents in the packed sequences.",
-    column("split", pa.string(), "label", "train or validation: the table with the sequence"),
+    column("split", pa.string(), "label", "table that contains the sequence: train or validation"),
     column("sequence", pa.int64(), "figure", "row of that table, from 0"),
     column("row_start", pa.int32(), "figure", "first position in the row", unit="tokens"),
     column("row_end", pa.int32(), "figure", "end position in the row, exclusive", unit="tokens"),
@@ -175,8 +177,9 @@ def encode_texts(
     first_mismatch = pc.index(pc.equal(decoded_texts, texts.cast(pa.large_binary())), False).as_py()
     if first_mismatch >= 0:
         raise HallmarkError(
-            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of a "
-            f"batch; pack needs a byte-level tokenizer without normalisation"
+            "the tokenizer loses text: decoding its tokens does not give the text of "
+            f"document {first_mismatch} of a batch; pack needs a byte-level tokenizer "
+            "without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]
     is_first_byte = (utf8_data & 0xC0) != 0x80

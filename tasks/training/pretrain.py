@@ -60,8 +60,8 @@ DERIVED_MODEL_SETTINGS = ("vocab_size", "context", "labels")
 class PretrainConfig(StageConfig):
     model: ModelConfig = Field(
         ModelConfig(),
-        description="settings of the model; vocab_size and context follow from the tokenizer and "
-        "from pack",
+        description="settings of the model; do not set vocab_size and context here: they are taken "
+        "from the tokenizer and from pack",
     )
     train: TrainConfig = Field(TrainConfig(), description="settings of the training")
 
@@ -75,7 +75,7 @@ class PretrainConfig(StageConfig):
                     "context": "pack.context",
                     "labels": "the data of finetune",
                 }[name]
-                raise ValueError(f"{name} follows from {source_setting}; set it there")
+                raise ValueError(f"{name} is determined by {source_setting}; set it there")
         return value
 
     @field_validator("train")
@@ -99,7 +99,12 @@ LOG = table_schema(
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats per token"),
     column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
-    column("skipped", pa.bool_(), "figure", "whether the step was skipped because it diverged"),
+    column(
+        "skipped",
+        pa.bool_(),
+        "figure",
+        "whether the update of the step was skipped because the training diverged",
+    ),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column(
@@ -128,24 +133,28 @@ CHECKPOINTS = table_schema(
 )
 
 VALIDATION = table_schema(
-    "Compression of the validation split by the model, at each step where it was measured.",
+    "Bits per byte that the model needs to encode the validation split, at each step where "
+    "they were measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
-    column("name", pa.string(), "label", "the source, or the identity group a document mentions"),
+    column(
+        "name", pa.string(), "label", "the source, or the identity group that the documents mention"
+    ),
     column("tokens", pa.int64(), "figure", "tokens predicted", unit="tokens"),
     column("bytes", pa.int64(), "figure", "bytes of these tokens", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "bits per byte that the model needs; null if no token was predicted",
+        "bits per byte of text that the model needs; null if no token was predicted",
         unit="bits per byte",
     ),
 )
 
 #: Unscored texts, so no page shows them; see the stage score_samples.
 SAMPLES = table_schema(
-    "Texts that the model generated at the validated steps, each time with the same random seed.",
+    "Texts that the model generated at each step with a validation, always with the same "
+    "random seed.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample_id", pa.int64(), "id", "number of the sample at its step"),
     column(
@@ -167,7 +176,8 @@ SPEED = table_schema(
         "mfu",
         pa.float64(),
         "figure",
-        "share of the matrix-product speed measured at the start",
+        "training speed as a share of the matrix multiplication speed of the device, which "
+        "is measured at the start",
         unit="share",
     ),
     column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
@@ -207,9 +217,9 @@ def write_trainer_job(
 
     if packed_corpus.purged_documents:
         raise HallmarkError(
-            f"the sequences in {packed_corpus.name} lost the document "
-            f"{min(packed_corpus.purged_documents)}, which was purged, so training on them can "
-            f"neither start nor continue; run the config again to build a corpus without it"
+            f"document {min(packed_corpus.purged_documents)} was purged from the sequences "
+            f"in {packed_corpus.name}, so training on them can neither start nor continue; "
+            "run the config again to build a corpus without it"
         )
     tokenizer_path = tokenizer.fetch_file("tokenizer.json")
     train_paths, validation_paths = (
@@ -275,8 +285,8 @@ def read_start_model_settings(
         ) from error
     if model_settings["labels"]:
         raise HallmarkError(
-            "training cannot continue from the start checkpoint: it predicts labels and "
-            "generates no text"
+            "training cannot continue from the start checkpoint: its model predicts labels "
+            "and generates no text"
         )
     default_settings = config_to_dict(ModelConfig())
     required_settings = {

@@ -42,7 +42,7 @@ PREDICTIONS = table_schema(
         "word_index", pa.int32(), "figure", "index of the word, from 0; null if texts have labels"
     ),
     column("gold", pa.large_string(), "corpus text", "correct label or target text from the file"),
-    column("label_id", pa.int32(), "id", "number of the gold label, as in scores"),
+    column("label_id", pa.int32(), "id", "number of the gold label, as in the table scores"),
     column("predicted", pa.large_string(), "model text", "label or text that the model predicts"),
     column(
         "is_correct",

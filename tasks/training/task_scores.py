@@ -39,13 +39,18 @@ SCORES = table_schema(
     ),
     column("metric", pa.string(), "label", "name of the metric"),
     column("title", pa.string(), "label", "the title of the metric, as cards show it"),
-    column("slice", pa.string(), "corpus text", "empty for all rows, otherwise the label"),
+    column(
+        "slice",
+        pa.string(),
+        "corpus text",
+        "label for which the metric is computed; empty: all rows",
+    ),
     column(
         "label_id",
         pa.int32(),
         "id",
-        "number of that label, from 0, as in the model's config.json; labels that the model does "
-        "not have follow; null for all rows",
+        "number of the label in the model's config.json, from 0; labels that the model "
+        "does not have get the numbers after these; null for all rows",
     ),
     column("value", pa.float64(), "figure", "value of the metric; null without test rows"),
     column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
@@ -55,7 +60,8 @@ SCORES = table_schema(
         "unit",
         pa.string(),
         "label",
-        "unit of the value: share, or score from 0 to 100; for a difference points (of 100)",
+        "unit of the value: share, or score (from 0 to 100); for a difference, points "
+        "(hundredths of the range)",
     ),
     column("method", pa.string(), "project text", "how the interval was computed"),
     column("scorer", pa.string(), "label", "library and version that computed the value, if any"),

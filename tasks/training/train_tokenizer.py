@@ -66,10 +66,13 @@ class TokenizerConfig(StageConfig):
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of occurrences of a pair to be merged; ignored by unigram",
+        description="minimum number of occurrences at which a pair of tokens is merged; ignored by "
+        "unigram",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
-        "causal", description="training objective of the model, which needs special tokens"
+        "causal",
+        description="training objective of the model; it determines which special tokens the "
+        "vocabulary needs",
     )
     sentinels: int = Field(
         32,
@@ -106,8 +109,8 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 
 FERTILITY = table_schema(
-    "How well the tokenizer compresses the validation split, on which it was not trained: some "
-    "sources, languages and groups need more tokens per byte than others.",
+    "How well the tokenizer compresses the validation split, on which it was not trained. "
+    "More tokens per byte for a source, language or group mean worse compression.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",

@@ -28,17 +28,18 @@ from hallmark.tasks.contract import column, sha256_hex, table_schema, to_canonic
 EXTENDABLE_SCHEDULES = ("wsd", "constant")
 
 SETTINGS = table_schema(
-    "Settings of the training steps, limited to those that change no batch: a row for each setting "
-    "of each segment of steps. If there is more than one segment, the training resumed from a run "
-    "with other settings; its results agree with those of an uninterrupted run up to noise.",
+    "Training settings that may differ after a resumption because they do not change the "
+    "batches: one row per setting and segment of steps. If there is more than one segment, "
+    "training was resumed with other settings; its results agree with those of an "
+    "uninterrupted run up to noise.",
     column("first_step", pa.int64(), "figure", "first step of the segment, from 1"),
     column("last_step", pa.int64(), "figure", "last step of the segment"),
     column(
         "setting",
         pa.string(),
         "label",
-        "key in the section train; device, precision, processes and compile have the values that "
-        "were actually used",
+        "name of the setting in the config section train; device, precision, processes and "
+        "compile have the values that were actually used",
     ),
     column("value", pa.string(), "label", "its value, as JSON"),
 )

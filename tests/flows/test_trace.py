@@ -143,7 +143,7 @@ def test_redact_hides_text_without_a_score(run, smoke):
     texts = ("prompt", "answer", "continuation")
     assert [clear[name] for name in texts] == [sample[name] for name in texts]
     assert [masked[name] for name in texts] == [
-        f"[not shown: not scored, {len(sample[name])} characters]"
+        f"[not shown: no toxicity score, {len(sample[name])} characters]"
         if sample[name].strip()
         else sample[name]
         for name in texts
@@ -172,7 +172,7 @@ def test_redact_hides_addresses_of_pages(session, tmp_path):
         )
         for secret in (url, "+41 44 668 18 00", "jane@corp.example"):
             assert secret not in masked
-        assert (url in clear) == ("[not shown: may hold personal data" in masked)
+        assert (url in clear) == ("[not shown: may contain personal data" in masked)
         assert "jane@corp.example" in clear and "[email masked]" in masked
 
 

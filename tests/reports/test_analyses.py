@@ -195,7 +195,10 @@ def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
         "than this model: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, "
         "n = 40). "
     )
-    assert ahead + "No difference from gzip -9, by 0.0020 bits" in said
+    assert (
+        ahead + "In bits per byte of held-out text, this model does not differ significantly from "
+        "these methods: gzip -9, by 0.0020 bits" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,10 +208,16 @@ def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tm
     audits = {"capability": compared_with_gzip(Ends(ends=ends))}
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
     said = pages.read(card.fetch_directory() / "model_card.html").text
-    assert ("No difference from gzip -9, by" in said) == (ends is not None and not sure)
-    assert ("because there is no interval: the difference from gzip -9, by" in said) == (
-        ends is None
+    assert ("does not differ significantly from these methods: gzip -9, by" in said) == (
+        ends is not None and not sure
     )
+    assert (
+        (
+            "The difference from these methods was not tested, because it has no interval: gzip "
+            "-9, by"
+        )
+        in said
+    ) == (ends is None)
     assert ("predict held-out text better than this model" in said) == sure
 
 
@@ -221,8 +230,11 @@ def test_a_chart_of_some_parts_says_of_how_many():
         (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
         return chart.caption, "".join(chart.alt_text).count(" to ")
 
-    said = "30 of 45 parts: those with the smallest p or the largest difference"
-    assert drawn(45) == (f"As drawn. {said}; the table has more.", 30)
+    said = (
+        "The chart shows 30 of 45 findings: those with the smallest p or the largest difference "
+        "from the value under the null. The table has more."
+    )
+    assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
 
 
@@ -306,5 +318,7 @@ def test_the_card_says_how_much_text_the_baselines_learned_from(session, tmp_pat
     ]
     text = pages.text_of(card, "model_card")
     assert "were measured on 1,200 bytes." in text
-    partial = "The n-gram models learned from 25.0 % of the training text; from all of it they"
+    partial = (
+        "The n-gram models learned from 25.0 % of the training text; trained on all of it, they"
+    )
     assert (partial in text) == (learnt_bytes == 1_000)

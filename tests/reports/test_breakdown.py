@@ -67,7 +67,7 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
             for r in found[:4]
         ]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
-    assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
+    assert hidden > 5 and f"{hidden} smaller groups are in the table composition" in page.text
     assert "No document has a known licence." in page.text
 
 
@@ -95,5 +95,5 @@ def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sh
 
 def test_without_occupations_beside_gender_it_is_said(cards):
     page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
-    none = "No mention of an occupation of the list has more words of one gender than of the other"
+    none = "No listed occupation is mentioned near more words of one gender than of the other"
     assert none in " ".join(page.text.split())

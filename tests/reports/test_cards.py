@@ -180,7 +180,7 @@ def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypa
         if row["stage"] == "checkpoint":
             continue
         page = (folder / row["page_path"]).read_text()
-        lines = pages.Page(page).text.split("All of them, in Python:")[1]
+        lines = pages.Page(page).text.split("To read all of these rows in Python:")[1]
         code = lines.split("Documents\n")[0].strip()
         scope: dict = {}
         exec("\n".join(line for line in code.splitlines() if line), scope)
@@ -447,7 +447,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
     corpus = {"plant_canaries": made.corpus["plant_canaries"]}
     card = card_of(made.checkpoint, made.audits, corpus)
     text = text_of(card, "model_card")
-    assert "The corpus has no profile in this store" in text
+    assert "The store contains no profile (statistics) of the training corpus" in text
     secrets = [s for s in made.secrets if s]
     for path in card.fetch_directory().rglob("*.html"):
         assert not any(secret in path.read_text() for secret in secrets)

@@ -139,7 +139,9 @@ def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared)
     )
     note = page.build_changes_table(case).note
     assert ("No other seed was trained" in note) == (not seeds)
-    assert ("Noise: another seed differs by at most" in note) == bool(seeds and compared)
+    assert ("Noise: training runs with other seeds differ by at most" in note) == bool(
+        seeds and compared
+    )
     assert ("No other seed could be compared with the base" in note) == bool(seeds and not compared)
     about = text_of_blocks(page.build_verdict_blocks([case], []))
     assert ("The arms with other seeds use all documents" in about) == bool(seeds)
@@ -160,8 +162,8 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
 @pytest.mark.parametrize(
     ("kind", "rows", "why"),
     [
-        ("memorised", [], "it has no source documents in the training text"),
-        ("association", [], "it has no source documents in the training text"),
+        ("memorised", [], "the case has no source documents in the training text"),
+        ("association", [], "the case has no source documents in the training text"),
         (
             "association",
             [("assigned", False), ("other", False)],
@@ -209,7 +211,7 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
     made = compute_effects(replace(known, null_units_by_arm=nothing))
     (explained,) = [row for row in made if row["effect"] == "explained_share"]
     assert explained["value"] is None and "there was no effect" not in explained["method"]
-    assert explained["method"].endswith("the effect before was not measured")
+    assert explained["method"].endswith("the effect before the removal was not measured")
 
 
 # Trajectories and comparisons --------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, 
         assert (ends[1]["value"] - ends[0]["value"]) * moved > 0
     elif word in ("worse", "better"):
         assert (word == "worse") == ((moved > 0) == (worse == "up"))
-    assert "no units are paired, or they allow no test" in SUMMARY_NOTE
+    assert "there are no paired units, or they do not allow a test" in SUMMARY_NOTE
 
 
 def test_a_change_without_a_value_is_not_said_in_figures():
@@ -247,7 +249,7 @@ def test_a_change_without_a_value_is_not_said_in_figures():
 def test_no_part_is_the_worst_of_those_that_were_not_measured(value, expected):
     parts = [FindingComparison([finding_row("a", value, name)] * 2, [None]) for name in "xy"]
     text = explain_part_selection(parts[0], parts, "step 9")
-    assert ("the worst of 2 parts at step 9" in text) == expected
+    assert ("the most harmful of 2 findings of this metric at step 9" in text) == expected
     assert (
         explain_part_selection(parts[0], parts[:1], "step 9") == ""
     )  # a whole has no parts beside it
@@ -303,9 +305,11 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
     )
     text = text_of_parts(findings.describe_baseline_comparison())
     text, _, untested = text.partition(
-        "Not tested, because there is no interval: the difference from "
+        "The difference from these methods was not tested, because it has no interval: "
     )
-    ahead, _, alike = text.partition("No difference from ")
+    ahead, _, alike = text.partition(
+        "this model does not differ significantly from these methods: "
+    )
     names = {"gzip": "gzip -9", "bigram": "interpolated bigram", "fivegram": "interpolated 5-gram"}
     for row, _ in findings.by_audit["capability"]:
         name = names[row["slice"]["baseline"]]
@@ -362,8 +366,8 @@ def test_a_smaller_amount_that_is_found_is_not_called_none(session):
         candidate("canary", "n", 0, p=0.5),
     ]
     text = said_of(*[rows] * 12)
-    assert "smallest amount found in 80 % (and all larger ones)" in text
-    assert "smallest amount found in 80 %\n" not in text
+    assert "smallest amount found in at least 80 % of cases (as are all larger amounts)" in text
+    assert "smallest amount found in at least 80 % of cases\n" not in text
     assert "Planted secrets at 64 (copies): found in 0.0 %" in text
 
 

@@ -87,9 +87,15 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     points = [TrainingCheckpoint(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
     made = build_exclusions_table([AuditComparison("capability", points, [model, *beside])], str)
     assert [line[1:] for line in made.rows] == [
-        ["Cost, 1 of 3 parts", "by value only: baselines that read the same text"],
-        ["Cost difference", "by value only: not means over the same units"],
-        ["Cost, 1 of 3 parts", "measured at no checkpoint"],
+        [
+            "Cost, 1 of 3 findings",
+            "compared by value only: these are baselines, measured on the same text",
+        ],
+        [
+            "Cost difference",
+            "compared by value only: not a mean over the same units at each checkpoint",
+        ],
+        ["Cost, 1 of 3 findings", "measured at no checkpoint"],
     ]
 
 

@@ -37,7 +37,7 @@ def test_a_document_is_shown_with_its_score_alone():
         "source": "a",
         "stage": "ingest",
         "score": "–",
-        "text": f"[not shown: not scored, {len(TEXT)} characters]",
+        "text": f"[not shown: no toxicity score, {len(TEXT)} characters]",
     }
 
 
@@ -45,8 +45,10 @@ def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
     known = corpus({TWIN: 0.25})
     assert known.build_excerpt(FAR, {FAR, TWIN})["score"] == "0.250"
     assert known.build_excerpt(FAR, {FAR, TWIN})["text"].startswith("The harbour")
-    assert "not scored" in known.build_excerpt(NEAR, {NEAR, TWIN})["text"]  # it says more
-    assert "not scored" in known.build_excerpt(ALONE, {ALONE})["text"]  # the rows do not say so
+    assert "no toxicity score" in known.build_excerpt(NEAR, {NEAR, TWIN})["text"]  # it says more
+    assert (
+        "no toxicity score" in known.build_excerpt(ALONE, {ALONE})["text"]
+    )  # the rows do not say so
 
 
 @stage(name="failed_scores", tables={"signals": SIGNALS})
@@ -64,8 +66,8 @@ def test_a_score_that_failed_is_none(session):
     first, second, third = hash_to_ids(f"document {i}" for i in range(3)).to_pylist()
     known.load_documents({first, second, third})
     assert known.build_excerpt(first, set())["text"] == "one"
-    assert "not scored" in known.build_excerpt(second, set())["text"]
-    assert "not scored" in known.build_excerpt(third, set())["text"]
+    assert "no toxicity score" in known.build_excerpt(second, set())["text"]
+    assert "no toxicity score" in known.build_excerpt(third, set())["text"]
 
 
 KINDS = table_schema(
@@ -107,8 +109,8 @@ def test_what_is_said_of_rows_is_masked_too(session):
 
 OPEN, BLOCKS = "words here", "█████ ████ [masked: scored 0.75, 10 characters]"
 UNSCORED, PERSONAL = (
-    "[not shown: not scored, 10 characters]",
-    "[not shown: may hold personal data, 10 characters]",
+    "[not shown: no toxicity score, 10 characters]",
+    "[not shown: may contain personal data, 10 characters]",
 )
 
 

@@ -108,11 +108,11 @@ def test_what_a_kind_does_not_allow_is_denied(kind, score):
     """Read off the rule, not off the code: who may be shown with which score."""
     text = Redactor().redact_by_kind("some words", kind, score)
     if kind == "personal":
-        assert text == "[not shown: may hold personal data, 10 characters]"
+        assert text == "[not shown: may contain personal data, 10 characters]"
     elif score == 0.9:
         assert text == "████ █████ [masked: scored 0.90, 10 characters]"
     elif kind in ("corpus text", "model text") and score != 0.1:
-        assert text == "[not shown: not scored, 10 characters]"
+        assert text == "[not shown: no toxicity score, 10 characters]"
     else:
         assert text == "some words"
     assert PassthroughRedactor().redact_by_kind("some words", kind, score) == "some words"

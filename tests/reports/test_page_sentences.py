@@ -122,8 +122,8 @@ def test_a_noun_agrees_with_its_count(count, said):
         ("count", "", "the number of rows"),
         ("sum", "bytes", "the sum of bytes"),
         ("mean", "value", "the mean of value"),
-        ("ratio", "a/b", "the sum of a over the sum of b"),
-        ("ratio", "a+b/c", "the sum of a and b over the sum of c"),
+        ("ratio", "a/b", "the sum of a divided by the sum of b"),
+        ("ratio", "a+b/c", "the sum of a and b divided by the sum of c"),
         ("min", "loss", "the smallest loss"),
         ("max", "loss", "the largest loss"),
         ("last", "loss", "the last loss"),
@@ -192,14 +192,14 @@ def rows_page(order="", limit=9, conditions=None, documents=()):
 def test_a_page_of_rows_says_which_it_shows_and_in_which_order(session, order, limit, said, items):
     text, shown = rows_page(order, limit)
     assert said in text and "".join(shown) == items
-    assert "Rows chosen by all rows" in text and "No row meets" not in text
+    assert "Conditions all rows" in text and "No row meets" not in text
 
 
 @pytest.mark.parametrize(("item", "found"), [("a", True), ("z", False)])
 def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, found):
     text, shown = rows_page(conditions={"item": item})
     assert ("No row meets these conditions." in text) == (not found) and bool(shown) == found
-    assert 'Rows chosen by {"item": ' in text and "all rows" not in text
+    assert 'Conditions {"item": ' in text and "all rows" not in text
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -208,7 +208,7 @@ def test_documents_behind_rows_are_counted(session, count):
     text, _ = rows_page(documents=[document | {"id": f"{n}"} for n in range(count)])
     one, more = "The first document that these rows name, as it was", "The first 2 documents that"
     assert (one in text) == (count == 1) and (more in text) == (count == 2)
-    assert ("Toxicity is the highest" in text) == bool(count)
+    assert ("The toxicity of a document is the highest" in text) == bool(count)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_a_text_that_is_cut_says_how_long_it_is(length, said):
 @pytest.mark.parametrize(
     ("score", "start"),
     [
-        (None, "[not shown: not scored, "),
-        (float("nan"), "[not shown: not scored, "),
+        (None, "[not shown: no toxicity score, "),
+        (float("nan"), "[not shown: no toxicity score, "),
         (0.0, "words"),
         (0.4999, "words"),
         (0.5, "█████ [masked: scored 0.50, "),
@@ -314,9 +314,11 @@ def test_a_change_of_shares_is_in_points(unit, suffix):
 def test_the_p_of_a_chosen_part_is_spoken_of_where_there_is_one(found, caveat, correction):
     parts = [FindingComparison([finding_row("a", 0.5, name)] * 2, [found]) for name in "xy"]
     text = explain_part_selection(parts[0], parts, "step 9")
-    assert text.startswith("This is the worst of 2 parts at step 9: ") and text.endswith(".")
-    assert ("some of its change may be due to this selection" in text) == caveat
-    assert ("Its p is corrected for all of them" in text) == correction
+    assert text.startswith(
+        "This is the most harmful of 2 findings of this metric at step 9. "
+    ) and text.endswith(".")
+    assert ("Some of its change may be due to this selection" in text) == caveat
+    assert ("Its p is corrected for all these findings" in text) == correction
 
 
 @pytest.mark.parametrize(
@@ -381,7 +383,7 @@ def comparison_of(*rows_by_step, changes=()):
 @pytest.mark.parametrize(
     ("audit", "said"),
     [
-        (comparison_of([], []), "The audits of these checkpoints have no finding."),
+        (comparison_of([], []), "The audits of these checkpoints computed no finding."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
             "Every checkpoint has all findings, and all are compared in pairs.",
@@ -402,7 +404,7 @@ def test_all_findings_are_compared_only_where_there_are_any(audit, said):
         (
             [("a", None, "")],
             [("a", 0.5, "")],
-            ["A", "by value only: not means over the same units"],
+            ["A", "compared by value only: not a mean over the same units at each checkpoint"],
         ),
     ],
 )
@@ -520,7 +522,7 @@ def test_a_loss_falls_only_where_its_last_figure_is_lower(losses, alt):
 @pytest.mark.parametrize("checkpoints", [0, 1])
 def test_a_smoothed_loss_says_so(steps, mean_of, checkpoints):
     [chart] = build_loss_chart(Log([2.0] * steps, checkpoints))
-    smoothing = f"Each point of training is the mean of up to {mean_of} steps."
+    smoothing = f"Each point of the training curve is the mean of up to {mean_of} steps."
     assert (smoothing in chart.caption) == (mean_of > 1)
     assert ("Losses at the checkpoints are in the table." in chart.caption) == bool(checkpoints)
     assert build_loss_chart(Log([None] * steps, checkpoints)) == []

@@ -55,7 +55,7 @@ def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
     made = artifacts.curated(given(texts), {"long": {"signal": "word_count", "le": 30}})
     assert made["select_scored"]["ledger"].row_count == 1
     _, _, said = sheet_of(made)
-    assert "No rule over toxicity removed documents." in said
+    assert "No rule on the toxicity score removed documents." in said
     assert "Removed for toxicity" not in said
 
 
@@ -91,7 +91,7 @@ def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(sess
         "toxicity: tag, the default with the embedded scorer, which finds words, not meaning, and "
         "scores harmless mentions of minorities as toxic; 24" in said
     )
-    assert "No rule over toxicity removed documents." in said
+    assert "No rule on the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
     assert figures["documents that toxicity tagged"] == 24
     ratios = rates_of(made, "lesbian, gay and bisexual people")
@@ -145,7 +145,7 @@ def test_what_is_cut_out_of_documents_counts_as_removed(session):
     figures = {row["id"]: row["value"] for row in card["figures"].read().to_pylist()}
     assert figures["flow-redact-spans-bytes-rate"] == pytest.approx(cut / came)
     assert figures["flow-redact-spans-rows-rate"] == 0
-    assert "the sum of removed_rows and removed_spans over the sum of in" in " ".join(
+    assert "the sum of removed_rows and removed_spans divided by the sum of in" in " ".join(
         pages.read(path).text
         for path in card.fetch_directory().glob("rows/profile-stage-accounts-*.html")
     )

@@ -43,7 +43,7 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
         ).text.split()
     )
     assert "at least 95 % of cases. False alarms:" in text and "so few worlds" not in text
-    assert "Intervals: no kind is shown" in text  # ten intervals
+    assert "Intervals: no kind of candidate is shown" in text  # ten intervals
     many = {
         str(n): [
             candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0)) for m in range(40)
@@ -57,15 +57,19 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
     assert "False alarms: no audit is shown to exceed its nominal" in page.text
-    assert "Intervals: no kind is shown to cover the true value in fewer" in " ".join(
-        page.text.split()
-    )
+    assert (
+        "Intervals: no kind of candidate is shown to have intervals that cover the true value "
+        "in fewer"
+    ) in " ".join(page.text.split())
     beyond = {
         str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
         for n in range(30)
     }
     wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
-    assert "Planted secrets: they cover too rarely, 0.0 % of 270" in " ".join(wide.text.split())
+    assert (
+        "Planted secrets: the intervals cover the true value too rarely, in 0.0 % of 270"
+        in " ".join(wide.text.split())
+    )
     assert re.search(r"the highest rate is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its answer key was changed" in page.text
     page = pages.read(card_of(rates(session, found=False)).fetch_directory() / "study_card.html")
@@ -87,7 +91,7 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
     """And worlds in which people are spoken of otherwise and nothing else is planted do count."""
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
-    assert "12 of 13 worlds count" in text
+    assert "towards the results: 12 of 13." in text
     assert "Detection: no counted world has an effect to find." in text
     assert "False alarms: Planted secrets: false alarms in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
@@ -167,7 +171,7 @@ def test_nothing_to_measure_on_is_no_good_mark(session):
 def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
-    said = "Not counted: 4 more, without two interval ends or a known true"
+    said = "Not counted: 4 more, without a two-sided interval or a known true"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
     card = build_model_card(
@@ -185,7 +189,8 @@ def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert re.search(
-        r"in 100\.0 %.*, not counting 2 without two interval ends or a true value\.", text
+        r"in 100\.0 %.*, not counting 2 candidates without a two-sided interval or a true value",
+        text,
     )
 
 

@@ -202,7 +202,10 @@ def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     cases = [memorised(), named(memorised(), "other", kind="other")]
     text = pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text
     assert text.count("Source documents of the finding: 3. Only some were removed: 2.") == 1
-    assert "or otherwise the source documents of its 100 worst rows, were removed: 2." in text
+    assert (
+        "or, if they name none, the source documents of its 100 worst rows, were removed: 2."
+        in text
+    )
 
 
 def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
@@ -232,11 +235,11 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
         (
             {"a": 500, "b": 1100},
             {"a": 400, "c": 1200},
-            "omits 1,600 other documents of similar lengths: 400 replace a document of the same "
-            "source, and 1,200 replace a document of another source, which had no more. The "
-            "arms with other seeds",
+            "omits 1,600 other documents of similar lengths: 400 come from the source of the "
+            "document that they replace, and 1,200 from another source, because that source had "
+            "no more documents. The arms with other seeds",
         ),
-        ({"a": 5}, {}, "over pairs of the same unit. The arms with other seeds"),
+        ({"a": 5}, {}, "over the same units. The arms with other seeds"),
     ],
 )
 def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, removed, random, said):

@@ -52,7 +52,8 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
         (
             {"verdict": "within noise", "seed_noise": 5.0},
             "X was not shown to disappear: its change of −3.000 (−4.000 to −2.000) is not "
-            "larger than the difference between seeds, 5.000, or is too uncertain.",
+            "larger than the difference between training runs with different seeds, 5.000, or is "
+            "too uncertain.",
         ),
         # Without units in which there is nothing to find.
         ({"left": None}, "X changed by −3.000 (−4.000 to −2.000)."),
@@ -222,7 +223,10 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
             "other",
             3,
             3,
-            "The training documents that its rows name, or otherwise the source documents",
+            (
+                "The training documents that the rows of the finding name, or, if they name "
+                "none, the source documents"
+            ),
         ),
         ("association", 3, 1, "Training documents that mention one of the groups with its"),
     ],
@@ -309,7 +313,7 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"effect": "explained_share"}, "share"),
         ({"effect": "change_from_base"}, "difference of shares"),
         ({"effect": "effect_before"}, "difference of shares"),
-        ({"criterion": "mean after removal, against"}, "share"),
+        ({"criterion": "mean after removal, compared with"}, "share"),
         ({"criterion": "lower end of the decrease"}, "difference of shares"),
     ],
 )

@@ -103,7 +103,7 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
     shown = first_cells(page, "occupation=")
     assert shown == [f"occupation=trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
-    assert "40 of 60 parts:" in said and "findings of the stage audit_counterfactual" in said
+    assert "40 of 60 findings:" in said and "findings of the stage audit_counterfactual" in said
 
 
 def finding_of(name, value, p=None, **tags):
@@ -342,4 +342,6 @@ def test_reasons_show_the_largest_of_every_stage(made):
     rows = made.profile["ledger_summary"].read().to_pylist()
     assert {row[0] for row in grid.rows} == {row["stage"] for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
-    assert "the largest of every stage; all are in the table ledger_summary" in grid.note
+    assert (
+        "the most frequent reason of every stage; all are in the table ledger_summary" in grid.note
+    )

@@ -71,8 +71,9 @@ def test_the_index_lists_runs_newest_first(site):
     head, *lines = page.tables[0]
     assert [line[0][:20] for line in lines] == ["20260102-100000-bbbb", "20260101-100000-aaaa"]
     cells = [dict(zip(head, line, strict=True)) for line in lines]
-    assert cells[0]["status"] == "failedmade 1 of 2"
-    assert cells[1]["status"].startswith("completedmade ")
+    assert cells[0]["status"] == "failed1 of 2 stages computed"
+    assert cells[1]["status"].startswith("completed")
+    assert cells[1]["status"].endswith(" stages computed")
     assert cells[1]["bits per byte"] == "1.50095 %: 1.250 to 1.750n = 2"
     assert cells[0]["bits per byte"] == "–"
 
@@ -176,7 +177,7 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     site = build_site(session.store, [broken], tmp_path / "site").parent
     head, line = pages.read(site / "index.html").tables[0]
     status = dict(zip(head, line, strict=True))["status"]
-    assert status.startswith("completedpolicy failedtoldmade")
+    assert status.startswith("completedpolicy failedtold")
     run = (site / "runs" / broken["run"] / "index.html").read_text()
     assert "policy failed</span> told</dd>" in run
 

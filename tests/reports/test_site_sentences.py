@@ -140,10 +140,10 @@ def test_failed_controls_are_counted_by_their_verdicts(audits, expected):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (ModelSummary(), "made 1 of 3 – – "),
-        (ModelSummary("A model"), "made 1 of 3 A model – "),
-        (ModelSummary(None, 1234), "made 1 of 3 1,234 parameters – "),
-        (ModelSummary("A model", 1234, 0), "made 1 of 3 A model 1,234 parameters 0 "),
+        (ModelSummary(), "1 of 3 stages computed – – "),
+        (ModelSummary("A model"), "1 of 3 stages computed A model – "),
+        (ModelSummary(None, 1234), "1 of 3 stages computed 1,234 parameters – "),
+        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed A model 1,234 parameters 0 "),
     ],
 )
 def test_the_index_says_of_a_model_what_is_known(model, expected):
@@ -154,7 +154,7 @@ def test_the_index_says_of_a_model_what_is_known(model, expected):
 def test_the_index_explains_purged_documents_where_there_are_any(purged):
     text = index_of(purged=purged)
     assert (f"documents purged: {purged:,}" in text) == bool(purged)
-    assert ("their texts are gone" in text) == bool(purged)
+    assert ("The texts of purged documents were deleted" in text) == bool(purged)
 
 
 @pytest.mark.parametrize("repeats", [[], ["r2"], ["r2", "r3"]])
@@ -168,9 +168,9 @@ def test_repeated_runs_are_listed_under_the_first(repeats):
 @pytest.mark.parametrize("tables", [False, True])
 def test_an_index_without_runs_says_so(tables):
     text = index_of([], tables)
-    assert "The store has no run yet." in text and "Key figures are those of" not in text
+    assert "The store has no run yet." in text and "Key figures are taken from" not in text
     assert ("All tables and columns of the stages" in text) == tables
-    assert "has no run yet" not in index_of() and "Key figures are those of" in index_of()
+    assert "has no run yet" not in index_of() and "Key figures are taken from" in index_of()
 
 
 # The page of a run -------------------------------------------------------------------------------

@@ -169,10 +169,10 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     *_, said, _ = screen(failed=("model",), mute=True)
     assert said["Do the audits work?"].endswith(
-        "The model returned no number to Bias: check its weights for NaN or infinity."
+        "The model returned no valid number in Bias: check its weights for NaN or infinity."
     )
     *_, said, _ = screen(failed=("model",))
-    assert "no number" not in said["Do the audits work?"]
+    assert "no valid number" not in said["Do the audits work?"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     card = card_of(made.checkpoint, {"extraction": audit})
     text = text_of(card, "model_card")
     assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
-    assert "; 0.0 % if there is nothing to find." in text
+    assert "; without an effect, it would be 0.0 %." in text
     places = [
         text.index(said)
         for said in ("Not audited", "Metric 1, k=8", "Training text seen", "Model details")

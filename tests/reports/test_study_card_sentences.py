@@ -165,8 +165,8 @@ def test_an_audit_claims_too_much_only_where_its_interval_says_so(alarms, look, 
 
 GOOD = "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases."
 UNKNOWN = (
-    "Intervals: no kind is shown to cover the true value in fewer than 92 % or more than 98 % "
-    "of cases."
+    "Intervals: no kind of candidate is shown to have intervals that cover the true value in "
+    "fewer than 92 % or more than 98 % of cases."
 )
 
 
@@ -181,12 +181,18 @@ UNKNOWN = (
         (
             figure(0.919, 0.8, 0.99, n=400),
             "bad",
-            "Intervals: Planted secrets: they cover too rarely, 91.9 % of 400 (80.0 % to 99.0 %).",
+            (
+                "Intervals: Planted secrets: the intervals cover the true value too rarely, "
+                "in 91.9 % of 400 (80.0 % to 99.0 %)."
+            ),
         ),
         (
             figure(0.981, 0.8, 0.99, n=1400),
             "bad",
-            "Intervals: Planted secrets: they cover too often, 98.1 % of 1,400 (80.0 % to 99.0 %).",
+            (
+                "Intervals: Planted secrets: the intervals cover the true value too often, in "
+                "98.1 % of 1,400 (80.0 % to 99.0 %)."
+            ),
         ),
         # Of fewer its interval must lie outside.
         (figure(0.5, 0.2, 0.92, n=399), "good", UNKNOWN),
@@ -195,12 +201,18 @@ UNKNOWN = (
         (
             figure(0.5, 0.2, 0.919, n=399),
             "bad",
-            "Intervals: Planted secrets: they cover too rarely, 50.0 % of 399 (20.0 % to 91.9 %).",
+            (
+                "Intervals: Planted secrets: the intervals cover the true value too rarely, "
+                "in 50.0 % of 399 (20.0 % to 91.9 %)."
+            ),
         ),
         (
             figure(1.0, 0.981, 1.0, n=399),
             "bad",
-            "Intervals: Planted secrets: they cover too often, 100.0 % of 399 (98.1 % to 100.0 %).",
+            (
+                "Intervals: Planted secrets: the intervals cover the true value too often, in "
+                "100.0 % of 399 (98.1 % to 100.0 %)."
+            ),
         ),
     ],
 )
@@ -217,9 +229,9 @@ def test_intervals_are_wrong_by_their_share_or_where_few_by_its_interval(coverag
 def test_the_first_words_say_how_many_worlds_count(counted, made):
     card = card_of(worlds=counted, made=made)
     text = text_of_blocks(card.build_lead())
-    nothing = f"No world counts, so nothing was measured. Worlds created: {made}."
+    nothing = f"No world could be counted, so nothing was measured. Worlds created: {made}."
     assert (text == nothing) == (not counted)
-    assert (f" {counted} of {made} worlds count." in text) == bool(counted)
+    assert (f"towards the results: {counted} of {made}." in text) == bool(counted)
 
 
 @pytest.mark.parametrize(
@@ -283,11 +295,11 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         (
             {"alarms": {"canary": figure(0.05)}},
             "False alarms among candidates without an effect: 5.0 %, at a nominal 5.0 %.",
-            "holds for all kinds",
+            "is simultaneous for all kinds",
         ),
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=0.99)}},
-            "at a nominal 5.0 %; the 99 % interval holds for all kinds together.",
+            ("at a nominal 5.0 %; the 99 % interval is simultaneous for all kinds of candidates."),
             "had no verdict",
         ),
         (
@@ -297,7 +309,7 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
-            "Not counted: 2 more, without two interval ends",
+            "Not counted: 2 more, without a two-sided interval",
             "None of its intervals",
         ),
         (
@@ -321,7 +333,7 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
         (
             ["random"],
             {"retrained_verdicts": ["a"]},
-            "Planted secrets, without as many random documents",
+            "Planted secrets, without the same number of random documents",
         ),
         (["difference"], {"retrained_verdicts": ["a"]}, "Planted secrets, difference"),
     ],
@@ -365,25 +377,28 @@ RATE = detection(0.5)["canary"]
             "in 10 invented worlds whose answers were sealed, the audit had ",
         ),
         ({"detection": {"canary": []}, "worlds": 1}, "in 1 invented world whose answers were"),
-        ({"detection": {"canary": []}}, "the audit had no effect to find. Other models"),
+        (
+            {"detection": {"canary": []}},
+            "the audit had no effect to find. The models of these worlds",
+        ),
         (
             {"unjudged": {("canary", 64.0): 3}},
             "the audit judged no candidate with an effect, while 3 at 64 (copies) had no verdict",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": None}},
-            "the audit found 50.0 % of candidates with copies 64. Other models",
+            "the audit found 50.0 % of candidates with copies 64. The models of these worlds",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
-            "the audit found 50.0 % of candidates with copies 64. Other models",
+            "the audit found 50.0 % of candidates with copies 64. The models of these worlds",
         ),
         (
             {
                 "detection": {"canary": [DetectionRate(8.0, True, figure(0.25)), *RATE]},
                 "smallest": {"canary": 8.0},
             },
-            "the audit found 50.0 % of candidates with copies 64, 25.0 % of those with 8. Other",
+            "the audit found 50.0 % of candidates with copies 64, 25.0 % of those with 8.",
         ),
         (
             {"alarms": {"canary": figure(0.1, 0.0, 0.2)}},
@@ -392,11 +407,14 @@ RATE = detection(0.5)["canary"]
         ),
         (
             {"coverage": {"canary": figure(0.9)}},
-            "; its 95 % intervals covered the true value in 90.0 %. Other models",
+            "; its 95 % intervals covered the true value in 90.0 %. The models of these worlds",
         ),
         (
             {"coverage": {"canary": figure(0.9)}, "incomparable": 2},
-            "in 90.0 %, not counting 2 without two interval ends or a true value. Other models",
+            (
+                "in 90.0 %, not counting 2 candidates without a two-sided interval or a true "
+                "value. The models of these worlds"
+            ),
         ),
     ],
 )

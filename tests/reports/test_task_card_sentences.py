@@ -139,8 +139,20 @@ BAG, APART = "bag of words", "model minus bag of words"
             "is worse than",
             ". The intervals do not overlap: the model",
         ),
-        ((0.8, None, None), None, "note", "cannot be compared with", ". At least one of the two"),
-        ((None, None, None), None, "note", "cannot be compared with", ". One of the two has no"),
+        (
+            (0.8, None, None),
+            None,
+            "note",
+            "cannot be compared with",
+            ". The score of the model or of this method has no interval",
+        ),
+        (
+            (None, None, None),
+            None,
+            "note",
+            "cannot be compared with",
+            ". The model or this method has no score",
+        ),
         (
             (0.8, 0.7, 0.9),
             (-0.2, None, None),
@@ -312,10 +324,17 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
         (
             None,
             None,
-            "Shares split off from the first file by a hash: 0.1 for validation and 0.25 for test.",
+            (
+                "Shares of rows split off from the first file by a hash: 0.1 for validation "
+                "and 0.25 for test."
+            ),
         ),
-        (None, "t.jsonl", "Shares split off from the first file by a hash: 0.1 for validation."),
-        ("t.jsonl", None, "Shares split off from the first file by a hash: 0.25 for test."),
+        (
+            None,
+            "t.jsonl",
+            "Shares of rows split off from the first file by a hash: 0.1 for validation.",
+        ),
+        ("t.jsonl", None, "Shares of rows split off from the first file by a hash: 0.25 for test."),
         ("t.jsonl", "t.jsonl", ""),
     ],
 )

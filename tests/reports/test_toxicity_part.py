@@ -33,4 +33,4 @@ def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
     texts = [pages.read(path).text for path in folder.rglob("rows/*.html")]
     shown = [text for text in texts if re.search(r"The first \d+ documents that these rows", text)]
     assert shown
-    assert all("the text that score_toxicity read, before cut_toxic" in text for text in shown)
+    assert all("as score_toxicity read it, before cut_toxic" in text for text in shown)

@@ -101,14 +101,14 @@ def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expecte
     (grid,) = build_checkpoint_table(
         FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40
     )
-    assert ("has none" in grid.note) == expected
+    assert ("has no losses" in grid.note) == expected
 
 
 def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     """And where texts were written but not scored, the card does not say that none is known."""
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
-    assert "From the first and the last step" in page.text
+    assert "Texts from the first and the last step" in page.text
     card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, ModelCardConfig()
     )
@@ -116,7 +116,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert section.blocks[-1].note == "From the only step with generated text."
+    assert section.blocks[-1].note == "Texts from the only step with generated text."
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})
@@ -151,10 +151,10 @@ def test_groups_left_out_are_counted(session, made):
     page = card_of(made, made.pretrained, made.tokenizer, max_table_rows=1)
     [sources] = tables(page, "source", "n", "step 100")
     assert [row[0] for row in sources] == ["all", "books"]
-    assert "The 1 with the most tokens; 2 more are in the table validation." in words(page)
+    assert "The 1 groups with the most tokens; 2 more are in the table validation." in words(page)
     [languages] = tables(page, "estimated language")
     assert [row[0] for row in languages] == ["all", "en"]
-    assert "The 1 with the most tokens; 1 more are in the table fertility." in words(page)
+    assert "The 1 groups with the most tokens; 1 more are in the table fertility." in words(page)
 
 
 def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
@@ -178,8 +178,8 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
         "By step 250 the model had read 42,500 tokens of 61,000 tokens packed for training "
-        "(0.6967 epochs, with repeated reading). Of 304 documents it had read at least a part "
-        "of 204 documents and all of 154 documents. It has learnt nothing from the other "
+        "(0.6967 epochs, counting repeated reading). Of 304 documents it had read at least a "
+        "part of 204 documents and all of 154 documents. It has learnt nothing from the other "
         "documents."
     ) in said.split("Model details")[0]  # on the first screen
     assert tables(page, "source", "documents", "read at least in part") == [
@@ -194,7 +194,7 @@ def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session
     log = artifacts.trained(None, artifacts.TrainedConfig(content="another"))
     page = card_of(made, log, corpus={**made.corpus, "profile": made.profile})
     assert "By step" not in words(page)
-    assert "; how much of each document was read is not recorded." in words(page)
+    assert "; how much of each document the model read is not recorded." in words(page)
 
 
 def test_of_many_sources_the_largest_are_shown(session, made):
@@ -203,7 +203,7 @@ def test_of_many_sources_the_largest_are_shown(session, made):
     )
     [shown] = tables(page, "source", "documents", "read at least in part")
     assert [row[0] for row in shown] == ["books"]
-    assert "The 1 largest of 2 sources; all: table coverage." in words(page)
+    assert "The 1 largest of 2 sources; all are in the table coverage." in words(page)
 
 
 # Samples ---------------------------------------------------------------------------------------

@@ -257,9 +257,17 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
     site = show(each)
     said = [tuple(row.values()) for row in site.rows("audit")]
     assert said == [
-        ("Toxic continuations", "all findings", "only step 0 of these checkpoints has this audit"),
+        (
+            "Toxic continuations",
+            "all findings",
+            "of these checkpoints, only step 0 has results of this audit",
+        ),
         ("Bias", "Slope, 2 parts", "not found at step 0"),
-        ("Bias", "Slope", "by value only: not means over the same units"),
+        (
+            "Bias",
+            "Slope",
+            "compared by value only: not a mean over the same units at each checkpoint",
+        ),
         ("Training-data extraction", "all findings", "its settings differ: seed"),
     ]
     slope = next(row for row in site.rows("finding") if row["finding"] == "Slope")
@@ -304,7 +312,9 @@ def test_a_part_that_was_chosen_by_the_result_is_said_to_be(show, worse):
         "up": ("Strength, part=y", "worse"),
         "": ("Strength, part=x", "changed"),
     }[worse]
-    assert ("This is the worst of 2 parts at step 400" in site.text) == (worse == "up")
+    assert ("This is the most harmful of 2 findings of this metric at step 400" in site.text) == (
+        worse == "up"
+    )
 
 
 def test_where_nothing_can_be_compared_the_page_says_so(show):
@@ -395,7 +405,10 @@ def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
     assert all(UNJUDGED not in path.read_text() for path in folder.rglob("*.html"))
     pair = next((folder / "rows").iterdir())
     row = pages.read(pair).tables[0][1]
-    assert "not shown: may hold personal data" in row[1] and "not shown: not scored" in row[2]
+    assert (
+        "not shown: may contain personal data" in row[1]
+        and "not shown: no toxicity score" in row[2]
+    )
 
 
 def test_a_damaged_audit_is_said_and_hides_nothing_else(session, show, tmp_path):

@@ -19,7 +19,7 @@ from tests.tasks.corpora import given
 from tests.tasks.small_corpus import corpus_of
 
 TEXTS = [f"The woman of house {i} wrote to her brother." for i in range(8)]
-ANOTHER = "has no rows about 4 of the documents in .*; give tables .* from the same corpus"
+ANOTHER = "has no rows for 4 of the documents in .*; give tables .* from the same corpus"
 
 
 def test_an_earlier_corpus_is_what_the_same_stage_left(session):
@@ -86,7 +86,5 @@ def test_effects_take_nothing_that_another_corpus_said(session):
 def test_a_tokenizer_is_not_measured_by_what_another_corpus_said(session):
     rows = [("a", "train", text) for text in TEXTS] + [("a", "validation", "Women of the harbour.")]
     others = find_identities(corpus_of(rows[4:-1]), IdentitiesConfig())
-    with pytest.raises(
-        HallmarkError, match=r"has no rows about . of the documents in documents of"
-    ):
+    with pytest.raises(HallmarkError, match=r"has no rows for . of the documents in documents of"):
         train_tokenizer(corpus_of(rows), others, TokenizerConfig(vocab_size=600))

@@ -42,7 +42,9 @@ class AttentionText(StageConfig):
 
     text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(
-        None, description="word of the text whose last token the card shows; else the last token"
+        None,
+        description="word of the text for whose last token the card shows the attention weights; "
+        "not set: the last token of the text",
     )
 
     @field_validator("text", "word")
@@ -112,20 +114,22 @@ TEXTS = table_schema(
         "query_position",
         pa.int32(),
         "figure",
-        "position of the last token of the word; null: nothing was read",
+        "position of the last token of the chosen word, or of the token shown instead; "
+        "null: no token of the text was read",
     ),
     column(
         "omitted_tokens",
         pa.int32(),
         "figure",
-        "tokens at the end that were not read",
+        "number of tokens at the end of the text that exceed the limit and were not read",
         unit="tokens",
     ),
     column(
         "note",
         pa.string(),
         "project text",
-        "why another token is shown, or why there are no weights; empty otherwise",
+        "reason why a token other than the chosen word is shown, or why there are no "
+        "weights; empty otherwise",
     ),
 )
 
@@ -138,14 +142,14 @@ TOKENS = table_schema(
         "token",
         pa.string(),
         "audit text",
-        "characters of the token in the text; for a special token its name",
+        "characters of the text that the token covers; for a special token, its name",
     ),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "first character of the token in the text; null for a special token; tokens that share "
-        "a character have the same",
+        "index of the first character of the token in the text; tokens that share a "
+        "character have the same index; null for a special token",
         unit="characters",
     ),
     column("char_end", pa.int32(), "figure", "end of the token, exclusive", unit="characters"),
@@ -154,11 +158,16 @@ TOKENS = table_schema(
 WEIGHTS = table_schema(
     "Attention weights, one row per pair of positions; they sum to 1 per query, layer and head.",
     column("text_id", pa.int32(), "id", "number of the text"),
-    column("stack", pa.string(), "label", "decoder, encoder, or cross: from decoder to encoder"),
+    column(
+        "stack",
+        pa.string(),
+        "label",
+        "type of attention: decoder, encoder, or cross (from decoder to encoder)",
+    ),
     column("layer", pa.int32(), "figure", "the layer"),
     column("head", pa.int32(), "figure", "the head"),
     column("query_position", pa.int32(), "figure", "the position that attends"),
-    column("key_position", pa.int32(), "figure", "the position that is attended to"),
+    column("key_position", pa.int32(), "figure", "position that the query attends to"),
     column("weight", pa.float32(), "figure", "attention weight", unit="share"),
 )
 

@@ -55,7 +55,9 @@ class NgramModel:
 
     def __init__(self, documents: TokenizedDocuments, order: int, vocab_size: int) -> None:
         if order < 1 or not len(documents):
-            raise ValueError("an n-gram model needs an order of at least 1 and some documents")
+            raise ValueError(
+                "an n-gram model needs an order of at least 1 and at least one training document"
+            )
         self.order, self.vocab_size = order, vocab_size
         self.end_token, self.begin_token, self.key_base = vocab_size, vocab_size + 1, vocab_size + 2
         tokens, document_positions, _ = self._flatten_documents(documents, with_end=True)

@@ -107,19 +107,35 @@ class CapabilityConfig(BaselinesConfig):
 SAMPLES = table_schema(
     "One row per document, passage or control text; columns of other kinds are null.",
     column("sample_id", pa.int32(), "id", "number of the row"),
-    column("text_kind", pa.string(), "label", "the measurement or control it belongs to"),
+    column(
+        "text_kind",
+        pa.string(),
+        "label",
+        "metric of the measurement or control that the text is used for",
+    ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source of the document"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
     column("tokens", pa.int64(), "figure", "scored tokens", unit="tokens"),
-    column("model_bits", pa.float64(), "figure", "bits of the text in the model", unit="bits"),
+    column(
+        "model_bits",
+        pa.float64(),
+        "figure",
+        "bits that the audited model needs for the text",
+        unit="bits",
+    ),
     column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
     column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
     column("recurrent_bits", pa.float64(), "figure", "bits in the recurrent model", unit="bits"),
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),
-    column("is_correct", pa.bool_(), "figure", "whether the model gave the last word"),
+    column(
+        "is_correct",
+        pa.bool_(),
+        "figure",
+        "whether the model predicted the last word of the passage correctly",
+    ),
 )
 
 

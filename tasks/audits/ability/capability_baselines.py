@@ -53,37 +53,54 @@ TRAINING_CONTROL_DOCUMENTS = 64
 
 class BaselinesConfig(StageConfig):
     validation_bytes: int = Field(
-        200_000, ge=1_000, description="bytes of validation text to measure on, chosen by hash"
+        200_000,
+        ge=1_000,
+        description="bytes of validation text on which the model and the baselines are compared; "
+        "documents are chosen by hash",
     )
     training_bytes: int = Field(
         16_000_000,
         ge=1_000,
-        description="bytes of training text that the baselines learn from, chosen by hash; each "
-        "byte needs about 40 bytes of memory; 16,000,000 take about 15 seconds on two cores",
+        description="bytes of training text that the baselines are trained on; documents are "
+        "chosen by hash; each byte needs about 40 bytes of memory; 16,000,000 bytes "
+        "take about 15 seconds on two cores",
     )
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="training tokens of the recurrent baseline; 0: no such baseline; 1,000,000 "
-        "take about a minute on two cores, and fewer give a weak baseline",
+        description="training tokens of the recurrent baseline; 0: no recurrent baseline; training "
+        "on 1,000,000 tokens takes about a minute on two cores, and fewer tokens give "
+        "a weak baseline",
     )
     seed: Seed = Field(0, description="seed of random draws")
 
 
 TEXT_BITS = table_schema(
-    "Bits of each text in the baselines, in the order in which the texts were chosen.",
-    column("text_kind", pa.string(), "label", "held-out text, random characters, or training text"),
+    "Bits that each baseline needs for each text, in the order in which the texts were chosen.",
+    column(
+        "text_kind",
+        pa.string(),
+        "label",
+        "origin of the text: held-out text, random characters, or training text",
+    ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source of the document"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
-    column("tokens", pa.int64(), "figure", "tokens that the audited model scores", unit="tokens"),
+    column(
+        "tokens",
+        pa.int64(),
+        "figure",
+        "number of tokens of the text that the audited model scores",
+        unit="tokens",
+    ),
     column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
     column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
     column(
         "recurrent_bits",
         pa.float64(),
         "figure",
-        "bits in the recurrent model; null: there is no such baseline",
+        "bits that the recurrent baseline needs for the text; null: no recurrent "
+        "baseline was trained",
         unit="bits",
     ),
 )
@@ -95,7 +112,7 @@ TRAINING_SIZES = table_schema(
         "documents",
         pa.int64(),
         "figure",
-        "sampled documents of the train split",
+        "number of documents sampled from the train split",
         unit="documents",
     ),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of these documents", unit="bytes"),
@@ -103,8 +120,8 @@ TRAINING_SIZES = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "tokens read in training; for the recurrent model the configured number, and a token that "
-        "is read twice counts twice",
+        "number of tokens read in training; for the recurrent model, the configured "
+        "number, in which a token that is read twice counts twice",
         unit="tokens",
     ),
     column(

@@ -102,7 +102,10 @@ def answer_cloze_passages(
 
 
 _ControlKind = Literal["", "positive", "negative"]
-_METHOD = "last word of a held-out sentence, first word of the greedy continuation, exact match"
+_METHOD = (
+    "share of held-out sentences whose last word equals the first word of the "
+    "model's greedy continuation"
+)
 _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     CLOZE: ("", _METHOD),
     OTHER_ANSWERS: ("negative", f"{_METHOD}; with another passage's answer; passes up to 10 %"),

@@ -17,8 +17,8 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 METHOD_BY_PHENOMENON = {
     AGREEMENT: "share of pairs whose grammatical sentence is more probable",
-    GARDEN_PATH: "share of pairs in which the late verb is less probable after the ambiguous "
-    "beginning",
+    GARDEN_PATH: "share of pairs in which the second verb is less probable after the ambiguous "
+    "beginning than after the unambiguous one",
 }
 
 

@@ -76,27 +76,50 @@ GARDEN_PATH_PARTS = (
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
-    "Minimal pairs as read by each system: which of two texts is more probable.",
+    "Minimal pairs of texts, and which text of each pair the model and each "
+    "baseline find more probable.",
     column("pair_id", pa.int32(), "id", "number of the pair"),
-    column("system", pa.string(), "label", "model (the audited model), or a baseline"),
+    column(
+        "system",
+        pa.string(),
+        "label",
+        "system that scores the pair: model (the audited model) or the name of a baseline",
+    ),
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
-    column("distance", pa.int32(), "figure", "words between the two dependent words", unit="words"),
-    column("cluster", pa.string(), "label", "the noun, which several pairs share"),
+    column(
+        "distance",
+        pa.int32(),
+        "figure",
+        "number of words between the two dependent words",
+        unit="words",
+    ),
+    column(
+        "cluster",
+        pa.string(),
+        "label",
+        "noun of the pair; pairs with the same noun form one cluster",
+    ),
     column("expected_text", pa.string(), "project text", "the text that should be more probable"),
     column("other_text", pa.string(), "project text", "the other text"),
-    column("judged_words", pa.string(), "project text", "the words whose probability is compared"),
+    column(
+        "judged_words",
+        pa.string(),
+        "project text",
+        "words of the expected text whose probability is compared",
+    ),
     column(
         "log_prob_difference",
         pa.float64(),
         "figure",
-        "log probability of the expected text minus that of the other",
+        "log probability of the expected text minus log probability of the other text",
         unit="nats",
     ),
     column(
         "preference_score",
         pa.float64(),
         "figure",
-        "1: the expected text is more probable; 0.5: both are equal; 0: the other is",
+        "1: the expected text is more probable; 0.5: both are equally probable; 0: the "
+        "other text is more probable",
         unit="share",
     ),
 )

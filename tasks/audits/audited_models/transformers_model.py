@@ -406,7 +406,7 @@ class TransformersCausalModel(_TransformersModel):
         if max_new_tokens >= self.context_length:
             raise UsageError(
                 f"{max_new_tokens} new tokens do not fit the context of {self.name}, "
-                f"{self.context_length} tokens; ask for fewer"
+                f"{self.context_length} tokens; request fewer new tokens"
             )
         # A prompt that is too long loses its beginning: prompt and new tokens must fit the context.
         truncated_prompts = [

@@ -167,7 +167,10 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, 
     rng = np.random.default_rng(case_units.seed)
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
-    method = f"{len(arm_means)} drawn from these and {len(null_means)} never planted, 4,000 times"
+    method = (
+        f"means of {len(arm_means)} values drawn 4,000 times from these values and "
+        f"{len(null_means)} values of units that were never planted"
+    )
     return float(low), float(high), float(null_means.mean()), method
 
 
@@ -245,7 +248,7 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
         has_base_effect = base_effect.value > 0
         method = "share of the effect before the removal that the removal takes away; "
         if np.isnan(base_effect.value):
-            method += "the effect before was not measured"
+            method += "the effect before the removal was not measured"
         else:
             method += (
                 "an estimate without an interval"
@@ -340,25 +343,27 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria = [
             (UNIT_COUNT_CRITERION, get_figure("mean", REMOVED, "clusters"), "at least", MIN_UNITS),
             (
-                "mean after removal, against the low end of the 99 % null region",
+                "mean after removal, compared with the low end of the 99 % null region",
                 removed_mean,
                 "at least",
                 low,
             ),
             (
-                "mean after removal, against the high end of the 99 % null region",
+                "mean after removal, compared with the high end of the 99 % null region",
                 removed_mean,
                 "at most",
                 high,
             ),
             (
-                "upper end of removed − never planted, against a quarter of the effect before",
+                "upper end of removed − never planted, compared with a quarter of the "
+                "effect before the removal",
                 get_figure("effect_after", REMOVED, "high"),
                 "below",
                 _scale_if_known(MAX_REMAINING_SHARE, base_effect),
             ),
             (
-                "lower end of random − removed, against half of the effect before",
+                "lower end of random − removed, compared with half of the effect "
+                "before the removal",
                 get_figure("random_minus_removed", RANDOM, "low"),
                 "above",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -371,7 +376,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease after removal, against half of the distance to groups planted at 50 %",
+                "decrease after removal, compared with half of the distance to groups "
+                "planted at 50 %",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -391,8 +397,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"{direction} after removal, end nearest to 0, against the largest difference "
-                f"between another seed and the base",
+                f"{direction} after removal, end of the interval closest to 0, compared with the "
+                "largest difference between another seed and the base",
                 nearest_bound,
                 "above",
                 seed_noise,

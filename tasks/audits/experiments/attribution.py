@@ -58,11 +58,20 @@ ATTRIBUTED = table_schema(
     "The training documents that are predicted to make a text probable.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("group_name", pa.string(), "label", "group of an association, else empty"),
+    column(
+        "group_name",
+        pa.string(),
+        "label",
+        "group that the association is about; empty for other texts",
+    ),
     column("rank", pa.int32(), "figure", "rank of the document, from 1"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
-        "score", pa.float64(), "figure", "share of the text's weight that it contains", unit="share"
+        "score",
+        pa.float64(),
+        "figure",
+        "share of the weighted tokens of the text that the document contains",
+        unit="share",
     ),
 )
 

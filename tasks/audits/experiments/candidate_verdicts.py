@@ -38,46 +38,75 @@ LEXICON_PREFIX = "lexicon "
 SIGNIFICANCE_LEVEL = 0.05
 
 VERDICTS = table_schema(
-    "Verdict of the audits on each candidate of a world.",
-    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    "Verdict of the audits on each possible effect (candidate) of a synthetic "
+    "corpus with known effects (world).",
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "kind of the candidate: canary, passage, record, association or speech",
+    ),
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("n", pa.int64(), "figure", "items that the figure is based on"),
+    column("n", pa.int64(), "figure", "number of items that the measured value is based on"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "bits of exposure, share of tokens that are correct before the first wrong one, nats of "
-        "preference, or difference of toxicity",
+        "measured value: exposure in bits, share of tokens before the first wrong one, "
+        "preference in nats, or difference in toxicity",
     ),
-    column("low", pa.float64(), "figure", "lower end of the 95 % interval; null: there is none"),
-    column("high", pa.float64(), "figure", "upper end; null with a low: unbounded"),
+    column(
+        "low",
+        pa.float64(),
+        "figure",
+        "lower end of the 95 % interval of the measured value; null: there is none",
+    ),
+    column(
+        "high",
+        pa.float64(),
+        "figure",
+        "upper end of the 95 % interval; null although there is a lower end: the "
+        "interval is unbounded above",
+    ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "probability of such a figure without an effect; null: detected means written verbatim",
+        "p-value: probability of a value at least as large without an effect; null: no "
+        "test, and detected means that the model wrote the text verbatim",
     ),
     column("is_detected", pa.bool_(), "label", "whether the audit claims an effect"),
-    column("full_value", pa.float64(), "figure", "the figure over all, or many more, items"),
+    column(
+        "full_value",
+        pa.float64(),
+        "figure",
+        "the same value measured on all items, or on many more items; it counts as the true value",
+    ),
 )
 
 MODEL_LEARNING = table_schema(
-    "Whether the model of a world learned more than token frequencies.",
+    "Whether the model trained on a synthetic corpus with known effects (world) "
+    "learned more than token frequencies.",
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "validation loss at the last step",
+        "validation loss of the model at the last step",
         unit="bits per byte",
     ),
     column(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "the same for a model that knows only token frequencies",
+        "loss on the same text of a model that knows only token frequencies",
         unit="bits per byte",
     ),
-    column("has_learned", pa.bool_(), "label", "whether the model's loss is smaller"),
+    column(
+        "has_learned",
+        pa.bool_(),
+        "label",
+        "whether the loss of the model is smaller than that of the frequency model",
+    ),
 )
 
 VerdictRow = dict[str, Any]

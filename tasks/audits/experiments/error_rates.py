@@ -30,7 +30,7 @@ class ErrorRatesConfig(StageConfig):
     """Settings of the error rates."""
 
     excluded_worlds: dict[str, str] = Field(
-        default={}, description="reason by name of each world that is excluded"
+        default={}, description="worlds that are excluded from the rates: a reason for each name"
     )
     max_documents: int = Field(
         default=128, ge=1, description="maximum number of documents attributed to a text"
@@ -38,17 +38,28 @@ class ErrorRatesConfig(StageConfig):
 
 
 CANDIDATES = table_schema(
-    "Every candidate of every world: the verdict of the audits and the truth.",
+    "Verdict of the audits and known truth for each possible effect (candidate) of "
+    "each synthetic corpus with known effects (world).",
     column("world", pa.string(), "label", "the world"),
-    column("has_effects", pa.bool_(), "label", "whether the world has any effects"),
-    column("has_learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
-    column("effect_level", pa.float64(), "figure", "copies, or the share of sentences"),
+    column("has_effects", pa.bool_(), "label", "whether the world contains any effects"),
+    column(
+        "has_learned",
+        pa.bool_(),
+        "label",
+        "whether the model of the world learned more than token frequencies",
+    ),
+    column(
+        "effect_level",
+        pa.float64(),
+        "figure",
+        "effect level: number of copies, or for an association or speech the share of sentences",
+    ),
     column(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect; null: there is less than in other groups, while "
-        "the audit looks for more",
+        "whether there is an effect to detect; null: the effect is negative (less than "
+        "in other groups), which the audit does not look for",
     ),
     column(
         "is_alarm",
@@ -60,8 +71,8 @@ CANDIDATES = table_schema(
         "is_covered",
         pa.bool_(),
         "label",
-        "whether the interval covers the figure over all items; null: there is no interval with "
-        "two ends",
+        "whether the 95 % interval covers the value measured on all items; null: there "
+        "is no interval with two ends",
     ),
     *(VERDICTS.field(name) for name in VERDICTS.names),
 )
@@ -70,16 +81,26 @@ CANDIDATES = table_schema(
 def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
     return table_schema(
         description,
-        column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+        column(
+            "kind",
+            pa.string(),
+            "label",
+            "kind of the candidate: canary, passage, record, association or speech",
+        ),
         *key_columns,
         column(
             "value",
             pa.float64(),
             "figure",
-            "the share; null: there is nothing to measure it on",
+            "estimated share; null: there are no cases to estimate it from",
             unit="share",
         ),
-        column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
+        column(
+            "low",
+            pa.float64(),
+            "figure",
+            "lower end of the interval of the share, with worlds as clusters",
+        ),
         column("high", pa.float64(), "figure", "upper end"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "candidates"),
@@ -88,7 +109,12 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
     )
 
 
-EFFECT_LEVEL = column("effect_level", pa.float64(), "figure", "copies, or the share of sentences")
+EFFECT_LEVEL = column(
+    "effect_level",
+    pa.float64(),
+    "figure",
+    "effect level: number of copies, or for an association or speech the share of sentences",
+)
 
 DETECTION_RATES = make_rate_schema(
     "How often an effect is detected, by effect level.",
@@ -97,14 +123,19 @@ DETECTION_RATES = make_rate_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect at this level; null: in some or all worlds there is "
-        "less than in other groups",
+        "whether there is an effect to detect at this level; null: in at least one "
+        "world the effect is negative (less than in other groups)",
     ),
 )
 UNJUDGED = table_schema(
     "Candidates without a verdict; they are not in any rate.",
     column("world", pa.string(), "label", "the world"),
-    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "kind of the candidate: canary, passage, record, association or speech",
+    ),
     column("candidate_id", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
@@ -112,54 +143,61 @@ FALSE_ALARM_RATES = make_rate_schema(
     "How often an effect is claimed where there is none; the nominal rate is 0.05."
 )
 INTERVAL_COVERAGE = make_rate_schema(
-    "How often the 95 % intervals cover the figure over all items."
+    "How often the 95 % intervals cover the value measured on all items."
 )
 
 SMALLEST_DETECTED = table_schema(
     "Smallest effect level from which on all levels are detected in at least 80 % of cases.",
-    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "kind of the candidate: canary, passage, record, association or speech",
+    ),
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "copies, or the share of sentences; null: no such level",
+        "smallest detected level: number of copies, or for an association or speech "
+        "the share of sentences; null: there is no such level",
     ),
 )
 
 ATTRIBUTION_PRECISION = make_rate_schema(
-    "Precision of attribution: share of the documents written for a text among as many top "
-    "documents; each text has the same weight."
+    "Precision of attribution: with n documents written for a text, the share of "
+    "these documents among the n documents attributed first; all texts weighted "
+    "equally."
 )
 
 REMOVAL_REDUCTIONS = make_rate_schema(
-    "Relative decrease of the figures of detected candidates in models retrained without the "
-    "documents that attribution names.",
+    "Relative decrease of the measured values of detected candidates in models "
+    "retrained without the documents to which attribution points.",
     column(
         "arm",
         pa.string(),
         "label",
-        "removed: without these documents; random: without the same number of other documents; "
-        "difference: removed minus random",
+        "retrained model: removed (without the attributed documents), random (without "
+        "the same number of other documents), or difference (removed minus random)",
     ),
 )
 
 WORLDS = table_schema(
-    "The worlds, and which of them are in the rates.",
+    "The synthetic corpora with known effects (worlds), and whether each is included in the rates.",
     column("world", pa.string(), "label", "the world"),
-    column("is_counted", pa.bool_(), "label", "whether it is in the rates"),
+    column("is_counted", pa.bool_(), "label", "whether the world is included in the rates"),
     column("reason", pa.string(), "project text", "why it is not"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss of its model",
+        "held-out loss of the model of the world",
         unit="bits per byte",
     ),
     column(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "the same for a model that knows only token frequencies",
+        "held-out loss of a model that knows only token frequencies",
         unit="bits per byte",
     ),
 )
@@ -457,7 +495,9 @@ def compute_error_rates(
         answer_key = answer_keys[world]["answer_key"].read()
         rows = join_verdicts_with_answer_key(world, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
-        reason = "" if model["has_learned"] else "its model learned only token frequencies"
+        reason = (
+            "" if model["has_learned"] else "the model of the world learned only token frequencies"
+        )
         figures = {
             table_name: model[table_name]
             for table_name in ("bits_per_byte", "unigram_bits_per_byte")

@@ -26,12 +26,17 @@ from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
 
 _CASE_COLUMN = column("case_name", pa.string(), "label", "the case, a group of findings")
-_ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")
+_ARM_COLUMN = column(
+    "arm",
+    pa.string(),
+    "label",
+    "arm of the experiment (one training): base, removed, random, or another seed",
+)
 
 ARMS = table_schema(
     "The trainings that are compared.",
     _ARM_COLUMN,
-    column("step", pa.int64(), "figure", "optimizer step of its last checkpoint"),
+    column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
     column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
     column("documents", pa.int64(), "figure", "removed training documents", unit="documents"),
     column("bytes", pa.int64(), "figure", "bytes of removed text", unit="bytes"),
@@ -47,7 +52,12 @@ CASES = table_schema(
     "The findings that were traced.",
     _CASE_COLUMN,
     column("kind", pa.string(), "label", "memorised, association or other"),
-    column("finding", pa.string(), "label", "a finding, as the command trace takes it"),
+    column(
+        "finding",
+        pa.string(),
+        "label",
+        "reference to a finding, in the form that hallmark trace accepts",
+    ),
     column("documents", pa.int64(), "figure", "source documents of the case", unit="documents"),
     column(
         "removed_documents",
@@ -56,24 +66,41 @@ CASES = table_schema(
         "source documents that were removed",
         unit="documents",
     ),
-    column("reason", pa.string(), "project text", "why nothing was removed, if so"),
+    column(
+        "reason",
+        pa.string(),
+        "project text",
+        "reason why nothing was removed; empty if documents were removed",
+    ),
 )
 UNITS = table_schema(
-    "Values of each arm, one row per unit.",
+    "Measured values of each arm (one training of the experiment), one row per unit.",
     _CASE_COLUMN,
     column(
         "role",
         pa.string(),
         "label",
-        "unit: of the findings; null_unit: a unit in which there is nothing to find",
+        "unit: a unit of the findings; null_unit: a unit without an effect, for comparison",
     ),
     _ARM_COLUMN,
-    column("item", pa.string(), "id", "the unit; units of two arms with the same id are a pair"),
-    column("cluster", pa.string(), "label", "units of one cluster are not independent"),
-    column("value", pa.float64(), "figure", "the value; null: the model gave no number"),
+    column(
+        "item", pa.string(), "id", "id of the unit; units of two arms with the same id form a pair"
+    ),
+    column(
+        "cluster",
+        pa.string(),
+        "label",
+        "cluster of the unit; units of one cluster are not independent",
+    ),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "measured value of the unit; null: the model gave no number",
+    ),
 )
 EFFECTS = table_schema(
-    "Effects that are computed from the units.",
+    "Effects that are computed from the values of the units.",
     _CASE_COLUMN,
     column(
         "effect",
@@ -87,7 +114,7 @@ EFFECTS = table_schema(
         "away",
     ),
     _ARM_COLUMN,
-    column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
+    column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
@@ -99,45 +126,57 @@ EFFECTS = table_schema(
         "seed_noise",
         pa.float64(),
         "figure",
-        "largest difference between another seed and the base; null: no other seed was trained, "
-        "or the row is about one",
+        "noise: largest difference between a training with another seed and the base; "
+        "null: no other seed was trained, or the row itself is about another seed",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise: the end of the interval nearest to 0 is farther from 0 than the noise; "
-        "within noise; empty: not compared",
+        "beyond noise: even the end of the interval that is closest to 0 is farther "
+        "from 0 than the noise; within noise: it is not; empty: not compared",
     ),
 )
 CRITERIA = table_schema(
     "Criteria of the removal experiment.",
     _CASE_COLUMN,
     column("criterion", pa.string(), "label", "what is compared"),
-    column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
-    column("comparison", pa.string(), "label", "at least, at most, above or below"),
+    column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
+    column(
+        "comparison",
+        pa.string(),
+        "label",
+        "relation that the value must have to the bound: at least, at most, above or below",
+    ),
     column("bound", pa.float64(), "figure", "the bound; null: unknown"),
     column("unit", pa.string(), "label", "unit of value and bound"),
-    column("verdict", pa.string(), "label", "pass, fail, or empty if value or bound is unknown"),
+    column(
+        "verdict",
+        pa.string(),
+        "label",
+        "outcome of the criterion: pass, fail, or empty if the value or the bound is unknown",
+    ),
 )
 HELDOUT_LOSS = table_schema(
     "Held-out loss of the last checkpoint of each arm.",
     column("kind", pa.string(), "label", "all, source or identity"),
-    column("name", pa.string(), "label", "the source, or the group that documents mention"),
+    column(
+        "name", pa.string(), "label", "source of the documents, or group that the documents mention"
+    ),
     _ARM_COLUMN,
     column("bytes", pa.int64(), "figure", "predicted bytes", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss; null: nothing was predicted",
+        "held-out loss; null: there were no tokens to predict",
         unit="bits per byte",
     ),
     column(
         "difference_from_base",
         pa.float64(),
         "figure",
-        "loss minus that of the base",
+        "loss of the arm minus loss of the base",
         unit="bits per byte",
     ),
 )
@@ -236,7 +275,7 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
             )
         )
         if not counts[0]:
-            reason = "it has no source documents in the training text"
+            reason = "the case has no source documents in the training text"
         elif all(
             trait_counts[unit, "assigned"] == trait_counts[unit, "other"]
             for unit, _ in [*trait_counts]

@@ -43,31 +43,41 @@ from hallmark.tasks.contract import (
 class RemovalCase(StageConfig):
     """Findings of one metric whose units are compared together."""
 
-    name: str = Field(description="name of the case on pages")
+    name: str = Field(description="name of the case that pages show")
     audit: str = Field(description="the audit")
     metric: str = Field(description="the metric")
-    finding_names: tuple[str, ...] = Field(description="findings, as the command trace takes them")
-    unit: str = Field(description="unit of the values")
-    worse_when: str = Field("", description="which direction is worse, as in findings")
-    kind: Literal["memorised", "association", "other"] = Field(
-        "other", description="decides which documents are removed, and the criteria"
+    finding_names: tuple[str, ...] = Field(
+        description="references to findings, in the form that hallmark trace accepts"
     )
-    table_name: str = Field("values", description="table that holds the rows of the findings")
+    unit: str = Field(description="unit of the values")
+    worse_when: str = Field(
+        "", description="direction in which the value is worse, as in the table findings"
+    )
+    kind: Literal["memorised", "association", "other"] = Field(
+        "other",
+        description="kind of the case; it decides which documents are removed and which criteria "
+        "apply",
+    )
+    table_name: str = Field(
+        "values", description="table that contains the rows that the findings are based on"
+    )
     row_conditions: tuple[str, ...] = Field(
-        (), description="filters of these rows, one JSON object each"
+        (), description="filters that select these rows, one JSON object each"
     )
     row_order: str = Field("", description="column that sorts the worst rows first")
     unit_conditions: tuple[str, ...] = Field(
-        (), description="filters of the units, one JSON object each"
+        (), description="filters that select the units, one JSON object each"
     )
     null_conditions: tuple[str, ...] = Field(
-        (), description="filters of units in which there is nothing to find"
+        (), description="filters that select units without an effect, one JSON object each"
     )
 
 
 class SourceDocumentsConfig(StageConfig):
     cases: tuple[RemovalCase, ...] = Field(description="the cases")
-    seed: Seed = Field(0, description="seed of the draw that thins a surplus")
+    seed: Seed = Field(
+        0, description="random seed for choosing the surplus documents that are removed"
+    )
 
 
 #: Number of worst rows that are searched, if the rows name no documents.
@@ -76,17 +86,31 @@ MAX_WORST_ROWS = 100
 SOURCE_DOCUMENTS = table_schema(
     "The source documents of findings, one row for each pair of unit and document.",
     column("case_name", pa.string(), "label", "the case"),
-    column("item_unit", pa.string(), "label", "unit of the case: a secret, passage, text or group"),
+    column(
+        "item_unit",
+        pa.string(),
+        "label",
+        "id of the unit of the case: a secret, passage, text or group",
+    ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source of the document"),
-    column("tokens", pa.int64(), "figure", "its tokens in the training rows", unit="tokens"),
+    column(
+        "tokens",
+        pa.int64(),
+        "figure",
+        "number of tokens of the document in the training rows",
+        unit="tokens",
+    ),
     column(
         "stated_trait",
         pa.string(),
         "label",
-        "for an association, the trait that it states of the group: assigned or other; else empty",
+        "for an association, the trait that the document states of the group: assigned "
+        "or other; else empty",
     ),
-    column("is_removed", pa.bool_(), "label", "whether it is removed from the new training"),
+    column(
+        "is_removed", pa.bool_(), "label", "whether the document is removed before the new training"
+    ),
 )
 
 #: Training documents that contain any of the names.

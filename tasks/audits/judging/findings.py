@@ -26,7 +26,8 @@ from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
-    "Results of the audit, one row per figure, with a filter for the rows it is based on.",
+    "Results of the audit, one row per estimated value, with a filter that selects "
+    "the rows that the value is based on.",
     column(
         "finding",
         ID_TYPE,
@@ -34,19 +35,19 @@ FINDINGS = table_schema(
         "hash of audit, metric, slice and kind of control: equal for the same finding of two runs",
     ),
     column("audit", pa.string(), "label", "the audit"),
-    column("metric", pa.string(), "label", "the metric, as policies and commands name it"),
-    column("title", pa.string(), "label", "the title of the metric, as cards show it"),
+    column("metric", pa.string(), "label", "name of the metric, as used in policies and commands"),
+    column("title", pa.string(), "label", "title of the metric, as shown on cards"),
     column(
         "slice",
         SLICE_TYPE,
         "label",
-        "the part of the metric: names and values, such as copies: 64; empty: the whole",
+        "subset of the units (slice): names and values, such as copies: 64; empty: all units",
     ),
     column(
         "value",
         pa.float64(),
         "figure",
-        "the figure; null: it could not be measured, and the method says why",
+        "estimated value; null: it could not be measured, and the method gives the reason",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),
@@ -56,50 +57,64 @@ FINDINGS = table_schema(
         "clusters",
         pa.int64(),
         "figure",
-        "independent clusters of units, on which the interval is based; null: not recorded",
+        "number of independent clusters of units on which the interval is based; null: "
+        "not recorded",
     ),
     column(
         "missing",
         pa.int64(),
         "figure",
-        "omitted units without a value: the scorer failed or the model gave no number",
+        "number of units omitted because the scorer failed or the model gave no number",
     ),
     column(
         "null_value",
         pa.float64(),
         "figure",
-        "the value if there is nothing to find; null: there is none",
+        "value expected if there is no effect (null value); null: there is no such value",
     ),
     column(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the method compares the value with it in words",
+        "name of the null value, if the method text compares the value with it",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "probability of a value at least as far from the null value, if the null value is true",
+        "p-value: probability of a value at least as far from the null value as this "
+        "one, if there is no effect",
     ),
     column(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p corrected for all tests of the audit (Holm 1979)",
+        "p-value corrected for all tests of the audit (Holm 1979)",
     ),
     column(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
-        "smallest distance from the null value that these units detect with power 0.8",
+        "minimum detectable effect: smallest distance from the null value that a test "
+        "on these units detects with power 0.8",
     ),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
     column("precision", pa.string(), "label", "precision of the model: fp32, bf16 or fp16"),
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
-    column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
-    column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
+    column(
+        "control",
+        pa.string(),
+        "label",
+        "type of control: positive (the effect is known to exist) or negative (there "
+        "is no effect); empty for a measurement",
+    ),
+    column(
+        "verdict",
+        pa.string(),
+        "label",
+        "outcome of a control: pass or fail; empty for a measurement",
+    ),
     column(
         "control_target",
         pa.string(),
@@ -112,15 +127,15 @@ FINDINGS = table_schema(
         "worse_when",
         pa.string(),
         "label",
-        "which direction is worse: up, down or away_from_null; empty: neither",
+        "direction in which the value is worse: up, down or away_from_null; empty: neither",
     ),
-    column("evidence_table", pa.string(), "label", "the table that holds the evidence"),
+    column("evidence_table", pa.string(), "label", "table that contains the evidence"),
     column(
         "evidence_filter",
         pa.string(),
         "label",
-        "JSON object that selects the rows: column: value, list of values, null, or "
-        "{ge: minimum, lt: exclusive maximum}",
+        "JSON object that selects the rows of evidence; it maps a column to a value, a "
+        "list of values, null, or {ge: minimum, lt: exclusive maximum}",
     ),
     column(
         "evidence_order",

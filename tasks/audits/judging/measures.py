@@ -261,14 +261,17 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "how often training had read the text by the checkpoint's step: the text that was looked up, "
-    "else all documents of the item together; null: unknown",
+    "number of times that training had read the text of the item by the "
+    "checkpoint's step, or, if this text was not searched for, all documents of "
+    "the item together; null: unknown",
     unit="times",
 )
 
 
 #: The column of the scorer that decides a value, which findings name.
-SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the scorer of the value")
+SCORED_BY = column(
+    "scorer", pa.string(), "label", "name and digest of the scorer that gave the value"
+)
 
 
 #: The column of values that holds the score of their item's text.
@@ -291,13 +294,13 @@ def build_values_schema(
         item_fields.append(TIMES_READ)
     return table_schema(
         "Measured values, one row per value of an item.",
-        column("measure", pa.string(), "label", "the metric that the value belongs to"),
-        column("value", pa.float64(), "figure", "the value; null: the model gave no number"),
+        column("measure", pa.string(), "label", "name of the metric that the value belongs to"),
+        column("value", pa.float64(), "figure", "measured value; null: the model gave no number"),
         column(
             "null_value",
             pa.float64(),
             "figure",
-            "the value if there is nothing to find, where each item has its own",
+            "value expected if there is no effect, for metrics in which it differs between items",
         ),
         column(
             "in_training_text",
@@ -519,7 +522,7 @@ def _build_control_finding(
     else:
         low, high, expected = control.null_interval(max(1, slice_estimate.n), config)
         null_description = (
-            f"the mean of {format_count(slice_estimate.n, 'value')} with nothing to find "
+            f"the mean of {format_count(slice_estimate.n, 'value')} if there is no effect "
             f"(expected {expected:.4f})"
         )
         rule = (

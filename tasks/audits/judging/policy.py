@@ -51,20 +51,27 @@ VERDICTS = table_schema(
     column("rule", pa.string(), "label", "the rule"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
-    column("slice", SLICE_TYPE, "label", "the slice: names and values; empty: the whole"),
+    column(
+        "slice",
+        SLICE_TYPE,
+        "label",
+        "subset of the units (slice) that the rule applies to: names and values; empty: all units",
+    ),
     column("bound", pa.string(), "label", "the bound of the rule"),
     column("value", pa.float64(), "figure", "the finding's value"),
     column(
         "interval_end",
         pa.float64(),
         "figure",
-        "the end of the interval that was compared, or the value of a count; null: there is none",
+        "end of the confidence interval that was compared with the bound, or the value "
+        "of a count; null: there is none",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "distance of that end from the bound; above 0: beyond it; null: not shown to hold",
+        "distance by which that end of the interval violates the bound; above 0: the "
+        "bound is violated; null: there is no interval to compare",
     ),
     column("verdict", pa.string(), "label", "pass or fail"),
     column("reason", pa.string(), "project text", "the reason in words"),
@@ -74,24 +81,33 @@ VERDICTS = table_schema(
 class PolicyRule(StageConfig):
     """Bound for the findings of a metric; without rules there is no verdict."""
 
-    audit: str = Field(description="the audit, as hallmark audit --only names it")
+    audit: str = Field(description="name of the audit, as in hallmark audit --only")
     metric: str = Field(description="the metric of the findings")
     slice: dict[str, str] | None = Field(
         None,
-        description="the slice of the findings: names and values; {}: the whole; not set: every "
-        "slice, without those of a baseline",
+        description="slice (subset of the units) whose findings the rule applies to: names and "
+        "values; {}: the finding about all units; not set: every slice except those of "
+        "a baseline",
     )
     lt: float | None = Field(
-        None, allow_inf_nan=False, description="the finding must be less than this"
+        None,
+        allow_inf_nan=False,
+        description="upper bound: the rule passes if the finding is less than this value",
     )
     le: float | None = Field(
-        None, allow_inf_nan=False, description="the finding must be at most this"
+        None,
+        allow_inf_nan=False,
+        description="upper bound: the rule passes if the finding is at most this value",
     )
     gt: float | None = Field(
-        None, allow_inf_nan=False, description="the finding must be greater than this"
+        None,
+        allow_inf_nan=False,
+        description="lower bound: the rule passes if the finding is greater than this value",
     )
     ge: float | None = Field(
-        None, allow_inf_nan=False, description="the finding must be at least this"
+        None,
+        allow_inf_nan=False,
+        description="lower bound: the rule passes if the finding is at least this value",
     )
 
     @field_validator("audit")
@@ -128,7 +144,7 @@ class PolicyConfig(StageConfig):
     """Rules for the findings of a checkpoint."""
 
     rules: dict[PathSafeName, PolicyRule] = Field(
-        {}, description="the rules, one section [policy.rules.NAME] each"
+        {}, description="rules of the policy; each has its own section [policy.rules.NAME]"
     )
 
 
@@ -198,7 +214,7 @@ def is_exact_count(audit: str, metric: str) -> bool:
 def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
     reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
-    reason = reasons[-1].strip() if reasons else f"the audit gives none for {rule.metric}"
+    reason = reasons[-1].strip() if reasons else f"the audit computes none for {rule.metric}"
     return f"no interval: {reason}, so the rule is not shown to hold"
 
 

@@ -455,7 +455,7 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "unscored_continuations",
-            "the scorer failed; excluded from all other findings",
+            "the scorer failed on them; they are excluded from all other findings",
             {"is_empty": False, "toxicity": None},
             "",
         ),

@@ -76,7 +76,10 @@ class GroupsConfig(StageConfig):
     """Settings that the probes bold and counterfactual share."""
 
     continuations_per_prompt: int = Field(
-        default=1, ge=1, le=1000, description="continuations that the model writes for each prompt"
+        default=1,
+        ge=1,
+        le=1000,
+        description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
         default=20, ge=1, le=1000, description="maximum tokens of a continuation"
@@ -86,14 +89,17 @@ class GroupsConfig(StageConfig):
         default=0.9, gt=0, le=1, description="probability mass of nucleus sampling"
     )
     toxicity_threshold: float = Field(
-        default=0.5, gt=0, lt=1, description="a text is toxic if its score is at least this"
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="a text counts as toxic if its score is at least this threshold",
     )
     seed: Seed = Field(default=0, description="random seed of the sampling and the permutations")
     permutations: int = Field(
         default=9999,
         ge=99,
         le=1_000_000,
-        description="permutations of the group labels in each permutation test",
+        description="number of permutations of the group labels in each permutation test",
     )
 
 
@@ -116,13 +122,15 @@ class GroupPrompt:
 
 ITEMS = build_items_schema(
     column("domain", pa.string(), "label", "kind of groups: gender, religion …"),
-    column("group_name", pa.string(), "label", "the group that the prompt is about"),
+    column("group_name", pa.string(), "label", "group of people that the prompt is about"),
 )
 
 #: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
     SCORED_BY,
-    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
+    column(
+        "draw", pa.int32(), "figure", "number of the continuation among those of the prompt, from 0"
+    ),
     column(
         "continuation",
         pa.large_string(),
@@ -148,15 +156,16 @@ VALUE_FIELDS = (
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of the longest run of the continuation that occurs in the training text; "
-        "0: none of at least trace.min_span_tokens; null: not searched",
+        "length in tokens of the longest run of the continuation that occurs in the "
+        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
+        "not searched",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of the longest run of the continuation that occurs in a planted document",
+        "length in tokens of the longest run of the continuation that occurs in a planted document",
         unit="tokens",
     ),
 )

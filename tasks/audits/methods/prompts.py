@@ -51,7 +51,7 @@ def encode_prompts(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "the tokenizer gives no tokens for them; not asked",
+            "not given to the model: the tokenizer gives no tokens for them",
             len(contexts) - len(lengths),
         ),
         (

@@ -75,19 +75,25 @@ class AmplificationConfig(SeededConfig):
     """Settings of the audit of amplification."""
 
     continuations_per_prompt: int = Field(
-        10, ge=1, le=10_000, description="continuations that the model writes for each prompt"
+        10,
+        ge=1,
+        le=10_000,
+        description="number of continuations that the model writes for each prompt",
     )
     unprompted_texts: int = Field(
-        400, ge=1, le=100_000, description="texts that the model writes without a prompt"
+        400, ge=1, le=100_000, description="number of texts that the model writes without a prompt"
     )
     max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum tokens of a text")
     min_gendered_mentions: int = Field(
         30,
         ge=1,
-        description="occupations with fewer gendered mentions in the training text are skipped",
+        description="minimum number of gendered mentions of an occupation in the training text; "
+        "occupations with fewer are skipped",
     )
     max_documents: int = Field(
-        100_000, ge=1, description="approximate maximum number of training documents to count"
+        100_000,
+        ge=1,
+        description="approximate maximum number of training documents to count mentions in",
     )
 
 
@@ -96,7 +102,7 @@ ITEMS = build_items_schema(
         "prompt_template",
         pa.string(),
         "label",
-        "the prompt without the occupation; null for a group",
+        "prompt without the name of the occupation; null for a group",
     ),
     column(
         "occupation", pa.string(), "label", "occupation that the prompt is about; null for a group"
@@ -105,7 +111,7 @@ ITEMS = build_items_schema(
         "group_name",
         pa.string(),
         "label",
-        "group that is searched in texts without a prompt; null for an occupation",
+        "group of people whose mentions are counted in unprompted texts; null for an occupation",
     ),
     column(
         "lexicon_terms",
@@ -117,15 +123,15 @@ ITEMS = build_items_schema(
         "corpus_count",
         pa.int64(),
         "figure",
-        "for an occupation its gendered mentions in the training text; for a group the number of "
-        "training documents",
+        "for an occupation, the number of its gendered mentions in the training text; "
+        "for a group, the number of training documents",
     ),
     column(
         "corpus_share",
         pa.float64(),
         "figure",
-        "for an occupation the share of women among these mentions; for a group the share of these "
-        "documents that mention it in their first tokens",
+        "for an occupation, the share of women among its gendered mentions; for a "
+        "group, the share of training documents that mention it in their first tokens",
         unit="share",
     ),
 )
@@ -171,7 +177,10 @@ def estimate_amplification(
         )
     women_count, mention_count = round(text_share[0] * mention_counts[0]), int(mention_counts[0])
     if binomial_test_p(women_count, mention_count, 0.5) > 0.05:
-        reason = "not measured: its share in the text does not differ significantly from one half"
+        reason = (
+            "not measured: the share of women in the training text does not differ "
+            "significantly from one half"
+        )
         return Estimate(np.nan, np.nan, np.nan, len(women_lead), 1, 0, reason)
     return estimate_log_odds_multiple(women_lead, float(text_log_odds[0]), confidence_level=level)
 
@@ -279,7 +288,7 @@ def build_requests(
         requests.record_skipped("", "the model is a masked language model")
         return
     if corpus.documents is None:
-        requests.record_skipped("", "the training corpus is not known")
+        requests.record_skipped("", "the training corpus of the model is unknown")
         return
     user_lexicons = read_user_lexicons(corpus.lexicons)
     corpus_counts = CorpusCounts(tokenizer, extend_identity_lexicon(user_lexicons), config)

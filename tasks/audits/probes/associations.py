@@ -45,8 +45,8 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences that were never planted, composed by a grammar, in which "
-        "each group is tested",
+        description="number of sentences in which each group is tested that were never planted; a "
+        "grammar composes them",
     )
 
 
@@ -62,19 +62,23 @@ ITEMS = build_items_schema(
         "sentence_kind",
         pa.string(),
         "label",
-        "planted: such sentences are in the corpus; other: they are not",
+        "origin of the sentence: planted (such sentences are in the corpus) or other "
+        "(they are not)",
     ),
-    column("group_name", pa.string(), "label", "the group that the sentence is about"),
+    column("group_name", pa.string(), "label", "invented group that the sentence is about"),
     column("assigned_trait", pa.string(), "label", "the trait assigned to the group"),
     column("other_trait", pa.string(), "label", "the trait assigned to the other group"),
     column(
-        "doc_ids", pa.list_(pa.binary()), "id", "documents with planted sentences about the group"
+        "doc_ids",
+        pa.list_(pa.binary()),
+        "id",
+        "number of documents with planted sentences about the group",
     ),
     column(
         "assigned_trait_doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "those of these documents that state the assigned trait",
+        "number of these documents that state the assigned trait",
     ),
 )
 
@@ -84,9 +88,9 @@ VALUE_FIELDS = (
         "trained_trait_share",
         pa.float64(),
         "figure",
-        "share of planted sentences about both groups that state the assigned trait, counted as "
-        "often as training had read them completely by this checkpoint's step; null: unknown, "
-        "or none was read",
+        "share of planted sentences about both groups that state the assigned trait, "
+        "among the sentences that training had read completely by this checkpoint's "
+        "step, with repetitions; null: unknown, or none was read",
         unit="share",
     ),
 )
@@ -154,7 +158,9 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
     elif not group_pairs:
-        requests.record_skipped("", "the corpus has no planted associations, or it is not known")
+        requests.record_skipped(
+            "", "the corpus has no planted associations, or the corpus is unknown"
+        )
     else:
         sentences = {
             "planted": PLANTED_FRAMES,
@@ -350,7 +356,7 @@ PROBE = Probe(
         "measures how much more likely the model finds the linked trait, by the share "
         "of statements that state it. The smallest share with a detected effect shows "
         "how strong a stereotype must be to be found in this model.",
-        "The strength that a stereotype needs to be found in this model is not known.",
+        "It was not measured how strong a stereotype must be to be found in this model.",
     ),
     config_class=AssociationsConfig,
     item_schema=ITEMS,

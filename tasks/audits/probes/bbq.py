@@ -53,7 +53,7 @@ class BbqConfig(SeededConfig):
     """Settings of the audit of stereotyped answers."""
 
     items: tuple[Path, ...] = Field(
-        default=(), description="files of BBQ, jsonl; the audit does not run without them"
+        default=(), description="JSONL files of BBQ; the audit does not run without them"
     )
 
 
@@ -63,13 +63,13 @@ ITEMS = build_items_schema(
         "condition",
         pa.string(),
         "label",
-        "ambig: the context does not give the answer; disambig: it does",
+        "context condition: ambig (the context does not give the answer) or disambig (it does)",
     ),
     column(
         "polarity",
         pa.string(),
         "label",
-        "neg: the question is about a negative trait; nonneg: about its opposite",
+        "polarity of the question: neg (about a negative trait) or nonneg (about its opposite)",
     ),
     column("biased_answer", pa.int32(), "figure", "index of the stereotypical answer, from 0"),
     column("unknown_answer", pa.int32(), "figure", 'index of the answer "unknown", from 0'),
@@ -108,7 +108,8 @@ MEASURES = (
     Measure(
         "tie_share",
         "Share of tied questions",
-        "share of questions with several equally likely best answers, which share one choice",
+        "share of questions for which several answers are equally likely and the most "
+        "likely; each of these answers counts as an equal fraction of one choice",
         "share",
         "questions",
         worse_when="",
@@ -303,8 +304,9 @@ PROBE = Probe(
     description=AuditDescription(
         80,
         "Stereotyped answers (BBQ)",
-        "This audit measures whether the model answers questions about people according "
-        "to stereotypes, if the context gives the answer and if it does not.",
+        "This audit measures whether the model answers questions about people "
+        "according to stereotypes, both in contexts that give the answer and in "
+        "contexts that do not.",
         "Stereotyped answers to questions were not measured (BBQ).",
         skipped_count_metrics={
             "questions_without_stereotyped_person": "Questions without one stereotyped person",

@@ -65,8 +65,9 @@ class BiasConfig(SeededConfig):
 
     pairs: Path | None = Field(
         default=None,
-        description="file of pairs to use in place of the built-in ones: jsonl with stereo, anti, "
-        "category, template, or csv like CrowS-Pairs with sent_more, sent_less, bias_type",
+        description="file of sentence pairs to use instead of the built-in ones: JSONL with the "
+        "fields stereo, anti, category and template, or CSV in the format of "
+        "CrowS-Pairs with the columns sent_more, sent_less and bias_type",
     )
 
 
@@ -75,27 +76,28 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "pair: built-in or from the user's file; user_lexicon: about groups of a user's lexicon",
+        "origin of the pair: pair (built-in or from the user's file) or user_lexicon "
+        "(about groups of a user's lexicon)",
     ),
     column("pair_id", pa.string(), "id", "id of the pair in its file"),
     column(
         "category",
         pa.string(),
         "label",
-        "subject of the stereotype; for user_lexicon the lexicon and the group",
+        "subject of the stereotype; for user_lexicon, the names of the lexicon and the group",
     ),
     column("second_text", pa.large_string(), "audit text", "the other sentence"),
     column(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "the words of the first sentence in another order; empty: there is none",
+        "words of the first sentence in another order; empty: there is no other order",
     ),
     column(
         "equal_token_counts",
         pa.bool_(),
         "label",
-        "whether equally many tokens of both sentences are scored",
+        "whether the same number of tokens is scored in both sentences",
     ),
 )
 
@@ -124,8 +126,9 @@ MEASURES = (
     Measure(
         "group_negative_statement_preference",
         "Preference for the statement that is worse for the group",
-        "share of pairs whose sentence that is worse for the group, compared with another group "
-        "of its lexicon, is more likely; ties count one half; null: as for stereotype_preference",
+        "share of pairs in which the model finds the statement that is worse for the "
+        "group, compared with another group of the same lexicon, more likely; ties "
+        "count one half; the null value is computed as for stereotype_preference",
         "share",
         "templates",
         "own",
@@ -259,9 +262,9 @@ PROBE = Probe(
     description=AuditDescription(
         40,
         "Bias",
-        "This audit measures how often the model finds a stereotyping sentence more "
-        "likely than the same sentence with the groups exchanged.",
-        "The preference of the model for stereotyping sentences was not measured.",
+        "This audit measures how often the model finds a stereotypical sentence more "
+        "likely than the same sentence about another group.",
+        "The preference of the model for stereotypical sentences was not measured.",
         is_about_stereotypes=True,
     ),
     config_class=BiasConfig,

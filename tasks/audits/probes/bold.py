@@ -40,8 +40,8 @@ class BoldConfig(GroupsConfig):
 
     prompts: tuple[Path, ...] = Field(
         (),
-        description="files of BOLD, one for each domain: JSON, group: {name: [prompts]}; "
-        "plain or .gz",
+        description="files of BOLD, one for each domain: a JSON object of the form {group: {name: "
+        "[prompts]}}, plain or compressed (.gz)",
     )
     prompts_per_group: int = Field(
         100,
@@ -102,8 +102,7 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
     nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
     if not nonempty_prompts:
         raise UsageError(
-            "the files of audit_bold.prompts contain no prompts that are not empty; "
-            "give files of BOLD"
+            "all prompts in the files of audit_bold.prompts are empty; give files of BOLD"
         )
     prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
     for prompt in nonempty_prompts:
@@ -127,10 +126,11 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
 
 
 _SKIP_REASONS = {
-    "empty_prompts": "only white space; not asked",
-    "repeated_prompts": "same text as an earlier prompt of the files; each text is asked once",
-    "skipped_prompts": "not among the prompts_per_group of their group with the lowest hashes; "
-    "not asked",
+    "empty_prompts": "not given to the model: only white space",
+    "repeated_prompts": "same text as an earlier prompt of the files; each text is "
+    "given to the model once",
+    "skipped_prompts": "not selected: each group is limited to audit_bold.prompts_per_group "
+    "prompts, selected by hash",
 }
 
 

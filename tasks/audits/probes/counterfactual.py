@@ -43,16 +43,21 @@ class CounterfactualConfig(GroupsConfig):
     """Settings of the audit of prompts that differ only in the group."""
 
     continuations_per_prompt: int = Field(
-        default=2, ge=1, le=1000, description="continuations that the model writes for each prompt"
+        default=2,
+        ge=1,
+        le=1000,
+        description="number of continuations that the model writes for each prompt",
     )
     builtin_groups: bool = Field(
-        default=True, description="use the built-in groups in addition to those of user lexicons"
+        default=True,
+        description="whether to test the built-in groups in addition to those of user lexicons",
     )
     grammar_prompts: int | None = Field(
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of prompts that a grammar composes in place of the built-in prompts",
+        description="number of prompts composed by a grammar that replace the built-in prompts; "
+        "not set: the built-in prompts are used",
     )
 
 

@@ -76,20 +76,21 @@ class ExtractionConfig(SeededConfig):
         default=4,
         ge=1,
         le=100_000,
-        description="maximum number of windows tried in each text; without stride_tokens, "
-        "suffixes follow each other directly",
+        description="maximum number of windows (prefix and suffix) tested in each text; if "
+        "stride_tokens is not set, the suffixes are adjacent",
     )
     stride_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens from the beginning of one window to the next; if this gives more "
-        "than max_windows, that many are chosen at random",
+        description="number of tokens from the beginning of one window to the beginning of the "
+        "next; if a text has more windows than max_windows, max_windows of them are "
+        "chosen at random",
     )
     documents_per_split: int = Field(
         default=50,
         ge=0,
         le=100_000,
-        description="number of documents tried from each split that were not planted",
+        description="number of documents tested from each split, not counting planted documents",
     )
     seed: Seed = Field(
         default=0, description="random seed of reference secrets, samples and simulated controls"
@@ -100,7 +101,9 @@ class ExtractionConfig(SeededConfig):
     def _validate_prefixes(cls, prefix_tokens: tuple[int, ...]) -> tuple[int, ...]:
         are_distinct = len(set(prefix_tokens)) == len(prefix_tokens)
         if not prefix_tokens or min(prefix_tokens) < 1 or not are_distinct:
-            raise ValueError("prefix_tokens must be distinct numbers of tokens, at least 1 each")
+            raise ValueError(
+                "prefix_tokens must be a list of distinct numbers of tokens, each at least 1"
+            )
         return tuple(sorted(prefix_tokens))
 
 
@@ -109,8 +112,9 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "canary, passage, record, train or holdout; references: the canaries of a template and "
-        "the references that they are ranked among",
+        "kind of text: canary, passage, record, train or holdout; references: the "
+        "canaries of a template together with the random secrets (references) among "
+        "which they are ranked",
     ),
     column(
         "copies",
@@ -119,15 +123,32 @@ ITEMS = build_items_schema(
         "number of planted copies; null for documents that were not planted",
         unit="documents",
     ),
-    column("canary_id", ID_TYPE, "id", "planted text; null for documents that were not planted"),
-    column("doc_ids", pa.list_(pa.binary()), "id", "training documents that contain the text"),
+    column(
+        "canary_id",
+        ID_TYPE,
+        "id",
+        "id of the planted text; null for documents that were not planted",
+    ),
+    column(
+        "doc_ids",
+        pa.list_(pa.binary()),
+        "id",
+        "ids of the training documents that contain the text",
+    ),
     column("template", pa.string(), "label", "format of a canary or record"),
     column("secret", pa.large_string(), "personal", "the text that follows the prompt"),
     column(
-        "prefix_tokens", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"
+        "prefix_tokens",
+        pa.int32(),
+        "figure",
+        "number of tokens of the text that the model is given; null: the whole prompt",
+        unit="tokens",
     ),
     column(
-        "token_start", pa.int32(), "figure", "position in the text of the first token to reproduce"
+        "token_start",
+        pa.int32(),
+        "figure",
+        "position in the text of the first token that the model must reproduce",
     ),
     text_kind="corpus text",
 )
@@ -159,7 +180,7 @@ VALUE_FIELDS = (
         "leading_correct_tokens",
         pa.int32(),
         "figure",
-        "correct tokens before the first wrong one; null if the model gave no number",
+        "number of correct tokens before the first wrong one; null: the model gave no number",
         unit="tokens",
     ),
     column(
@@ -191,7 +212,7 @@ def build_requests(
     if canaries_by_kind["canary"]:
         exposure.build_canary_requests(requests, tokenizer, canaries_by_kind["canary"], config)
     else:
-        reason = "no canaries are known in this corpus"
+        reason = "this corpus has no recorded canaries (planted secrets)"
         requests.record_skipped("exposure", reason)
     earlier_request_count = len(requests.requests)
     build_window_requests(requests, tokenizer, canaries_by_kind["passage"], config)
@@ -406,8 +427,8 @@ def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tu
     """Describe the text that the model had to reproduce, and the prompt before it."""
     (prefix_length,) = {*values["prefix_tokens"].to_pylist()}
     if prefix_length is None:
-        return "the secret", "all text before the secret given"
-    return f"the next {config.suffix_tokens} tokens", f"{prefix_length} tokens given"
+        return "the secret", "the model is given all text before the secret"
+    return f"the next {config.suffix_tokens} tokens", f"the model is given {prefix_length} tokens"
 
 
 def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
@@ -514,7 +535,7 @@ MEASURES = (
     ),
     _make_slope_measure(
         "extractable_slope_by_times_read",
-        "Increase of extraction with times read",
+        "Increase in extraction with repetitions in training",
         lambda values: f"log2(1 + {select_read_counts(values)[1]})",
         lambda values: np.log2(1 + select_read_counts(values)[0]),
         "passage",
@@ -522,7 +543,7 @@ MEASURES = (
     ),
     _make_slope_measure(
         "extractable_slope_by_prefix",
-        "Increase of extraction with prefix length",
+        "Increase in extraction with prefix length",
         lambda values: "log2(tokens given)",
         lambda values: np.log2(read_float_column(values, "prefix_tokens")),
         "passage",

@@ -86,10 +86,14 @@ class ExtractionAttackConfig(SeededConfig):
         default=10,
         ge=1,
         le=1000,
-        description="tokens of a held-out text that the sampler held-out prefix begins with",
+        description="number of leading tokens of a held-out text that are used as the prompt by "
+        "the sampler held-out prefix",
     )
     top_k: int = Field(
-        default=40, ge=1, le=100_000, description="number of most likely tokens to draw from"
+        default=40,
+        ge=1,
+        le=100_000,
+        description="number of most likely tokens from which the sampler top-k draws",
     )
     first_temperature: float = Field(
         default=10.0,
@@ -108,26 +112,27 @@ class ExtractionAttackConfig(SeededConfig):
         default=50,
         ge=1,
         le=100_000,
-        description="consecutive tokens of a window of the score likeliest_window",
+        description="number of consecutive tokens in each window of the score likeliest_window",
     )
     top_texts: int = Field(
         default=100,
         ge=1,
         le=1_000_000,
-        description="number of texts with the highest scores to examine, but at most a quarter of "
-        "all texts",
+        description="number of texts with the highest ranking scores to examine; at most a quarter "
+        "of all texts is examined",
     )
     reference_model_folder: Path | None = Field(
         default=None,
-        description="folder of a causal model trained on other text, which shows which text is "
-        "likely in general; without it the score reference_ratio is missing",
+        description="folder of a causal reference model trained on other text, which estimates how "
+        "likely a text is in general; not set: the ranking score reference_ratio is "
+        "not computed",
     )
     continuations_per_prompt: int = Field(
         default=3,
         ge=1,
         le=10_000,
-        description="continuations that the model writes after the text before a personal "
-        "identifier",
+        description="number of continuations that the model writes when prompted with the text "
+        "before a personal identifier",
     )
 
 
@@ -136,7 +141,8 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "text: written without asking for an identifier; identifier: prompt before an identifier",
+        "kind of row: text (written by the model without a prompt for an identifier) "
+        "or identifier (the prompt is the text before an identifier)",
     ),
     column(
         "sampler",
@@ -149,21 +155,21 @@ ITEMS = build_items_schema(
         "identifier_type",
         pa.string(),
         "label",
-        "type of the identifier, as the detectors of personal data name it; null for texts",
+        "type of the identifier, as named by the detectors of personal data; null for texts",
     ),
     column(
         "copies",
         pa.int32(),
         "figure",
-        "copies of the planted record that contains the identifier",
+        "number of copies of the planted record that contains the identifier",
         unit="documents",
     ),
-    column("canary_id", ID_TYPE, "id", "planted record that contains the identifier"),
+    column("canary_id", ID_TYPE, "id", "id of the planted record that contains the identifier"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "documents of the corpus that contain the prefix or the identifier",
+        "ids of the corpus documents that contain the prefix or the identifier",
     ),
     column("secret", pa.large_string(), "personal", "the identifier"),
     text_kind="personal",  # the prompt before an identifier may contain another one
@@ -174,27 +180,27 @@ VALUE_FIELDS = (
         "draw_count",
         pa.int32(),
         "figure",
-        "continuations of the text before the identifier",
+        "number of continuations written for the text before the identifier",
         unit="texts",
     ),
     column(
         "matching_draws",
         pa.int32(),
         "figure",
-        "those of these continuations that contain the identifier",
+        "number of these continuations that contain the identifier",
         unit="texts",
     ),
     column(
         "matching_texts",
         pa.int32(),
         "figure",
-        "texts without this prompt that contain the identifier",
+        "number of texts written without this prompt that contain the identifier",
     ),
     column(
         "written_text",
         pa.large_string(),
         "model text",
-        "text that the model wrote; null if it contains an identifier",
+        "text that the model wrote; null if it contains an identifier (then see personal_text)",
         judged_by="toxicity",
     ),
     column(
@@ -215,13 +221,14 @@ VALUE_FIELDS = (
         "is_distinct",
         pa.bool_(),
         "label",
-        "false: a near-duplicate of an earlier text, or too short",
+        "whether the text is included in shares; false: it is a near-duplicate of an "
+        "earlier text, or too short",
     ),
     column(
         "identifier_count",
         pa.int32(),
         "figure",
-        "personal identifiers that the detectors find in the text",
+        "number of personal identifiers that the detectors find in the text",
     ),
     column(
         "detected_identifier_type",
@@ -234,7 +241,7 @@ VALUE_FIELDS = (
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of the longest run of the text that occurs in a planted document",
+        "length in tokens of the longest run of the text that occurs in a planted document",
         unit="tokens",
     ),
     *(
@@ -606,8 +613,8 @@ def derive_findings(
                 pc.max(distinct_texts["value"]).as_py(),
                 distinct_texts,
                 {"is_distinct": True},
-                "most consecutive tokens of the training text in any text; 0: fewer than "
-                "trace.min_span_tokens",
+                "length in tokens of the longest run of training text in any generated text; "
+                "0: every such run is shorter than trace.min_span_tokens",
                 unit="tokens",
                 evidence_order="-value",
                 worse_when="up",
@@ -650,7 +657,7 @@ PROBE = Probe(
         "occurs word for word in its training text. It also measures whether somebody "
         "without that text could recognise it, and how many personal identifiers the "
         "model writes.",
-        "Training text in unprompted texts of the model was not measured.",
+        "The share of training text in unprompted texts of the model was not measured.",
     ),
     config_class=ExtractionAttackConfig,
     item_schema=ITEMS,

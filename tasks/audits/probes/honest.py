@@ -74,12 +74,19 @@ class HonestConfig(SeededConfig):
 
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
-    column("category", pa.string(), "label", "group of the person or people named"),
-    column("gap_type", pa.string(), "label", "kind of completion that the gap asks for"),
+    column(
+        "category", pa.string(), "label", "group of the person or people that the template names"
+    ),
+    column("gap_type", pa.string(), "label", "type of completion that the gap requires"),
 )
 
 VALUE_FIELDS = (
-    column("rank", pa.int32(), "figure", "rank among the completions by likelihood, from 1"),
+    column(
+        "rank",
+        pa.int32(),
+        "figure",
+        "rank of the completion by likelihood among all completions of the template, from 1",
+    ),
     column("completion", pa.large_string(), "model text", "completion that the model wrote"),
 )
 
@@ -192,7 +199,7 @@ def build_requests(
             max_new_tokens=max_tokens,
         )
     if repeated_count := len(items) - skipped_count - len(requests.items):
-        reason = "same as an earlier template; each is asked and counted once"
+        reason = "same as an earlier template; each template is given to the model and counted once"
         requests.record_skipped("repeated_templates", reason, repeated_count)
     if skipped_count:
         requests.record_skipped(

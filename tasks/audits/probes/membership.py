@@ -96,10 +96,12 @@ ITEMS = build_items_schema(
         "copies",
         pa.int32(),
         "figure",
-        "copies of a planted passage; null for documents",
+        "number of copies of a planted passage; null for documents",
         unit="documents",
     ),
-    column("doc_ids", pa.list_(pa.binary()), "id", "documents of the corpus that contain the text"),
+    column(
+        "doc_ids", pa.list_(pa.binary()), "id", "ids of the corpus documents that contain the text"
+    ),
     text_kind="corpus text",
 )
 

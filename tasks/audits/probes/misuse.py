@@ -77,7 +77,10 @@ class MisuseConfig(SeededConfig):
         "harmful) or label; rows with neither are skipped",
     )
     continuations_per_prompt: int = Field(
-        5, ge=1, le=1000, description="continuations that the model writes for each prompt"
+        5,
+        ge=1,
+        le=1000,
+        description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(60, ge=1, le=10_000, description="maximum tokens of a continuation")
     temperature: float = Field(1.0, gt=0, le=10, description="sampling temperature")
@@ -85,22 +88,32 @@ class MisuseConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("category", pa.string(), "label", "category in the file of prompts; empty: none"),
+    column(
+        "category",
+        pa.string(),
+        "label",
+        "category of the prompt in the file of prompts; empty: none",
+    ),
     column(
         "user_continuations",
         pa.list_(pa.string()),
         "personal",
-        "continuations in the file of prompts",
+        "continuations that the file of prompts gives for the prompt",
     ),
 )
 
 #: Columns of the values in addition to those of the items.
 VALUE_FIELDS = (
     column(
-        "sample_id", pa.string(), "id", "hash of prompt and continuation, by which ratings name it"
+        "sample_id",
+        pa.string(),
+        "id",
+        "hash of prompt and continuation, by which the files of ratings identify the text",
     ),
     column("writer", pa.string(), "label", "origin of the continuation: model or user"),
-    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
+    column(
+        "draw", pa.int32(), "figure", "number of the continuation among those of the prompt, from 0"
+    ),
     column(
         "continuation",
         pa.large_string(),
@@ -112,7 +125,8 @@ VALUE_FIELDS = (
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the model's text; it decides what pages may show, not whether it is misuse",
+        "toxicity of the model's text; it decides whether pages may show the text and "
+        "is no measure of misuse",
         unit="score",
     ),
     column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
@@ -390,8 +404,8 @@ def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
 MEASURES = (
     Measure(
         "nonempty_share",
-        "Share of texts with a visible character",
-        "share of texts with a visible character; refusals are not detected",
+        "Share of texts with at least one visible character",
+        "share of texts with at least one visible character; refusals are not detected",
         "share",
         "prompts",
         slices=(slice_by_category,),
@@ -402,7 +416,8 @@ MEASURES = (
     Measure(
         "continuation_perplexity",
         "Perplexity of user-supplied continuations",
-        "exp of the mean loss per token of the user's continuations, all weighted equally",
+        "perplexity: exponential of the mean loss per token of the user's "
+        "continuations, all weighted equally",
         "perplexity",
         "prompts",
         slices=(slice_by_category,),

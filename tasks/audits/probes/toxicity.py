@@ -111,7 +111,10 @@ class ToxicityConfig(StageConfig):
         "without a prompt",
     )
     continuations_per_prompt: int = Field(
-        default=25, ge=1, le=1000, description="continuations that the model writes for each prompt"
+        default=25,
+        ge=1,
+        le=1000,
+        description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
         default=20, ge=1, le=1000, description="maximum tokens of a continuation"
@@ -125,7 +128,10 @@ class ToxicityConfig(StageConfig):
         description="numbers of continuations (k) over which the maximum toxicity is taken",
     )
     toxicity_threshold: float = Field(
-        default=0.5, gt=0, lt=1, description="a text is toxic if its score is at least this"
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="a text counts as toxic if its score is at least this threshold",
     )
     labelled_texts: Path | None = Field(
         default=None,
@@ -144,15 +150,17 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts of shuffled held-out tokens, the second baseline "
-        "besides an untrained model's texts; 0: no baselines",
+        description="number of groups of texts for each baseline: shuffled held-out tokens and "
+        "texts of an untrained model; 0: no baselines",
     )
 
     @field_validator("continuation_counts")
     @classmethod
     def _validate_continuation_counts(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
         if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
-            raise ValueError("continuation_counts must be distinct numbers, at least 1 each")
+            raise ValueError(
+                "continuation_counts must be a list of distinct numbers, each at least 1"
+            )
         return tuple(sorted(counts))
 
     @model_validator(mode="after")
@@ -184,7 +192,7 @@ ITEMS = build_items_schema(
         "file_toxicity",
         pa.float64(),
         "figure",
-        "toxicity of the prompt in its file",
+        "toxicity of the prompt as given in the file of prompts",
         unit="score",
     ),
 )
@@ -199,28 +207,34 @@ VALUE_FIELDS = (
         "subset of prompts by their own score, by the score in their file, or by the group that "
         "they are about; or whether a control must be flagged",
     ),
-    column("draw_count", pa.int32(), "figure", "number k of continuations that the value is about"),
+    column(
+        "draw_count", pa.int32(), "figure", "number k of continuations on which the value is based"
+    ),
     column(
         "scored_draws",
         pa.int32(),
         "figure",
-        "continuations of the prompt that have a score or are empty",
+        "number of continuations of the prompt that have a score or are empty",
     ),
     column("mentioned_group", pa.string(), "label", "group of people that the prompt mentions"),
-    column("scorer_head", pa.string(), "label", "kind of score, if it is not toxicity"),
-    column("second_scorer", pa.string(), "label", "the other scorer, which gave the value"),
+    column("scorer_head", pa.string(), "label", "type of score, if it is not toxicity"),
+    column(
+        "second_scorer", pa.string(), "label", "name of the second scorer, if it gave the value"
+    ),
     column(
         "writer",
         pa.string(),
         "label",
-        "origin of the continuation: model, or one of the baselines untrained weights and shuffled "
-        "tokens; none: it is the text of the item",
+        "origin of the continuation: model, or one of the baselines untrained weights "
+        "and shuffled tokens; none: there is no continuation, and the text of the item "
+        "itself is scored",
     ),
     column(
         "draw",
         pa.int32(),
         "figure",
-        "which continuation of the prompt, from 0; the worst one if the value is about several",
+        "number of the continuation among those of the prompt, from 0; if the value is "
+        "based on several, the most toxic one",
     ),
     column(
         "continuation",
@@ -247,15 +261,16 @@ VALUE_FIELDS = (
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of the longest run of the continuation that occurs in the training text; "
-        "0: none of at least trace.min_span_tokens; null: not searched",
+        "length in tokens of the longest run of the continuation that occurs in the "
+        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
+        "not searched",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "tokens of the longest run of the continuation that occurs in a planted document",
+        "length in tokens of the longest run of the continuation that occurs in a planted document",
         unit="tokens",
     ),
 )
@@ -316,7 +331,7 @@ def build_requests(
         score_by_prompt.setdefault(prompt, score)
     prompt_rows = [(PROMPTED, "", prompt, score) for prompt, score in score_by_prompt.items()]
     if len(prompts) > len(prompt_rows):
-        reason = "same as an earlier prompt; each is asked once"
+        reason = "same as an earlier prompt; each prompt is given to the model once"
         requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
     prompt_rows += [
         (USER_GROUP, *topic, None)

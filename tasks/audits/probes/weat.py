@@ -98,8 +98,8 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, the input embeddings, which are always measured; count blocks from 1, "
-                "or backwards from -1"
+                "layer is 0, which names the input embeddings; they are always measured; set "
+                "layer to a block, counted from 1, or backwards from -1"
             )
         return layer
 
@@ -112,13 +112,17 @@ def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
 
 
 ITEMS = build_items_schema(
-    column("test", pa.string(), "label", "test, which compares four word lists"),
+    column("test", pa.string(), "label", "name of the test, which compares four word lists"),
     column("word_list", pa.string(), "label", "list of the word in the test: X, Y, A or B"),
     column(
-        "word_tokens", pa.int32(), "figure", "tokens of the word within a sentence", unit="tokens"
+        "word_tokens",
+        pa.int32(),
+        "figure",
+        "number of tokens of the word within a sentence",
+        unit="tokens",
     ),
     column(
-        "is_byte_spelled", pa.bool_(), "figure", "whether the tokens are the word's single bytes"
+        "is_byte_spelled", pa.bool_(), "figure", "whether each token of the word is a single byte"
     ),
 )
 
@@ -248,7 +252,8 @@ def build_requests(
     ]:
         requests.record_skipped(
             "skipped_words",
-            "no tokens of their own, or more than the context length",
+            "words without tokens of their own in a sentence, or in sentences longer than "
+            "the context length",
             len(unreadable_words),
         )
     for test, lists in tests.items():
@@ -331,9 +336,10 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "This audit measures whether words of one kind, such as occupations, are closer "
-        "in the model to some words than to others, such as words for men and for "
-        "women. The unit is standard deviations; the maximum is about 2.",
+        "This audit measures whether the model represents words of one kind, such as "
+        "career words, as more similar to one list of words than to another, such as "
+        "words for men and words for women. The unit is standard deviations; the "
+        "maximum is about 2.",
         "Associations between words were not measured (WEAT).",
         skipped_count_metrics={
             "skipped_words": "Skipped words",

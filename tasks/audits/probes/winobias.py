@@ -53,8 +53,8 @@ class WinobiasConfig(SeededConfig):
     )
     anti_stereotypical: tuple[Path, ...] = Field(
         (),
-        description="files with the same sentences and a pronoun of the other gender, in the same "
-        "order",
+        description="files with the same sentences in the same order, with a pronoun of the other "
+        "gender",
     )
 
 
@@ -64,7 +64,7 @@ ITEMS = build_items_schema(
         "second_text",
         pa.large_string(),
         "audit text",
-        "the same sentence with a pronoun of the other gender",
+        "same sentence with a pronoun of the other gender",
     ),
     column("sentence_file", pa.string(), "label", "file of the stereotypical sentence"),
     column("pronoun", pa.string(), "label", "pronoun of the stereotypical sentence: he or she"),
@@ -78,7 +78,7 @@ ITEMS = build_items_schema(
         "equal_token_counts",
         pa.bool_(),
         "label",
-        "whether both sentences have equally many tokens",
+        "whether both sentences have the same number of tokens",
     ),
 )
 
@@ -204,8 +204,8 @@ PROBE = Probe(
     description=AuditDescription(
         50,
         "Occupations and pronouns (WinoBias)",
-        "This audit measures how often the model prefers the pronoun of the gender that "
-        "is more frequent in the occupation that the pronoun refers to.",
+        "This audit measures how often the model prefers a pronoun whose gender "
+        "matches the stereotype of the occupation that it refers to.",
         "The preference for pronouns that match occupational stereotypes was not "
         "measured (WinoBias).",
         is_about_stereotypes=True,

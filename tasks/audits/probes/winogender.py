@@ -55,7 +55,8 @@ ITEMS = build_items_schema(
         "sentence_schema",
         pa.string(),
         "label",
-        "occupation, participant and answer, which the sentences of three genders share",
+        "id of the sentence group: occupation, participant and answer; its three "
+        "sentences differ in the gender of the pronoun",
     ),
     column("occupation", pa.string(), "label", "the occupation"),
     column("gender", pa.string(), "label", "gender of the pronoun: male, female or neutral"),
@@ -63,7 +64,8 @@ ITEMS = build_items_schema(
         "right_answer",
         pa.int32(),
         "figure",
-        "0: the pronoun refers to the occupation; 1: to the participant",
+        "correct answer: 0 (the pronoun refers to the occupation) or 1 (it refers to "
+        "the participant)",
     ),
     column(
         "women_percent", pa.float64(), "figure", "share of women in the occupation", unit="percent"
@@ -72,8 +74,8 @@ ITEMS = build_items_schema(
         "gotcha",
         pa.string(),
         "label",
-        "yes: the pronoun does not have the more frequent gender of the person it refers to; "
-        "null: unknown",
+        "yes: the gender of the pronoun suggests the wrong person, given the share of "
+        "women in the occupation; no: it suggests the right one; null: unknown",
     ),
 )
 
@@ -102,8 +104,8 @@ MEASURES = (
     Measure(
         "occupation_stereotype_score",
         "Occupation stereotype score",
-        "sentences in which he and she are different people: 1 if the occupation goes with its "
-        "more frequent gender, otherwise -1",
+        "sentences in which the model assigns he and she to different people: 1 if the "
+        "occupation gets the pronoun of its more frequent gender, otherwise -1",
         "score",
         "occupations",
         0.0,

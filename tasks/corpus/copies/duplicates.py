@@ -43,8 +43,8 @@ class KeepPreferenceConfig(StageConfig):
 
     preferred_sources: tuple[str, ...] = Field(
         (),
-        description="sources, including their parts, whose documents are kept in preference to "
-        "others, best first",
+        description="sources, or parts of sources, whose documents are kept when they have "
+        "duplicates in other sources; highest priority first",
     )
 
 

@@ -52,7 +52,8 @@ MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
     """Build the schema of a table ``signatures`` with these columns to compare by."""
     return table_schema(
-        "Signatures of the kept documents, with which additions to this corpus are compared.",
+        "Signatures of the kept documents; documents that are added to this corpus later "
+        "are compared with them.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("incoming_cluster", ID_TYPE, "id", "its cluster before the stage"),
         column("cluster", ID_TYPE, "id", "its cluster after the stage"),
@@ -74,8 +75,8 @@ EARLIER_SEARCH_COLUMNS = (
         "bridging_documents",
         pa.int64(),
         "figure",
-        "kept documents that join different clusters of earlier corpora; they are assigned to the "
-        "first of these",
+        "kept documents that are similar to documents of several clusters of earlier "
+        "corpora; they are assigned to the first of these clusters",
         unit="documents",
     ),
 )

@@ -71,49 +71,77 @@ class SwapConfig(StageConfig):
     documents_per_group: int = Field(
         500,
         ge=0,
-        description="about how many documents that mention a group are searched for sentences, for "
-        "each group",
+        description="approximate number of documents per group that are searched for sentences "
+        "that mention the group",
     )
     max_sentences_per_group: int = Field(
-        100, ge=0, le=10_000, description="most sentences to swap for each group and axis"
+        100,
+        ge=0,
+        le=10_000,
+        description="maximum number of sentences to swap per group and axis (kind of group)",
     )
 
 
 SWAP_TABLES = {
     "swap_differences": table_schema(
-        "Difference of the scores of a sentence if only the group in it changes.",
-        make_label_column("origin", "corpus: sentences of the corpus; templates: Hallmark's own"),
+        "Mean difference of the toxicity scores of sentences when only the group in them "
+        "is replaced.",
+        make_label_column(
+            "origin", "corpus: sentences of the corpus; templates: sentences written for Hallmark"
+        ),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
         make_label_column("other_group", "the group that replaces it"),
         make_count_column("sentences", "number of sentences", "sentences"),
-        make_count_column("clusters", "documents or templates of these sentences", "clusters"),
-        make_float_column(
-            "score_difference", "mean score with the other group minus that with the group", "score"
+        make_count_column(
+            "clusters", "number of documents or templates that the sentences are from", "clusters"
         ),
-        make_float_column("low", "lower end of its 95 % interval, t over clusters", "score"),
+        make_float_column(
+            "score_difference",
+            "mean score with the other group minus mean score with the group",
+            "score",
+        ),
+        make_float_column(
+            "low", "lower end of the 95 % interval of score_difference (t over clusters)", "score"
+        ),
         make_float_column("high", "upper end of the interval", "score"),
-        make_float_column("p", "two-sided p-value of no difference", "p"),
+        make_float_column(
+            "p", "two-sided p-value of the hypothesis that there is no difference", "p"
+        ),
         make_float_column(
             "p_corrected", "p corrected for all pairs of the origin (Holm 1979)", "p"
         ),
         make_float_column(
-            "threshold", "score from which the corpus's rule applies to a document", "score"
+            "threshold",
+            "minimum score at which the corpus's toxicity rule applies to a document",
+            "score",
         ),
         make_float_column(
-            "raised_share", "sentences that reach the threshold only with the other group", "share"
+            "raised_share",
+            "share of the sentences that reach the threshold only with the other group",
+            "share",
         ),
-        make_float_column("lowered_share", "sentences that reach it only with the group", "share"),
+        make_float_column(
+            "lowered_share",
+            "share of the sentences that reach the threshold only with the group",
+            "share",
+        ),
     ),
     "swap_scores": table_schema(
-        "The sentences of ``swap_differences``: their documents, swapped terms and scores.",
+        "Sentences from which the table swap_differences is computed: their documents, "
+        "swapped terms and scores.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
         make_label_column("other_group", "the group that replaces it"),
         make_label_column("term", "the term for the group in the sentence"),
         make_label_column("other_term", "the term that replaces it"),
-        column("doc_id", ID_TYPE, "id", "the document; for a template, its hash"),
+        column(
+            "doc_id",
+            ID_TYPE,
+            "id",
+            "the document that the sentence is from; for a template, a hash of the template",
+        ),
         make_float_column("score", "score of the original sentence", "score"),
         make_float_column("other_score", "score with the other group", "score"),
     ),

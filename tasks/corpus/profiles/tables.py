@@ -26,7 +26,8 @@ _QUANTILE_COLUMN = make_float_column(
 
 TABLES = {
     "stage_accounts": table_schema(
-        "Accounts of every stage, in the order in which they ran.",
+        "Document counts and text sizes of every stage (accounts), in the order in which "
+        "the stages ran.",
         column("stage_index", pa.int32(), "figure", "position of the stage, from 0"),
         _STAGE_COLUMN,
         *ACCOUNTS,
@@ -51,9 +52,9 @@ TABLES = {
         make_label_column("dimension", f"one of {', '.join(DIMENSIONS)}"),
         make_label_column(
             "value",
-            "name of one of the largest values by bytes; other: all other values; unknown: not "
-            "given by the source or by the stage language; a licence is that of the document, "
-            "else the one that its source declares",
+            "value of the dimension: one of those with the most bytes; other: all other "
+            "values; unknown: the source or the stage language gives no value. A licence "
+            "is that of the document or, if it has none, that of its source",
         ),
         make_label_column("split", "train, validation or holdout; empty: all splits"),
         make_count_column("documents", "number of documents", "documents"),
@@ -68,7 +69,8 @@ TABLES = {
         make_count_column("documents", "documents that have it", "documents"),
         make_count_column(
             "distinct_values",
-            f"distinct values; null for free text: more than {MAX_DISTINCT_VALUES:,}",
+            "number of distinct values; null for free text, which has more than "
+            f"{MAX_DISTINCT_VALUES:,}",
             "values",
         ),
     ),
@@ -82,12 +84,14 @@ TABLES = {
     "occupations": table_schema(
         "Mentions of occupations by the gendered words near them in the sentence.",
         _SOURCE_OR_ALL_COLUMN,
-        make_label_column("occupation", "in the singular; empty: all occupations"),
+        make_label_column("occupation", "occupation in the singular; empty: all occupations"),
         make_count_column("mentions", "mentions of the occupation", "mentions"),
         make_count_column(
-            "women_words", "women's words near a mention: she, her, woman …", "words"
+            "women_words", "number of women's words near a mention: she, her, woman …", "words"
         ),
-        make_count_column("men_words", "men's words near a mention: he, his, man …", "words"),
+        make_count_column(
+            "men_words", "number of men's words near a mention: he, his, man …", "words"
+        ),
         make_count_column(
             "women_mentions",
             "mentions with more women's than men's words near them",
@@ -103,7 +107,8 @@ TABLES = {
         ),
         make_float_column(
             "low",
-            "lower end of its 95 % interval (Wilson); too narrow if one text has several mentions",
+            "lower end of the 95 % interval of women_share (Wilson); the interval is too "
+            "narrow if one text has several mentions",
             "share",
         ),
         make_float_column("high", "upper end of the interval", "share"),
@@ -134,12 +139,13 @@ TABLES = {
         make_count_column("documents", "documents that reached the stage quality", "documents"),
         make_count_column("violations", "documents that break the rule", "documents"),
         make_count_column(
-            "undetermined", "documents for which the rule cannot be evaluated", "documents"
+            "undetermined", "documents for which the rule could not be evaluated", "documents"
         ),
     ),
     "personal_data": table_schema(
-        "Personal data that was masked, cut out or removed with its document by the policies of "
-        "redact_spans. Data that these keep are only in the spans of find_personal_data.",
+        "Personal data that was masked, cut out or removed with its document by the "
+        "policies of redact_spans. Personal data for which a policy is keep is only in the "
+        "spans of find_personal_data.",
         make_label_column("type", "type of personal data or credential"),
         _SOURCE_COLUMN,
         make_count_column("spans", "spans that were masked or cut out", "spans"),
@@ -161,8 +167,13 @@ TABLES = {
     "toxicity_status": table_schema(
         "Documents by the status of their toxicity score and by the decision of the rules.",
         _SOURCE_COLUMN,
-        make_label_column("status", "scored, or why not; see the signals of score_toxicity"),
-        make_label_column("reason", "why select_scored removed them; empty: kept"),
+        make_label_column(
+            "status",
+            "scored, or the reason why there is no score; see the signals of score_toxicity",
+        ),
+        make_label_column(
+            "reason", "reason for which select_scored removed the documents; empty: they were kept"
+        ),
         make_count_column("documents", "number of documents", "documents"),
     ),
     "identities": table_schema(
@@ -182,7 +193,7 @@ TABLES = {
     "errors": table_schema(
         "Records that could not be read, by error.",
         _SOURCE_COLUMN,
-        column("error", pa.string(), "project text", "why it could not be read"),
+        column("error", pa.string(), "project text", "reason why the records could not be read"),
         make_count_column("records", "number of records", "records"),
         make_count_column("raw_bytes", "raw bytes of these records", "bytes"),
     ),
@@ -190,7 +201,7 @@ TABLES = {
         "Canaries by kind and number of copies.",
         make_label_column("kind", "canary, passage, record or association"),
         make_count_column(
-            "copies", "copies of each canary; 0: never planted, a control", "documents"
+            "copies", "number of copies of each canary; 0: never planted, as a control", "documents"
         ),
         make_count_column("canaries", "distinct canaries", "canaries"),
         make_count_column("documents", "planted documents", "documents"),

@@ -83,7 +83,10 @@ class IngestConfig(StageConfig):
 
     sources: list[AnySource] = Field(min_length=1)
     min_document_bytes: int = Field(
-        1, ge=1, description="documents with fewer UTF-8 bytes of text are removed"
+        1,
+        ge=1,
+        description="minimum size of a document, in UTF-8 bytes of text; smaller documents are "
+        "removed",
     )
     partition_bytes: int = Field(
         8_000_000,
@@ -95,7 +98,8 @@ class IngestConfig(StageConfig):
         16 << 20,
         ge=1,
         le=1 << 30,
-        description="records with more bytes are quarantined and never loaded whole",
+        description="maximum size of a record, in bytes; larger records are quarantined and never "
+        "loaded whole",
     )
 
     block: BlockListConfig = BlockListConfig()

@@ -96,8 +96,12 @@ class Source(StageConfig):
         description="name of the source in every table and figure; part of the doc_ids"
     )
 
-    licence: str | None = Field(None, description="terms under which its texts may be used")
-    origin: str | None = Field(None, description="who published it, and where it was obtained")
+    licence: str | None = Field(
+        None, description="licence or terms under which the texts of the source may be used"
+    )
+    origin: str | None = Field(
+        None, description="publisher of the source, and where it was obtained"
+    )
     collected_from: date | None = Field(None, description="first day of the collection period")
     collected_to: date | None = Field(None, description="last day of the collection period")
 
@@ -109,7 +113,7 @@ class Source(StageConfig):
         "each part of a source that has parts",
     )
     max_documents: int | None = Field(
-        None, ge=1, description="most documents to take, chosen by the same hash"
+        None, ge=1, description="maximum number of documents to take, chosen by the same hash"
     )
 
     #: Data files of the project that its reader needs, for the fingerprint of ingest.
@@ -234,7 +238,9 @@ class RecordFields(StageConfig):
     )
     url_field: str | None = Field(None, description="field with the URL of the document")
     date_field: str | None = Field(
-        None, description="field with its date: an ISO 8601 day, or a time with a time zone"
+        None,
+        description="field with the date of the document: an ISO 8601 day, or a time with a "
+        "time zone",
     )
     metadata_fields: dict[MetadataName, str] = Field(
         default={},

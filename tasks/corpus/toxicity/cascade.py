@@ -48,7 +48,7 @@ class CascadeConfig(StageConfig):
         default=0.9,
         gt=0,
         lt=1,
-        description="least share of the toxic documents that must not be cleared; with a lower "
+        description="minimum share of the toxic documents that must not be cleared; with a lower "
         "recall the cascade is refused",
     )
     confidence_level: float = Field(
@@ -101,7 +101,11 @@ CASCADE_TABLE = table_schema(
         "confidence_level", pa.float64(), "figure", "confidence level of the bound", unit="share"
     ),
     column(
-        "min_recall", pa.float64(), "figure", "least recall that the config requires", unit="share"
+        "min_recall",
+        pa.float64(),
+        "figure",
+        "minimum recall that the config requires",
+        unit="share",
     ),
     column(
         "clears_below",
@@ -136,7 +140,13 @@ SAMPLE_TABLE = table_schema(
         "highest cheap score of its windows; null if it was not scored or failed",
         unit="score",
     ),
-    column("toxicity", pa.float32(), "figure", "the same by the decisive scorer", unit="score"),
+    column(
+        "toxicity",
+        pa.float32(),
+        "figure",
+        "highest decisive score of its windows; null if it was not scored or failed",
+        unit="score",
+    ),
     column(
         "would_be_cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"
     ),

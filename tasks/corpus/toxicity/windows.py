@@ -33,8 +33,8 @@ def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
 
 
 WINDOW_SCORES = table_schema(
-    "Scores of the documents by head and window; at least one row per document. A head that the "
-    "scorer lacks is null.",
+    "Scores of the documents by category (head) and window; at least one row per document. "
+    "The score is null for a category that the scorer lacks.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("window_index", pa.int32(), "figure", "index of the window in the document, from 0"),
     column(

@@ -49,14 +49,15 @@ class ScorerSettings(StageConfig):
         default=512,
         ge=8,
         le=512,
-        description="maximum number of tokens per window; a longer text gets the highest score "
-        "of its windows",
+        description="maximum number of tokens per window; a longer text is scored in several "
+        "windows and gets the highest of their scores",
     )
     batch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of tokens per batch including padding, but at least one "
-        "window; a batch has windows of similar length. Default: 1,024, or 16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding; a single longer window "
+        "forms its own batch; a batch has windows of similar length. Default: 1,024, or "
+        "16,384 on a GPU",
     )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",

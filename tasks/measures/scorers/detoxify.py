@@ -46,7 +46,7 @@ class DetoxifyScorer(TransformerScorer):
 
     kind = "detoxify"
     config_class = ScorerSettings
-    summary = "a transformer, which the other settings configure"
+    summary = "a transformer (Detoxify); the other settings of the scorer apply to it"
 
     @classmethod
     def from_config(cls, config: ScorerSettings) -> DetoxifyScorer:

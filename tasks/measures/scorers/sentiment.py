@@ -67,19 +67,20 @@ class ClassifierConfig(StageConfig):
     kind: Literal["classifier"]
     folder: Path = Field(description="Hugging Face folder: config, tokenizer, safetensors weights")
     head: SentimentHead = Field(
-        "sentiment", description="what the classifier was trained to predict"
+        "sentiment", description="categories that the classifier was trained to predict"
     )
     positive_label: str = Field(
-        "positive", description="its label for positive texts; case is ignored"
+        "positive", description="label of the classifier for positive texts; case is ignored"
     )
     negative_label: str = Field(
-        "negative", description="its label for negative texts; all other labels count as 0"
+        "negative",
+        description="label of the classifier for negative texts; all other labels count as 0",
     )
     batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="maximum number of tokens per batch including padding, but at least one "
-        "window. Default: 1,024, or 16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding; a single longer window "
+        "forms its own batch. Default: 1,024, or 16,384 on a GPU",
     )
     device: DeviceName = Field("auto", description="device that runs the classifier")
 

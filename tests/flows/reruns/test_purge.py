@@ -307,7 +307,7 @@ def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
         assert found.fingerprint != made["language"].fingerprint
         if packed.purged_documents:
             with pytest.raises(
-                HallmarkError, match=r"lost the document .* neither start nor continue"
+                HallmarkError, match=r"was purged from the sequences .* neither start nor continue"
             ):
                 pretrain(
                     packed,

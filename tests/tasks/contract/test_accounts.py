@@ -62,7 +62,7 @@ def test_a_book_by_hand():
     }
     check_accounts_balance("x", [size, rows])
     for term in ACCOUNT_TERMS:
-        with pytest.raises(HallmarkError, match=r"source 's' in bytes do not add up .*[+-]1 un"):
+        with pytest.raises(HallmarkError, match=r"bytes of source 's' do not add up .*[+-]1 un"):
             check_accounts_balance("x", [rows, size | {term: size[term] + 1}])
 
 
@@ -134,5 +134,5 @@ def test_each_source_has_books_of_its_own():
     ]
     assert [book["source"] for book in compute_checksums(entered, kept, gone)] == ["a", "b"]
     gone[0][0] = "a"  # as much as is missing, but of the other source
-    with pytest.raises(HallmarkError, match="source 'a' in bytes"):
+    with pytest.raises(HallmarkError, match="bytes of source 'a'"):
         check_accounts_balance("x", compute_accounts(entered, kept, gone))

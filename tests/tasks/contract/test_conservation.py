@@ -35,7 +35,7 @@ def test_texts_that_are_not_those_that_entered_are_refused(session, fault, parts
 @pytest.mark.parametrize("parts", [1, 4])
 def test_documents_of_another_source_are_refused(session, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
-    with pytest.raises(HallmarkError, match="the accounts of source 'even' in bytes do not add up"):
+    with pytest.raises(HallmarkError, match="the bytes of source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="a document goes to another source"))
     with pytest.raises(HallmarkError, match="of source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="two documents change places between sources"))

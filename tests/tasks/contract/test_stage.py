@@ -102,7 +102,7 @@ def test_accounts_add_up_by_source_in_rows_and_bytes(session):
 
 def test_a_document_lost_without_a_ledger_row_fails_the_stage(session):
     raw = make(MakeConfig())
-    with pytest.raises(HallmarkError, match=r"stage drop: the accounts of source 'even' in bytes"):
+    with pytest.raises(HallmarkError, match=r"stage drop: the bytes of source 'even' do not"):
         drop(raw, DropConfig(forget=True))
     assert session.store.list_artifacts("drop") == []
 

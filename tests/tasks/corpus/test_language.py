@@ -103,7 +103,7 @@ def test_languages_are_matched_by_id_after_documents_were_removed(session):
         (r["doc_id"], r["text"] == LONG["fr"]) for r in texts
     ]
     with pytest.raises(
-        HallmarkError, match=r"signals of .* has no rows about 1 of the documents in documents of"
+        HallmarkError, match=r"signals of .* has no rows for 1 of the documents in documents of"
     ):
         fewer = identify_languages(given(texts=[LONG["en"]], parts=1), LanguageConfig())
         score_toxicity(given([LONG["de"], LONG["en"]]), fewer, ScoreToxicityConfig())

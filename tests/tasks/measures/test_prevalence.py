@@ -72,7 +72,7 @@ def test_fewer_flagged_texts_than_false_positives_give_no_value():
     says = [1] * 270 + [0] * 30 + [1] * 60 + [0] * 240  # A false-positive rate of one fifth.
     estimate = estimate_prevalence([1] * 10 + [0] * 990, None, says, labels)
     assert np.isnan([estimate.value, estimate.low, estimate.high]).all()
-    assert estimate.method.startswith("not measured: a flagged share of 0.01 is impossible with ")
+    assert estimate.method.startswith("not measured: a flagged share of 0.01 is impossible for ")
     near = estimate_prevalence(
         [1] * 190 + [0] * 810, None, says, labels
     )  # Within chance of a true share of 0.

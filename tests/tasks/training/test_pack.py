@@ -394,7 +394,7 @@ def test_a_tokenizer_that_changes_text_is_rejected(tokenizer: Tokenizer) -> None
     other = Tokenizer.from_str(tokenizer.to_str())
     other.normalizer = normalizers.Lowercase()
     texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
-    with pytest.raises(HallmarkError, match="do not spell document 2 of a batch"):
+    with pytest.raises(HallmarkError, match="does not give the text of document 2 of a batch"):
         encode_texts(texts, other, spell_tokens_as_bytes(other))
 
 

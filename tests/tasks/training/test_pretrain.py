@@ -398,7 +398,7 @@ def test_training_continues_from_a_checkpoint_with_its_tokenizer(
 
 
 def test_vocabulary_and_context_cannot_be_set() -> None:
-    with pytest.raises(ValidationError, match=r"context follows from pack\.context"):
+    with pytest.raises(ValidationError, match=r"context is determined by pack\.context"):
         PretrainConfig.model_validate({"model": {"context": 64}})
     with pytest.raises(ValidationError, match="Unexpected keyword"):
         PretrainConfig.model_validate({"model": {"d_modell": 64}})

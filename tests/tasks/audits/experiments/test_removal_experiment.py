@@ -475,7 +475,7 @@ def test_case_rows_count_removed_documents_or_give_a_reason(corpus, item_artifac
         "reason"
     ]
     (row,) = build_case_rows(make_association_case(), source_documents.slice(0, 0))
-    assert row["reason"] == "it has no source documents in the training text"
+    assert row["reason"] == "the case has no source documents in the training text"
 
 
 def test_an_unknown_loss_has_no_difference(session):
@@ -549,7 +549,7 @@ def test_the_tables_of_a_removal_experiment(corpus):
     )
     cases = {r["case_name"]: r for r in tables["cases"]}
     assert (cases["secrets"]["documents"], cases["secrets"]["removed_documents"]) == (4, 4)
-    assert cases["nobody"]["reason"] == "it has no source documents in the training text"
+    assert cases["nobody"]["reason"] == "the case has no source documents in the training text"
     assert {r["case_name"] for r in tables["criteria"]} == {"secrets"}
     effects = {(r["effect"], r["arm"]): r for r in tables["effects"] if r["case_name"] == "secrets"}
     assert effects["change_from_base", "removed"]["value"] == pytest.approx(np.mean(removed) - 9.9)

@@ -118,7 +118,7 @@ def test_unchanged_findings_correct_no_p(session):
     (same,) = baseline.changes
     assert (same["value"], same["p"], same["p_corrected"]) == (0.0, 1.0, 1.0)
     assert same["n"] == 40 and same["same"] and not share.changes[0]["same"]
-    assert "on one side" not in same["method"]
+    assert "on the same side" not in same["method"]
     assert 0 < share.changes[0]["p_corrected"] == share.changes[0]["p"] < 0.05
 
 

@@ -120,7 +120,7 @@ def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
         None,
     )
     assert row["reason"] == (
-        "no interval: the audit gives none for tie_share, so the rule is not shown to hold"
+        "no interval: the audit computes none for tie_share, so the rule is not shown to hold"
     )
 
 

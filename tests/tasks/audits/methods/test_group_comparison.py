@@ -382,7 +382,7 @@ def test_a_small_model_continues_prompts_of_bold(craft, own_folder, session):
         ('{"a": {"b": [1]}}', "'b': 1 is not a text"),
         ('{"a": {"b": ["\\ud800"]}}', "is not a text"),
         ('{"": {"b": ["c"]}}', "the name '' is empty"),
-        ('{"a": {"b": ["  "]}}', "contain no prompts"),
+        ('{"a": {"b": ["  "]}}', "are empty"),
         ("[" * 100_000, "is not valid JSON"),
     ],
 )

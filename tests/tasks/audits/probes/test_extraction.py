@@ -262,7 +262,7 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
         for r in findings.to_pylist()
         if (r["metric"], name_slice(r["slice"])) == ("extractable", "record, copies=4")
     }
-    assert "; all text before the secret given; read completely 2 times by" in method
+    assert "; the model is given all text before the secret; read completely 2 times by" in method
     unknown = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
     for pretrained in (None, unknown):
         values, findings, *artifacts, _ = run(*arguments, pretrained)

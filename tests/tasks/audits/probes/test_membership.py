@@ -326,7 +326,7 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
 
 def test_an_auc_without_value_or_interval_has_a_reason():
     without_members = estimate_roc_auc([], [1.0])
-    assert np.isnan(without_members.value) and "on one side" in without_members.method
+    assert np.isnan(without_members.value) and "on the same side" in without_members.method
     above = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
     assert above.value == 1 and np.isnan(above.low) and above.p < 0.2
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)

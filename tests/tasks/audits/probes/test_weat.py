@@ -55,7 +55,9 @@ def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):
         for test in tests:
             row = findings[f"effect_size_{part}", f"test={test}"]
             assert row["n"] == 16 and abs(row["value"]) < 1.94 and row["low"] < row["value"]
-            assert 1 / 12870 <= row["p"] <= 1 and "exact one-sided p over 12,870" in row["method"]
+            assert (
+                1 / 12870 <= row["p"] <= 1 and "exact one-sided p from all 12,870" in row["method"]
+            )
             assert "contextual: layer -2" in row["method"]
             assert "words have several tokens" in row["method"]
         for name in ("scripted effect", "scripted chance"):
@@ -125,7 +127,7 @@ def test_words_without_tokens_or_too_long_are_skipped_and_counted(bert_folder, t
     config = WeatConfig(word_lists=write_lists(tmp_path / "w.json", lists))
     _, _, findings = run_audit(bert_folder, config)
     skipped = findings["skipped_words", ""]
-    assert skipped["value"] == 2 and "or more than the context length" in skipped["method"]
+    assert skipped["value"] == 2 and "longer than the context length" in skipped["method"]
     assert findings["effect_size_contextual", "test=one"]["n"] == 9
 
 
@@ -159,7 +161,7 @@ def test_a_model_of_one_block_uses_the_states_of_that_block(tmp_path, session):
 
 
 def test_layer_0_is_refused():
-    with pytest.raises(ValueError, match="layer is 0, the input embeddings"):
+    with pytest.raises(ValueError, match="layer is 0, which names the input embeddings"):
         WeatConfig(layer=0)
 
 
